@@ -57,6 +57,8 @@ _MUCH = 8 * 1024 * 1024
 _GRACE = 3.0
 """Seconds for which messages in the log wait after a reconnect. NATS clients reconnect every 2 s by
 default."""
+_TAKE_MORE = object()
+"""Message of the bridge to itself while not all that arrived is published."""
 _FAREWELL = 2.0
 _NO_HEADERS = b"NATS/1.0\r\n"
 _POLL = 0.005
@@ -159,7 +161,8 @@ class Bridge(LoopActor):
             answers=_ReplyOutput(link),
         )
         self._backpressure = NatsBackpressure(self._much_room, node.timers.after)
-        self._paused = False
+        self._paused = 0
+        """The reasons why nothing is read from NATS; see ``ReadPause``."""
         self._ended = False
         self._confirmed: Position = 0
         """The position up to which the server recently had everything; it may not be on its disk
@@ -209,7 +212,7 @@ class Bridge(LoopActor):
     def _disconnected(self) -> None:
         self.stats.connected = False
         self._confirmed = 0
-        self._paused = False
+        self._paused &= ReadPause.WORK  # a new connection is read
         self._outbox.stop()
         self._outbox.last = self._node.state.bridged or 0
         self._interest.disconnected()
@@ -225,6 +228,8 @@ class Bridge(LoopActor):
             return
         if type(message) is list:
             self._arrived(message)
+        elif message is _TAKE_MORE:
+            self._take_arrivals()
         elif type(message) is Connected:
             self._connected()
         elif type(message) is Disconnected:
@@ -357,11 +362,20 @@ class Bridge(LoopActor):
             messages = [message for message in messages if message.sid != inbox]
         answered = self._unsealed(answers) if answers else ()
         if messages or answered:
-            self._arrivals.take(messages)
-            self._arrivals.take_answers(answered)
-            if self._node.journal.congested:
-                self.pause(ReadPause.LOG)
-                self._node.paused.add(self)
+            self._arrivals.add(messages, answered)
+            if not self._paused & ReadPause.WORK:
+                self._take_arrivals()
+
+    def _take_arrivals(self) -> None:
+        """Publish what arrived; what is too much for this turn waits, and nothing more is read."""
+        if self._arrivals.take():
+            self.resume(ReadPause.WORK)
+        else:
+            self.pause(ReadPause.WORK)
+            self.kernel.later(self, _TAKE_MORE)
+        if self._node.journal.congested:
+            self.pause(ReadPause.LOG)
+            self._node.paused.add(self)
 
     def _unsealed(self, answers: list[NatsMessage]) -> list[tuple[NatsMessage, Answered]]:
         """Return answers to requests of MQTT clients, with the content of their reply subjects."""
@@ -375,17 +389,17 @@ class Bridge(LoopActor):
                     found.append((answer, answered))
         return found
 
-    def pause(self, _reason: int) -> None:
-        """Stop reading from NATS: the log is congested."""
-        if not self._paused:
-            self._paused = True
-            self._link.pause_reading()
+    def pause(self, reason: int) -> None:
+        """Stop reading from NATS until every reason for the pause is removed."""
+        self._link.pause_reading()  # also if another connection than this one was paused
+        self._paused |= reason
 
-    def resume(self, _reason: int) -> None:
-        """Resume reading."""
-        if self._paused:
-            self._paused = False
-            self._link.resume_reading()
+    def resume(self, reason: int) -> None:
+        """Remove a reason for the pause; resume reading if it was the last one."""
+        if self._paused & reason:
+            self._paused &= ~reason
+            if not self._paused:
+                self._link.resume_reading()
 
     # Confirmed positions.
 

@@ -7,8 +7,9 @@ message with a reply subject gets an answer in JetStream's format when the recor
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -57,6 +58,8 @@ _NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
 """Placeholder for a token, to determine which subscribers would get a request."""
 _LONGEST_ACK: Final = 1024
+_AT_ONCE: Final = 128
+"""Messages whose topics are looked up together."""
 
 
 class FromNats:
@@ -93,31 +96,71 @@ class FromNats:
         self._publisher = Publisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
+        self._waiting: deque[_Arrival] = deque()
+        """Messages that arrived and are not published yet."""
         self._plain = _Said(options.qos, False, None, b"", None, False)
         """The declarations of a message without headers and reply subject."""
 
-    def take(self, messages: Sequence[NatsMessage]) -> None:
-        """Publish messages in order of arrival."""
-        run: _Run | None = None
-        first = self._interest.copies.first
-        for message in messages:
-            place = self._interest.place(message.subject)
-            topic = place.topic
-            if topic is None or (message.headers and has_status(message.headers)):
-                continue
-            if first(place.sids, message):
-                run = self._add(run, message, place, topic)
-        self._publish(run)
+    def add(
+        self, messages: Iterable[NatsMessage], answers: Iterable[tuple[NatsMessage, Answered]]
+    ) -> None:
+        """Add messages that arrived, and answers to requests of MQTT clients."""
+        self._waiting += [_Arrival(message, None) for message in messages]
+        self._waiting += [_Arrival(message, answered) for message, answered in answers]
 
-    def take_answers(self, answers: Sequence[tuple[NatsMessage, Answered]]) -> None:
-        """Publish answers to requests of MQTT clients, each on its Response Topic."""
-        run: _Run | None = None
-        for answer, (subject, correlation) in answers:
+    def take(self) -> bool:
+        """Publish messages in order of arrival; return whether all were published.
+
+        The others are too much for this turn: call this again in the next one.
+        """
+        while self._waiting:
+            some = self._next()
+            if not some:
+                return False
+            run: _Run | None = None
+            for message, answered in some:
+                run = self._take(run, message, answered)
+            self._publish(run)
+        return True
+
+    def _next(self) -> list[_Arrival]:
+        """Return the next messages, as many as can be routed in this turn."""
+        some = [*islice(self._waiting, _AT_ONCE)]
+        topics = [topic for one in some if (topic := self._place(one).topic) is not None]
+        left = self._publisher.at_once(topics, 1 if self._options.qos else 0) if topics else 0
+        if left < len(topics):
+            for number, one in enumerate(some):
+                if self._place(one).topic is not None:
+                    left -= 1
+                    if left < 0:
+                        del some[number:]
+                        break
+        for _ in some:
+            self._waiting.popleft()
+        return some
+
+    def _place(self, arrival: _Arrival) -> SubjectInterest:
+        """Return the subscriptions for a message; an answer is for a Response Topic."""
+        message, answered = arrival
+        return self._interest.place(message.subject if answered is None else answered[0])
+
+    def _take(
+        self, run: _Run | None, message: NatsMessage, answered: Answered | None
+    ) -> _Run | None:
+        """Add a message to a run, unless it is not for MQTT clients."""
+        if answered is not None:
+            subject, correlation = answered
             place = self._interest.place(subject)
-            if place.topic is not None and not _is_stream_answer(answer):
-                message = answer._replace(subject=subject)
-                run = self._add(run, message, place, place.topic, correlation, answer=True)
-        self._publish(run)
+            if place.topic is None or _is_stream_answer(message):
+                return run
+            message = message._replace(subject=subject)
+            return self._add(run, message, place, place.topic, correlation, answer=True)
+        place = self._interest.place(message.subject)
+        if place.topic is None or (message.headers and has_status(message.headers)):
+            return run
+        if not self._interest.copies.first(place.sids, message):
+            return run
+        return self._add(run, message, place, place.topic)
 
     def _add(
         self,
@@ -364,6 +407,13 @@ class FromNats:
             return
         generation = known.generation + 1 if known is not None else 1
         self._node.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
+
+
+class _Arrival(NamedTuple):
+    """A message from NATS, and the request of an MQTT client that it answers, if any."""
+
+    message: NatsMessage
+    answered: Answered | None
 
 
 class _Said(NamedTuple):

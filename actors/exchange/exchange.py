@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -46,6 +47,8 @@ _LOOK_EVERY = 0.5
 """Seconds between two announcements of a log that does not grow, and after which a position is
 recorded although nothing was taken."""
 _CATCH_UP = 30.0
+_UNROUTED = 64 * 1024 * 1024
+"""Bytes of QoS 0 messages of other brokers that wait to be routed above which more are dropped."""
 _SENT_AT_ONCE = 256 * 1024
 """Bytes of QoS 0 messages after which a batch is sent."""
 
@@ -83,6 +86,10 @@ class _Volatile(NamedTuple):
 
     name: str
     batch: bytes
+
+
+_ROUTE_MORE = object()
+"""Message of the exchange to itself while such messages wait for another turn."""
 
 
 class LogExchange(LoopActor):
@@ -128,6 +135,9 @@ class LogExchange(LoopActor):
         """The last position before this log recorded only positions, and the last of these."""
         self._emitted = False
         """Whether anything of the other log was recorded in this turn."""
+        self._unrouted: deque[tuple[str, VolatileMessages]] = deque()
+        """QoS 0 messages of other brokers that wait for another turn."""
+        self._unrouted_bytes = 0
         self._due: set[str] = set()
         """Logs whose position is to be recorded soon."""
         self._began = False
@@ -265,7 +275,9 @@ class LogExchange(LoopActor):
         if type(message) is _Take:
             self._take(message)
         elif type(message) is _Volatile:
-            self._route_volatile(message)
+            self._take_volatile(message)
+        elif message is _ROUTE_MORE:
+            self._route_volatile()
 
     def on_dead_letters(self, messages: list[Any]) -> None:
         """Ignore what is left: the log has it."""
@@ -468,17 +480,44 @@ class LogExchange(LoopActor):
         if self._began and log in self._followers and not self._node.draining:
             self._node.kernel.tell(self, _Volatile(log, batch))
 
-    def _route_volatile(self, message: _Volatile) -> None:
-        publisher = self._publishers[message.name]
+    def _take_volatile(self, message: _Volatile) -> None:
+        waited = bool(self._unrouted)
+        if waited and self._unrouted_bytes + len(message.batch) > _UNROUTED:
+            self._node.count_dropped("exchange_slow", 1)
+            return
         try:
             for found in decode_frames(message.batch):
-                packet = Publishes(0, retain=found.retain)
-                packet.topics += found.topics
-                packet.payloads.extend(found.payloads)
-                packet.blocks = list(found.blocks) if found.blocks else None
-                publisher.route_taken(packet)
+                self._unrouted.append((message.name, found))
+                self._unrouted_bytes += sum(map(len, found.payloads))
         except ValueError as error:
             _log.warning("a batch of another broker cannot be read", reason=str(error))
+        if not waited:
+            self._route_volatile()
+
+    def _route_volatile(self) -> None:
+        """Route what other brokers sent; what is too much for this turn waits for the next one."""
+        while self._unrouted:
+            name, found = self._unrouted[0]
+            publisher, topics = self._publishers[name], found.topics
+            count = publisher.at_once(topics, 0)
+            if not count:
+                self.kernel.later(self, _ROUTE_MORE)
+                return
+            packet = Publishes(0, retain=found.retain)
+            packet.topics += topics[:count]
+            packet.payloads.extend(found.payloads[:count])
+            packet.blocks = [*found.blocks[:count]] if found.blocks else None
+            self._unrouted_bytes -= sum(map(len, packet.payloads))
+            if count == len(topics):
+                self._unrouted.popleft()
+            else:
+                self._unrouted[0] = (
+                    name,
+                    VolatileMessages(
+                        topics[count:], found.payloads[count:], found.blocks[count:], found.retain
+                    ),
+                )
+            publisher.route_taken(packet)
 
 
 def _is_unretained(effect: TakenMessages | TakenClearing) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -34,6 +34,7 @@ from eventstore.format import (
 )
 from eventstore.log import Message
 from eventstore.reasons import BROKER_ENDS
+from projections.state import is_freezable
 from protocol.mqtt import (
     ENDINGS,
     ConnectCode,
@@ -68,8 +69,6 @@ _LONGEST_STRING: Final = 65_535
 """Maximum bytes of a string in a packet."""
 _NO_LEVEL: Final = frozenset("/+#")
 """Characters that no topic level may contain."""
-_FROZEN_AT_MOST: Final = 2048
-"""Maximum subscriptions of a passivated session: restoring more would take too long."""
 
 
 class SessionLifecycle:
@@ -128,6 +127,8 @@ class SessionLifecycle:
                     self._subscriptions.start_actor(subscriber)
             while encoder is not None and encoder.complete(_STARTED_AT_ONCE):
                 yield NEXT_TURN
+        while not self._is_will_routed():
+            yield NEXT_TURN
         self._open(message, encoder)
         self.attaching = None
 
@@ -312,17 +313,39 @@ class SessionLifecycle:
             return 0
         return self._node.will_grace if reason in BROKER_ENDS else 0
 
-    def _load_closing(self, then: Callable[[], None], *, keeps_will: bool = False) -> bool:
-        """Return whether all messages needed to end a connection are in memory; else load them.
+    def _is_will_routed(self) -> bool:
+        """Return whether the receivers of an armed will are known; look for them otherwise."""
+        will = self._session.state.will
+        return will is None or self._publisher.is_routed(will.topic.encode())
 
-        These are the will, unless it stays, and the messages returned to shared subscriptions.
+    def _route_will(self, then: Callable[[], None]) -> bool:
+        """Return whether the receivers of an armed will are known; else match its topic in parts.
+
+        ``then`` is called when they are known; until then all else waits, except deliveries.
+        """
+        if self._is_will_routed():
+            return True
+        self._session.begin_work(self._match_will(then))
+        return False
+
+    def _match_will(self, then: Callable[[], None]) -> Iterator[object]:
+        yield NEXT_TURN
+        while not self._is_will_routed():
+            yield NEXT_TURN
+        then()
+
+    def _load_closing(self, then: Callable[[], None], *, keeps_will: bool = False) -> bool:
+        """Return whether all that is needed to end a connection is in memory; else load it.
+
+        These are the will and its receivers, unless it is not published now, and the messages
+        returned to shared subscriptions.
         """
         if self._session.state.connected:
             refs = decisions.refs_to_return(self._session.state)
             if self._delivery.find(refs) is None:
                 self._delivery.load(refs, then)
                 return False
-        return keeps_will or self._load_will(then)
+        return keeps_will or (self._load_will(then) and self._route_will(then))
 
     def _end_waiting_will(self, *, discard: bool) -> None:
         """Cancel a will that waits, or publish it.
@@ -386,7 +409,14 @@ class SessionLifecycle:
         message.command.carry_out(self._node)
         if session.connection is not None:
             self._kick(session.connection)
-        if self._node.state.sessions.get(session.name) is state and not session.stopped:
+        self._remove(state)
+
+    def _remove(self, state: SessionState) -> None:
+        """Remove a session that is disconnected, once the receivers of its will are known."""
+        session = self._session
+        if self._node.state.sessions.get(session.name) is not state or session.stopped:
+            return
+        if self._route_will(lambda: self._remove(state)):
             self._end("removed")
 
     def _on_detached(self, message: ConnectionDetached) -> None:
@@ -399,7 +429,7 @@ class SessionLifecycle:
             return
         if self._load_closing(
             lambda: self._on_detached(message),
-            keeps_will=not message.orderly and self._grace(message.reason) > 0,
+            keeps_will=message.orderly or self._grace(message.reason) > 0,
         ):
             self._disconnected(
                 message.reason, orderly=message.orderly, code=message.code, expiry=message.expiry
@@ -522,7 +552,8 @@ class SessionLifecycle:
         if session.state.will is not None and (
             expires or self._node.will_due_in(session.state) <= 0
         ):
-            if not self._load_will(lambda: self._on_expire(_message)):
+            again = partial(self._on_expire, _message)
+            if not self._load_will(again) or not self._route_will(again):
                 return
             self._fire_will(None)
         if expires:
@@ -548,8 +579,8 @@ class SessionLifecycle:
 
     def _on_retire(self, _message: Passivate) -> None:
         session = self._session
-        many = len(session.state.subscriptions) > _FROZEN_AT_MOST
-        if session.connection is None and not self._delivery.loading and not many:
+        few = is_freezable(session.state)
+        if session.connection is None and not self._delivery.loading and few:
             self._node.directory.retire(session)
 
     def _on_retry(self, message: Retry) -> None:

@@ -104,8 +104,31 @@ class Publisher:
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
         """Return how many of these messages to route in one turn; 0: try again in the next one.
 
-        Other work comes between the parts. Each part has a fixed cost for every set of receivers
-        and a cost for each message; the latter should not be several times the former.
+        Other work comes between the parts.
+        """
+        count = self._routed_at_once(topics, qos)
+        births = self._node.router.births
+        if count and births and not births.keys().isdisjoint(topics):
+            return self._with_certificates(topics[:count])
+        return count
+
+    def _with_certificates(self, topics: Sequence[bytes]) -> int:
+        """Return how many messages to route with the certificates of the Sparkplug births."""
+        router = self._node.router
+        count = len(topics)
+        for at, raw in enumerate(topics):
+            certificate = router.births.get(raw)
+            if certificate is not None and not self.is_routed(certificate):
+                count = at
+                break
+        # The receivers of the topics themselves may have changed meanwhile.
+        return count if all(raw in router.routes for raw in topics[:count]) else 0
+
+    def _routed_at_once(self, topics: Sequence[bytes], qos: int) -> int:
+        """Return how many of these messages to route, without what is kept of births.
+
+        Each part has a fixed cost for every set of receivers and a cost for each message; the
+        latter should not be several times the former.
         """
         routes, each = self._node.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
         first, length = topics[0], len(topics)
@@ -142,6 +165,14 @@ class Publisher:
                 seen.add(route)
                 once += receivers * _RECEIVER
         return len(found)
+
+    def is_routed(self, topic: bytes) -> bool:
+        """Return whether the receivers of a topic are known; otherwise look for them.
+
+        That takes several turns if there are many: ask again in the next one.
+        """
+        routes = self._node.router.routes
+        return topic in routes or bool(routes.look_up((topic,)))
 
     def _enough(self) -> float | None:
         """Return the microseconds of work left to the client in this turn; None: none are left."""

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
         Will,
         evolve,
     )
-    from projections.state.session_table import OutstandingTotals, bound_of, frozen_from, text_of
+    from projections.state.session_table import (
+        OutstandingTotals,
+        bound_of,
+        frozen_from,
+        is_freezable,
+        text_of,
+    )
     from projections.state.single_session import SessionFold, split_area
     from projections.state.snapshot import (
         Part,
@@ -74,6 +80,7 @@ __all__ = [
     "expand_runs",
     "frozen_from",
     "inconsistency",
+    "is_freezable",
     "linked",
     "pending_of",
     "reference_runs",
@@ -110,6 +117,7 @@ _MODULE_OF = {
     "OutstandingTotals": "session_table",
     "bound_of": "session_table",
     "frozen_from": "session_table",
+    "is_freezable": "session_table",
     "text_of": "session_table",
     "SessionFold": "single_session",
     "split_area": "single_session",

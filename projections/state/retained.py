@@ -8,7 +8,7 @@ messages: from then on they are known by the position of the repetition.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from itertools import chain, repeat, starmap
+from itertools import chain, islice, repeat, starmap
 from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,10 +33,11 @@ from projections.state.sharded_dict import ShardedDict
 from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
 
 _SPARE = 1024
-"""Number of outdated entries that are tolerated at least."""
+"""Number of outdated times that are tolerated at least."""
 
 
 class RetainedMessage(NamedTuple):
@@ -57,42 +58,54 @@ class RetainedMessage(NamedTuple):
 
 
 class ExpiryQueue:
-    """A heap of (Unix time in seconds, name).
+    """Names by the time at which they expire, Unix time in seconds."""
 
-    An entry is valid while its time is the expiry of its name, which a callback of the caller
-    returns. Outdated entries are removed when they are reached, or when half of all are outdated.
-    """
-
-    __slots__ = ("_heap", "_most")
+    __slots__ = ("_names", "_times")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, str]] = []
-        self._most = _SPARE
-        """Number of entries above which outdated ones are removed."""
+        self._names: dict[int, dict[str, None]] = {}
+        """The names of each time; none is empty."""
+        self._times: list[int] = []
+        """These times, a heap; others, and some twice, until they are reached or too many."""
 
-    def add(self, name: str, expires: int, of: Callable[[str], int]) -> None:
-        """Add a name; ``of`` returns the expiry of a name."""
-        heappush(self._heap, (expires, name))
-        if len(self._heap) > self._most:
-            self._heap = [entry for entry in {*self._heap} if of(entry[1]) == entry[0]]
-            heapify(self._heap)
-            self._most = 2 * len(self._heap) + _SPARE
+    def add(self, name: str, expires: int) -> None:
+        """Add a name; it must not be in the queue."""
+        names = self._names.get(expires)
+        if names is not None:
+            names[name] = None
+            return
+        self._names[expires] = {name: None}
+        heappush(self._times, expires)
+        if len(self._times) > 2 * len(self._names) + _SPARE:
+            self._times = [*self._names]
+            heapify(self._times)
 
-    def first(self, of: Callable[[str], int]) -> int:
-        """Return the time of the first entry; 0: there is none."""
-        heap = self._heap
-        while heap and of(heap[0][1]) != heap[0][0]:
-            heappop(heap)
-        return heap[0][0] if heap else 0
+    def remove(self, name: str, expires: int) -> None:
+        """Remove a name."""
+        names = self._names[expires]
+        del names[name]
+        if not names:
+            del self._names[expires]
 
-    def due(self, now: int, of: Callable[[str], int]) -> list[str]:
-        """Return the names that have expired, in order of expiry; they stay in the queue."""
-        found: dict[tuple[int, str], None] = {}
-        while self.first(of) and self._heap[0][0] <= now:
-            found[heappop(self._heap)] = None
-        for entry in found:
-            heappush(self._heap, entry)
-        return [name for _, name in found]
+    def first(self) -> int:
+        """Return the time of the first name; 0: there is none."""
+        times = self._times
+        while times and times[0] not in self._names:
+            heappop(times)
+        return times[0] if times else 0
+
+    def due(self, now: int, most: int) -> list[str]:
+        """Return up to ``most`` names that have expired, in order of expiry; they stay."""
+        found: list[str] = []
+        seen: list[int] = []
+        while len(found) < most and 0 < self.first() <= now:
+            time = heappop(self._times)
+            if seen[-1:] != [time]:
+                seen.append(time)
+                found += islice(self._names[time], most - len(found))
+        for time in seen:
+            heappush(self._times, time)
+        return found
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -167,17 +180,13 @@ class RetainedIndex:
         """Return the retained messages that a session sent at QoS 2 and has not released."""
         return list(self._pending.get(session, {}).values())
 
-    def expired(self, now: int) -> list[str]:
-        """Return the topics whose messages have expired at a Unix time in seconds."""
-        return self._expiring.due(now, self._expires)
+    def expired(self, now: int, most: int = 1 << 62) -> list[str]:
+        """Return up to ``most`` topics whose messages have expired at a Unix time in seconds."""
+        return self._expiring.due(now, most)
 
     def expiry(self) -> int:
         """Return the time of the first expiry, Unix time in seconds; 0: no message expires."""
-        return self._expiring.first(self._expires)
-
-    def _expires(self, topic: str) -> int:
-        message = self._messages.get(topic)
-        return message.expires if message is not None else 0
+        return self._expiring.first()
 
     def published(
         self, event: MessagePublished, at: Position, time_ms: int, pieces: Sequence[bytes]
@@ -252,6 +261,8 @@ class RetainedIndex:
         before = part.get(topic)
         if before is not None:
             self._size -= len(before.payload)
+            if before.expires:
+                self._expiring.remove(topic, before.expires)
         if self.dirty is not None:
             self.dirty.setdefault(topic, before.ref if before is not None else 0)
         if message.payload:
@@ -261,7 +272,7 @@ class RetainedIndex:
             part[topic] = message
             self._size += len(message.payload)
             if message.expires:
-                self._expiring.add(topic, message.expires, self._expires)
+                self._expiring.add(topic, message.expires)
         elif before is not None:
             self._topics.discard(topic)
             del part[topic]

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _BOUND = struct.Struct(">Q")
 _LARGEST_FROZEN = 64 * 1024
 """Largest snapshot, in bytes, that is kept frozen: a larger one takes too long to thaw."""
+_MOST_SUBSCRIPTIONS = 512
+"""Most subscriptions of a session that is kept frozen: thawing it restores them all at once."""
+
+
+def is_freezable(state: SessionState) -> bool:
+    """Return whether a session has so few subscriptions that it may be frozen."""
+    return len(state.subscriptions) <= _MOST_SUBSCRIPTIONS
 
 
 def freeze(state: SessionState, bound: Position) -> bytes | None:
@@ -30,6 +37,8 @@ def freeze(state: SessionState, bound: Position) -> bytes | None:
 
     ``bound`` is the position of the next event: the state includes everything before it.
     """
+    if not is_freezable(state):
+        return None
     parts = encode_session(state)
     if len(parts) > 1:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from projections.state import decode_session, frozen_from
+from projections.state import decode_session, frozen_from, is_freezable
 from projections.storage.format import (
     GONE,
     MARK,
@@ -95,7 +95,7 @@ class ProjectionLoader:
 
     def _session(self, entry: StoredEntry) -> None:
         state = _decoded(entry.name, [_json(entry)])
-        if state.connected:
+        if state.connected or not is_freezable(state):
             self._live(state, entry.version)
             return
         frozen = frozen_from(entry.version, entry.body)

@@ -17,6 +17,8 @@ from eventstore.format import Subscribed
 from simulation.world import SimClient, World, simulate
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
+SOME = MANY[:500]
+"""So few that a session with them is frozen."""
 
 
 def test_a_large_subscribe_is_granted_in_parts_and_answered_once() -> None:
@@ -130,7 +132,7 @@ def test_a_client_that_leaves_at_once_leaves_little_work_behind(ends: bytes) -> 
 def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            client = await world.connect("c", filters=MANY)
+            client = await world.connect("c", filters=SOME)
             client.drop()
             await world.go(5)
             assert world.broker.find_session("c") is None
@@ -142,7 +144,7 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             await world.go(0.5)
             found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
             assert found == [b"away"]
-            assert world.broker.node.router.subscriptions == len(MANY)
+            assert world.broker.node.router.subscriptions == len(SOME)
             again = await world.connect("c", clean=True, present=False)
             await world.go(1)
             assert world.broker.node.router.subscriptions == 0
@@ -151,6 +153,30 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             writer.send(p.publish("many/5", b"there", 1, 2))
             await world.go(0.5)
             assert [one.payload for one in again.take() if isinstance(one, p.Publish)] == [b"there"]
+
+    simulate(scenario)
+
+
+def test_a_session_with_very_many_subscriptions_is_not_frozen_nor_after_a_start() -> None:
+    """Thawing it would restore all of them in one turn."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", filters=MANY)
+            client.drop()
+            await world.go(5)
+            for _ in range(2):
+                assert world.broker.node.state.sessions.frozen("c") is None
+                assert world.broker.node.router.has("c", "many/5")
+                await world.restart()
+                await world.go(5)
+            writer = await world.connect("w")
+            writer.send(p.publish("many/5", b"away", 1, 1))
+            await world.go(1)
+            client = await world.connect("c", present=True)
+            await world.go(0.5)
+            found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+            assert found == [b"away"]
 
     simulate(scenario)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
@@ -35,6 +36,12 @@ from simulation.network import SimClient
 __all__ = ["SimClient", "World", "simulate"]
 
 STREAM, SUBJECT = "FOLDMQ_LOG_sim", "foldmq.log.sim"
+
+
+def ticking() -> Callable[[], float]:
+    """Return a clock on which more than a millisecond passes between two looks at it."""
+    ticks = itertools.count()
+    return lambda: asyncio.get_running_loop().time() + next(ticks) * 0.0011
 
 
 class Disk:
@@ -224,6 +231,7 @@ class World:
         self._corpses.append(self.broker)
         await how(self.broker)
         if self.cutting:
+            self.cut_matching(self.broker.node.router)
             self.broker.node.journal.released_at_once = 1
             self._tell_of_cuts(self.broker)
         self.up = not self.broker.node.failed.done() and not self.log.nats.dead
@@ -233,6 +241,7 @@ class World:
         if self.cutting:
             router.routes.matched_at_once = 1
             router.evaluated_at_once = 1
+            router.clock = ticking()
 
     def _tell_of_cuts(self, broker: Broker) -> None:
         def turn_cut() -> None:

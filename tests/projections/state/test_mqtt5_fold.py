@@ -256,7 +256,7 @@ def test_topics_that_are_overwritten_leave_no_trace() -> None:
     for at in range(5000):
         event, pieces = retained()
         node.apply(event, 5 + 2 * at, NOW_MS + 1000 * at, pieces)
-    assert len(node.retained._expiring._heap) < 3000
+    assert len(node.retained._expiring._times) < 3000
     assert node.retained.expiry() == NOW + 4999 + 5
     assert node.retained.expired(NOW + 5000) == []
 
