@@ -28,6 +28,7 @@ from actors.maintenance import (
     Retention,
     adopt,
     applied_limits,
+    end_connections,
     recover,
     software,
     verify_in_background,
@@ -90,6 +91,12 @@ _DEFER = 0.01
 """Maximum seconds that events without a waiting output stay in memory."""
 _RETRY_LOAD = 0.5
 _LONGEST_TIMER = 3600.0
+_TOLD_AT_ONCE = 256
+"""Sessions or connections that are told something in one iteration of the event loop."""
+_CLOSED_AT_ONCE = 32
+"""Connections closed in one iteration of the event loop."""
+_RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005
+"""Retained messages that expire at a time, and the seconds between two times."""
 _WATCH_AT_ONCE, _WATCH_PAUSE = 500, 0.02
 """Offline sessions checked at a time, and the seconds between two times."""
 _SWEEP_INDEX = object()
@@ -140,6 +147,8 @@ class Broker(LoopActor):
         node.system_topics = self._systree
         self._background: list[asyncio.Task[None]] = []
         self._given_up = False
+        self._expiring_retained = False
+        """More retained messages that have expired are about to be recorded."""
         self._stopping: deque[LoopActor] = deque()
         """Actors that get no more messages and are to be stopped."""
         Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later, clock.processor).spawn(
@@ -190,6 +199,7 @@ class Broker(LoopActor):
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_relief = self._on_relief
         self.node.journal.on_deferred = self._on_deferred
+        await end_connections(self.node)
         self.kernel.wake()
         await self.wait_durable()
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
@@ -278,7 +288,7 @@ class Broker(LoopActor):
         self.admission.reload(options, listeners)
         if permissions is not None:
             self.node.permissions.change(permissions)
-            self.node.permissions.apply(self.admission.connections)
+            self.node.permissions.apply(list(self.admission.connections))
         expiry_changed = options.session_expiry != self.node.options.session_expiry
         before = applied_limits(self.node.options, old_permissions)
         self.node.options = options
@@ -632,46 +642,62 @@ class Broker(LoopActor):
             self.node.messages.add_record(record)
         self.node.tell_if_alive(session, Loaded(found))
 
-    def _expiry_due(self, name: str) -> None:
+    def _expiry_due(self, name: str) -> int:
+        """Tell a session if it has expired; return how many subscriptions it has then."""
         state = self.node.state.sessions.peek(name)
         if not self.node.recovered:
             self._expiries.watch(name, _IDLE_SWEEP)
         elif state is not None and not state.connected:
             if self.node.expires_in(state) <= 0 or self.node.will_due_in(state) <= 0:
                 self.kernel.tell(self.session(name), Expire())
-            else:
-                self.watch_expiry(state)
+                return len(state.subscriptions)
+            self.watch_expiry(state)
+        return 0
 
     def _on_deferred(self) -> None:
         self.node.timers.after(_DEFER, self.node.journal.flush)
 
     def _on_relief(self) -> None:
         paused, self.node.paused = self.node.paused, set()
-        for connection in paused:
-            connection.resume(ReadPause.LOG)
+        self.node.in_parts(
+            list(paused), _TOLD_AT_ONCE, lambda connection: connection.resume(ReadPause.LOG)
+        )
 
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         idle_since = self.node.clock.monotonic() - _IDLE_SWEEP
         if not self.node.router.is_matching():  # else all receivers of a topic must become active
-            for session in list(self._offline):
-                if session.connection is None and session.last_active < idle_since:
-                    self.node.tell_if_alive(session, Passivate())
+            idle = [
+                session
+                for session in self._offline
+                if session.connection is None and session.last_active < idle_since
+            ]
+            self.node.in_parts(
+                idle,
+                _TOLD_AT_ONCE,
+                lambda session: self.node.tell_if_alive(session, Passivate()),
+            )
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
-        self._expire_retained()
+        if not self._expiring_retained:
+            self._expire_retained()
         self.admission.sweep()
         self._look_after_log()
 
     def _expire_retained(self) -> None:
-        """Record which retained messages have expired."""
+        """Record which retained messages have expired, some at a time."""
+        self._expiring_retained = False
         if not self.node.recovered or self.node.draining:
             return
-        topics = self.node.state.retained.expired(self.node.clock.time_ms() // 1000)
+        now = self.node.clock.time_ms() // 1000
+        topics = self.node.state.retained.expired(now, _RETAINED_AT_ONCE)
         for part in by_text(topics, str):
             self.node.emit(RetainedExpired(part))
         if topics:
             self.kernel.wake()
+        if len(topics) == _RETAINED_AT_ONCE:
+            self._expiring_retained = True
+            self.node.timers.after(_RETAINED_PAUSE, self._expire_retained)
 
     def _look_after_log(self) -> None:
         """Close the clients if the log could not be written for too long."""
@@ -686,8 +712,11 @@ class Broker(LoopActor):
                 seconds=self.node.options.commit_timeout,
                 connections=len(self.admission.connections),
             )
-            for connection in list(self.admission.connections):
-                connection.abort("log_unavailable")
+            self.node.in_parts(
+                list(self.admission.connections),
+                _CLOSED_AT_ONCE,
+                lambda connection: connection.abort("log_unavailable"),
+            )
         self._given_up = stuck
 
 

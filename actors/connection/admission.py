@@ -6,6 +6,7 @@ it, whether its buffered bytes fit, whether its login is verified, and whether i
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,7 +22,6 @@ from eventstore.format import NATS_SESSION
 from protocol.mqtt import ConnectCode
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from actors.connection.connection import Connection
     from actors.connection.enhanced_login import EnhancedLogin
     from actors.connection.listener import ListenerOptions
+    from actors.limits import SlowReader
     from actors.session import ClientConnection, NodeContext
     from protocol.mqtt import Connect, Packet
 
@@ -37,6 +38,8 @@ _log = structlog.get_logger("foldmq")
 
 _MAX_LOGINS = 1000
 """Maximum logins being verified or waiting for verification."""
+_CHANGED_AT_ONCE, _CLOSED_AT_ONCE = 256, 32
+"""Connections that get new limits, or are closed, in one iteration of the event loop."""
 _REVOKED = "login_revoked"
 """Close reason for clients whose user was changed in the password file or removed from it."""
 
@@ -84,23 +87,27 @@ class Admission:
         for own in listeners:
             self.listeners[own.name].options = own
         self.limits.change(options.bounds, self._quotas())
-        for connection in self.connections:
-            if connection.identity is not None:
-                self._meter(connection)
+        known = [one for one in self.connections if one.identity is not None]
+        self._node.in_parts(known, _CHANGED_AT_ONCE, self._meter)
 
     def end_revoked(self) -> None:
         """Close connections whose password is no longer valid; call this after a change of users.
 
         Their sessions continue as after any lost connection.
         """
-        node, count = self._node, 0
-        for connection in self.connections:
+        self._node.spawn_task(self._end_revoked(list(self.connections)))
+
+    async def _end_revoked(self, connections: Sequence[Connection]) -> None:
+        count = 0
+        for number, connection in enumerate(connections):
+            if number % _CHANGED_AT_ONCE == _CHANGED_AT_ONCE - 1:
+                await asyncio.sleep(0)
             verdict = connection.identity
             if verdict is None or self.is_valid(verdict) or connection.ended:
                 continue
             count += 1
             # A new file may affect thousands of clients: those that stay take priority.
-            node.kernel.tell_low_priority(connection, Close(_REVOKED))
+            self._node.kernel.tell_low_priority(connection, Close(_REVOKED))
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
 
@@ -218,12 +225,16 @@ class Admission:
 
     def sweep(self) -> None:
         """Close clients that read nothing, and remove outdated counts; called once a second."""
-        now = self._now()
-        for slow in self.limits.sweep(self.connections, now):
-            client = slow.reader.client_id
+        slow = self.limits.sweep(self.connections, self._now())
+        self._node.in_parts(slow, _CLOSED_AT_ONCE, self._close_slow)
+
+    def _close_slow(self, slow: SlowReader[Connection]) -> None:
+        reader, now = slow.reader, self._now()
+        if not reader.ended:
+            client = reader.client_id
             self.limits.refused.add(slow.reason, now, client=client, unread=slow.unread)
-            self.limits.count_fault(slow.reader.host, now)
-            slow.reader.abort(slow.reason)
+            self.limits.count_fault(reader.host, now)
+            reader.abort(slow.reason)
 
     def _now(self) -> float:
         return self._node.clock.monotonic()

@@ -45,6 +45,11 @@ class SystemClock:
     processor = staticmethod(time.thread_time)
 
 
+_AT_ONCE, _REMOVED_AT_ONCE = 256, 2048
+"""Timers run in one iteration of the event loop, since those of a crowd are due at the same moment,
+and timers removed from the heap in it: most of them may be cancelled."""
+
+
 class Timer:
     """A callback at a deadline; see :meth:`Timers.after`."""
 
@@ -64,7 +69,8 @@ class Timers:
 
     ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
     may be called again with a shorter delay. A cancelled timer stays in the heap until it is due,
-    without its callback; a call is not requested while an earlier one is due in time.
+    without its callback; a call is not requested while an earlier one is due in time. Of many
+    timers that are due some run at each call, in their order.
     """
 
     __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "lateness")
@@ -101,9 +107,13 @@ class Timers:
         now = self._monotonic()
         heap = self._heap
         self.lateness = now - heap[0][0] if heap else 0.0
-        due = []
-        while heap and heap[0][0] <= now:
-            due.append(heapq.heappop(heap)[2])
+        due: list[Timer] = []
+        left = _REMOVED_AT_ONCE
+        while heap and heap[0][0] <= now and left and len(due) < _AT_ONCE:
+            left -= 1
+            timer = heapq.heappop(heap)[2]
+            if timer.callback is not None:
+                due.append(timer)
         for timer in due:
             callback, timer.callback = timer.callback, None
             try:

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from actors.maintenance.expiry import Expiries
     from actors.maintenance.limits_event import applied_limits
     from actors.maintenance.projector import Projector
-    from actors.maintenance.recovery import adopt, rebuild_session, recover, software
+    from actors.maintenance.recovery import (
+        adopt,
+        end_connections,
+        rebuild_session,
+        recover,
+        software,
+    )
     from actors.maintenance.retention import Retention
     from actors.maintenance.state_digests import StateDigestService, subject_of
     from actors.maintenance.state_reader import FollowedState, StateReader
@@ -24,7 +30,7 @@ else:
             "limits_event": "applied_limits",
             "cluster_hooks": "ClusterHooks",
             "projector": "Projector",
-            "recovery": "adopt rebuild_session recover software",
+            "recovery": "adopt end_connections rebuild_session recover software",
             "retention": "Retention",
             "state_reader": "FollowedState StateReader",
         },
@@ -40,6 +46,7 @@ __all__ = [
     "StateReader",
     "adopt",
     "applied_limits",
+    "end_connections",
     "rebuild_session",
     "recover",
     "software",

@@ -13,22 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BUCKETS_PER_SECOND = 10
-_AT_ONCE = 500
-"""Names processed at a time: a fleet that went offline together also expires together."""
+_AT_ONCE, _SUBSCRIPTIONS_AT_ONCE = 256, 1024
+"""Names processed at a time, and subscriptions of their sessions: a fleet that went offline at once
+also expires together."""
 _PAUSE = 0.01
 
 
 class Expiries:
     """Calls back with names when they are due.
 
-    ``after(delay, callback)`` is the broker's timer, ``due(name)`` the callback.
+    ``after(delay, callback)`` is the broker's timer, ``due(name)`` the callback; it returns how
+    many subscriptions it restored.
     """
 
     def __init__(
         self,
         monotonic: Callable[[], float],
         after: Callable[[float, Callable[[], None]], object],
-        due: Callable[[str], None],
+        due: Callable[[str], int],
     ) -> None:
         self._monotonic = monotonic
         self._after = after
@@ -71,14 +73,16 @@ class Expiries:
 
     def _look(self) -> None:
         now = self._monotonic() * _BUCKETS_PER_SECOND
-        left = _AT_ONCE
+        left, restored = _AT_ONCE, 0
         while self._order and self._order[0] <= now and left:
             names = self._buckets[self._order[0]]
             while names and left:
                 left -= 1
                 name = names.pop()
                 del self._bucket_of[name]
-                self._due(name)
+                restored += self._due(name)
+                if restored >= _SUBSCRIPTIONS_AT_ONCE:
+                    left = 0
             if not names:
                 del self._buckets[heapq.heappop(self._order)]
         if not left:

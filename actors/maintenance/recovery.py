@@ -41,6 +41,10 @@ _FROZEN_AT_ONCE = 16
 _FREEZE_PAUSE = 0.005
 """Sessions frozen at a time, about a millisecond of work, and the seconds between two times."""
 _REPORTED_AT_ONCE = 256
+_RESTORED_AT_ONCE = 64
+"""Sessions whose subscriptions are restored in one iteration of the event loop."""
+_ENDED_AT_ONCE = 256
+"""Connections of the previous broker whose end is recorded in one iteration of the event loop."""
 
 
 async def recover(
@@ -52,7 +56,7 @@ async def recover(
     """Restore the broker's state, open the journal, record the end of connections.
 
     ``reset`` empties the state and returns it. Returns the mark of the projections if they were
-    used: the log up to it was not read.
+    used: the log up to it was not read. :func:`end_connections` must follow.
     """
 
     def on_loaded(loaded: LoadedProjections) -> None:
@@ -62,7 +66,7 @@ async def recover(
     reader = StateReader(node.log, lambda state: node.directory.take_passive(state), on_loaded)
     found = await reader.read(node.state, reset, progress)
     await _open_journal(node, found.tail)
-    _restore(node, found.loaded)
+    await _restore(node, found.loaded)
     if found.loaded is None:
         projector.begin()
     crashed = await _ended_by_crash(node, found.tail)
@@ -70,9 +74,8 @@ async def recover(
     for state in node.state.sessions.live.values():
         if not state.connected:
             node.directory.watch_expiry(state)
-    _begin_anew(node)
-    for name in _offline(node):
-        node.directory.passivate(name)
+    await _begin_anew(node)
+    await _freeze(node, _offline(node), 0)
     return found.loaded.mark if found.loaded is not None else None
 
 
@@ -83,6 +86,7 @@ async def adopt(
 
     The node has its router. ``since_ms`` is the time of the last record, Unix time in milliseconds:
     later ones are not earlier. The expiry of offline sessions is not watched yet.
+    :func:`end_connections` must follow.
     """
     node.state = found.state
     if node.bridge is not None:
@@ -92,9 +96,9 @@ async def adopt(
                 await asyncio.sleep(0)
     await _open_journal(node, found.tail, since_ms)
     projector.begin()
-    _begin_anew(node)
+    await _begin_anew(node)
     # Clients wait for this broker, but not for that.
-    node.spawn_task(_freeze(node, _offline(node)))
+    node.spawn_task(_freeze(node, _offline(node), _FREEZE_PAUSE))
 
 
 def _offline(node: NodeContext) -> list[str]:
@@ -102,11 +106,11 @@ def _offline(node: NodeContext) -> list[str]:
     return [name for name, state in node.state.sessions.live.items() if not state.connected]
 
 
-async def _freeze(node: NodeContext, names: list[str]) -> None:
-    """Freeze sessions, unless they are in use meanwhile."""
+async def _freeze(node: NodeContext, names: list[str], pause: float) -> None:
+    """Freeze sessions, unless they are in use meanwhile, with pauses of some seconds."""
     for number, name in enumerate(names):
         if number % _FROZEN_AT_ONCE == 0:
-            await asyncio.sleep(_FREEZE_PAUSE)
+            await asyncio.sleep(pause)
         state = node.state.sessions.live.get(name)
         unused = node.directory.find_session(name) is None
         if state is not None and not state.connected and unused:
@@ -130,10 +134,21 @@ async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> 
     await node.writer.start(node.journal)
 
 
-def _begin_anew(node: NodeContext) -> None:
-    """Record the limits, end the connections of the previous broker."""
+async def _begin_anew(node: NodeContext) -> None:
+    """Record the limits, and the end of those connections that cause nothing else."""
     node.emit(applied_limits(node.options, node.permissions.permissions))
-    _end_connections(node)
+    grace = node.will_grace
+    for number, (name, state) in enumerate(list(node.state.sessions.live.items())):
+        if number % _ENDED_AT_ONCE == _ENDED_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        if not state.connected or _publishes(state, grace):
+            continue
+        waits = grace if state.will is not None else 0
+        node.emit(SessionClosed(name, "broker_restarted", state.generation, grace=waits))
+        if state.clean:
+            node.router.remove_session(name)
+        if not state.clean or waits:
+            node.directory.watch_expiry(state)
 
 
 async def _ended_by_crash(node: NodeContext, tail: LogTail) -> bool:
@@ -155,18 +170,22 @@ async def _ended_by_crash(node: NodeContext, tail: LogTail) -> bool:
     return True
 
 
-def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
+async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
     """Update the subscription index from the state."""
     node_state = node.state
     for name in node.router.active_sessions():
         if name not in node_state.sessions:
             node.router.remove_session(name)
-    for state in list(node_state.sessions.live.values()):
+    for number, state in enumerate(list(node_state.sessions.live.values())):
         node.router.restore(state)
+        if number % _RESTORED_AT_ONCE == _RESTORED_AT_ONCE - 1:
+            await asyncio.sleep(0)
     if loaded is None:
-        for name, state in node_state.sessions.items():
+        for number, (name, state) in enumerate(node_state.sessions.items()):
             if name not in node_state.sessions.live:
                 node.directory.take_passive(state)
+            if number % _RESTORED_AT_ONCE == _RESTORED_AT_ONCE - 1:
+                await asyncio.sleep(0)
     node_state.sessions.on_thaw = node.router.restore
 
 
@@ -178,27 +197,28 @@ def software() -> str:
         return "unknown"
 
 
-def _end_connections(node: NodeContext) -> None:
-    """Record the end of the connections of the previous run of the broker.
+def _publishes(state: SessionState, grace: int) -> bool:
+    """Return whether the end of a session's connection publishes or returns messages."""
+    return (state.will is not None and not grace) or bool(shared_in_flight(state))
+
+
+async def end_connections(node: NodeContext) -> None:
+    """Record the end of the other connections of the previous run of the broker.
 
     Wills are published as for any connection that ended without a DISCONNECT, or wait for their
-    clients, and unacknowledged messages of shared subscriptions are returned to them.
+    clients, and unacknowledged messages of shared subscriptions are returned to them. The sessions
+    do that, some in each turn; no client may connect before.
     """
     grace = node.will_grace
+    number = 0
     for name, state in list(node.state.sessions.live.items()):
-        if not state.connected:
-            continue
-        if (state.will is not None and not grace) or shared_in_flight(state):
+        if state.connected and _publishes(state, grace):
             node.kernel.tell(
                 node.directory.session(name), ConnectionDetached(None, "broker_restarted", False)
             )
-        else:
-            waits = grace if state.will is not None else 0
-            node.emit(SessionClosed(name, "broker_restarted", state.generation, grace=waits))
-            if state.clean:
-                node.router.remove_session(name)
-            if not state.clean or waits:
-                node.directory.watch_expiry(state)
+            number += 1
+            if number % _ENDED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
 
 async def rebuild_session(node: NodeContext, name: str) -> tuple[int, SessionState | None]:

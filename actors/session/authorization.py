@@ -16,7 +16,7 @@ from eventstore.format import MessageDropped
 from protocol.mqtt import ReasonCode, is_reserved_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Sequence
 
     from actors.authz import Permissions, TopicAcl
     from actors.session.interfaces import ClientConnection
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from projections.state import SessionState
     from protocol.mqtt import Connect, Publishes
 
+_APPLIED_AT_ONCE = 64
+"""Clients that get changed permissions in one iteration of the event loop."""
 _SHOWN = 200
 """Maximum characters of a topic in a log line."""
 _RECORDED, _MOST_RECORDED = 1024, 8
@@ -48,10 +50,9 @@ class Authorizer:
         bridge = permissions.access(BRIDGE, (), BRIDGE)
         self.bridge = None if bridge.open else bridge
 
-    def apply(self, connections: Iterable[ClientConnection]) -> None:
-        """Apply the current permissions to the clients of these connections."""
-        for connection in connections:
-            self.apply_to(connection)
+    def apply(self, connections: Sequence[ClientConnection]) -> None:
+        """Apply the current permissions to the clients of these connections, some at a time."""
+        self._node.in_parts(connections, _APPLIED_AT_ONCE, self.apply_to)
         if self._node.bridge is not None:
             self._node.bridge.permissions_changed()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pykka
 import structlog
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from projections.state import SessionState
     from protocol.errors import FoldmqError
 
+T = TypeVar("T")
 _log = structlog.get_logger("foldmq")
 
 
@@ -262,6 +263,19 @@ class NodeContext:
         if state.will is None or state.connected:
             return float("inf")
         return state.will.wait - (self.clock.time_ms() - state.closed_ms) / 1000
+
+    def in_parts(self, items: Sequence[T], most: int, work: Callable[[T], object]) -> None:
+        """Do work for each item: for ``most`` of them now, then in later iterations of the loop."""
+        for item in items[:most]:
+            work(item)
+        if len(items) > most:
+            self.spawn_task(self._do_rest(items, most, work))
+
+    async def _do_rest(self, items: Sequence[T], most: int, work: Callable[[T], object]) -> None:
+        for begin in range(most, len(items), most):
+            await asyncio.sleep(0)
+            for item in items[begin : begin + most]:
+                work(item)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work outside turns; it is cancelled when the broker ends."""

@@ -9,6 +9,7 @@ from freezegun import freeze_time
 from freezegun.api import FrozenDateTimeFactory
 
 from actors.kernel import SystemClock, Timers
+from actors.kernel.clock import _AT_ONCE, _REMOVED_AT_ONCE
 
 
 class Wheel:
@@ -133,3 +134,25 @@ def test_the_system_clock() -> None:
         frozen.tick(1.5)
         assert clock.time_ms() == 1_893_456_001_500
         assert clock.monotonic() - before == 1.5
+
+
+def test_timers_of_a_crowd_fire_some_at_a_time_and_in_order(wheel: Wheel) -> None:
+    count = 3 * _AT_ONCE
+    for number in range(count):
+        wheel.after(1 + number / count / 1000, str(number))
+    wheel.now += 2
+    for parts in range(1, 4):
+        wheel.timers.run_due()
+        assert wheel.fired == [str(number) for number in range(parts * _AT_ONCE)]
+
+
+def test_cancelled_timers_are_removed_some_at_a_time(wheel: Wheel) -> None:
+    for _ in range(2 * _REMOVED_AT_ONCE):
+        wheel.timers.after(1, lambda: None).cancel()
+    wheel.after(1.5, "alive")
+    wheel.now += 2
+    wheel.timers.run_due()
+    assert len(wheel.timers) == _REMOVED_AT_ONCE + 1
+    wheel.go(1)
+    assert wheel.fired == ["alive"]
+    assert len(wheel.timers) == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,11 +32,23 @@ class Time:
         self.now = until
 
 
+def noting(
+    due: list[tuple[str, float]], time: Time, subscriptions: int = 0
+) -> Callable[[str], int]:
+    """Return a callback that notes names, of sessions with so many subscriptions."""
+
+    def is_due(name: str) -> int:
+        due.append((name, time.now))
+        return subscriptions
+
+    return is_due
+
+
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 5)), max_size=40))
 def test_each_name_comes_once_and_in_time(names: list[tuple[float, float]]) -> None:
     time = Time()
     due: list[tuple[str, float]] = []
-    expiries = Expiries(lambda: time.now, time.after, lambda name: due.append((name, time.now)))
+    expiries = Expiries(lambda: time.now, time.after, noting(due, time))
     wanted = {}
     for number, (delay, pause) in enumerate(names):
         expiries.watch(str(number), delay)
@@ -50,7 +64,7 @@ def test_each_name_comes_once_and_in_time(names: list[tuple[float, float]]) -> N
 def test_a_name_stands_there_once_and_can_be_forgotten() -> None:
     time = Time()
     due: list[tuple[str, float]] = []
-    expiries = Expiries(lambda: time.now, time.after, lambda name: due.append((name, time.now)))
+    expiries = Expiries(lambda: time.now, time.after, noting(due, time))
     for delay in (9.0, 5.0, 7.0):
         expiries.watch("a", delay)
     expiries.watch("b", 3.0)
@@ -61,12 +75,14 @@ def test_a_name_stands_there_once_and_can_be_forgotten() -> None:
     assert 105.0 <= due[0][1] <= 105.2
 
 
-def test_a_fleet_is_not_handed_on_in_one_go() -> None:
+@pytest.mark.parametrize(("subscriptions", "at_once"), [(0, 256), (3, 256), (100, 11), (5000, 1)])
+def test_a_fleet_is_handed_on_in_parts(subscriptions: int, at_once: int) -> None:
     time = Time()
-    due: list[float] = []
-    expiries = Expiries(lambda: time.now, time.after, lambda _name: due.append(time.now))
-    for number in range(5000):
+    due: list[tuple[str, float]] = []
+    expiries = Expiries(lambda: time.now, time.after, noting(due, time, subscriptions))
+    for number in range(1000):
         expiries.watch(str(number), 1.0)
-    time.go(time.now + 2)
-    assert len(due) == 5000
-    assert max(due.count(when) for when in set(due)) <= 500
+    time.go(time.now + 20)
+    assert sorted(map(int, dict(due))) == list(range(1000))
+    together = Counter(when for _, when in due)
+    assert max(together.values()) == at_once

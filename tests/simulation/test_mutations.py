@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.maintenance import recovery
+from actors import broker
 from actors.maintenance.archive_hold import ArchiveHold
 from actors.routing.router import Router
 from actors.session import decisions
@@ -136,7 +136,7 @@ def takes_all_for_stored_after_a_disturbance(patch: Patch) -> None:
 
 
 def forgets_wills_when_it_is_started_again(patch: Patch) -> None:
-    def end(node: NodeContext) -> None:
+    async def end(node: NodeContext) -> None:
         for name, state in list(node.state.sessions.items()):
             if state.connected:
                 if state.will is not None:
@@ -145,7 +145,7 @@ def forgets_wills_when_it_is_started_again(patch: Patch) -> None:
                 if state.clean:
                     node.router.remove_session(name)
 
-    patch.setattr(recovery, "_end_connections", end)
+    patch.setattr(broker, "end_connections", end)
 
 
 def does_not_clear_retained_messages(patch: Patch) -> None:

@@ -1,0 +1,358 @@
+"""Work for crowds is done in steps: of receivers, sessions, connections, timers, topics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import mqtt5_packets as p5
+from harness import packets as p
+
+from actors import broker as broker_module
+from actors.bridge import bridge_supervisor
+from actors.configuration import BridgeOptions
+from actors.inspection import sys_topics
+from actors.maintenance import recovery
+from actors.routing import Router
+from actors.session import NodeContext, authorization
+from eventstore.format import LogEvent, RetainedExpired, SessionClosed, WillFired
+from eventstore.nats import ConnectionOptions
+from protocol.nats import Mapping
+from simulation.checking import check_promises
+from simulation.fold import compare
+from simulation.natsserver import Got, SimLink, SimNatsServer
+from simulation.network import SimClient
+from simulation.partitions import make_partitions, name_in
+from simulation.permission_worlds import OPEN, permit
+from simulation.world import World, simulate, ticking
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+pytestmark = pytest.mark.plain
+
+CROWD = 200
+"""Sessions that subscribe to the same topic, in the index only."""
+STEP = 20
+"""Subscriptions evaluated in a step."""
+LIMIT, MANY = 8, 30
+"""What a step does at most where a test sets it, and how much there is to do."""
+WILL = p.Will("wills/c", b"gone", 1)
+
+
+def add_crowd(router: Router, topic_filter: str) -> None:
+    """Let many sessions subscribe to a filter at QoS 0; each step of a match is a turn of its own.
+
+    They are offline, so messages of QoS 0 cost them nothing.
+    """
+    for number in range(CROWD):
+        router.subscribe(f"crowd{number}", topic_filter, 0)
+    router.evaluated_at_once = STEP
+    router.clock = ticking()
+
+
+def remove_crowd(router: Router) -> None:
+    for number in range(CROWD):
+        router.remove_session(f"crowd{number}")
+
+
+def payloads(client: SimClient) -> list[bytes]:
+    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
+
+
+async def largest_step(
+    read: Callable[[], int], during: Awaitable[object], monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Return by how much a value changes at most in an iteration of the event loop."""
+    loop: Any = asyncio.get_running_loop()
+    run_once = loop._run_once
+    before, most = read(), 0
+
+    def observed() -> None:
+        nonlocal before, most
+        run_once()
+        now = read()
+        most, before = max(most, abs(now - before)), now
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_run_once", observed)
+        await during
+    return most
+
+
+class RawClient(SimClient):
+    """A client that is sent bytes of MQTT 5 as they are, and reads nothing."""
+
+    def receive(self, data: bytes) -> None:
+        """Ignore what comes."""
+
+
+async def lose(world: World, client: SimClient) -> None:
+    client.drop()
+
+
+async def kick(world: World, client: SimClient) -> None:
+    request = {"do": "kick", "by": "ann", "client": "c"}
+    await world.broker.inspection.inspector.ask_for("change", request)
+
+
+async def remove(world: World, client: SimClient) -> None:
+    request = {"do": "remove_sessions", "by": "ann", "clients": ["c"]}
+    await world.broker.inspection.inspector.ask_for("change", request)
+
+
+async def take_over(world: World, client: SimClient) -> None:
+    await world.connect("c")
+
+
+async def start_anew(world: World, client: SimClient) -> None:
+    await world.connect("c", clean=True)
+
+
+@pytest.mark.parametrize("end", [lose, kick, remove, take_over, start_anew])
+def test_the_topic_of_a_will_is_matched_in_steps(end: Callable[..., Any]) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            reader = await world.connect("r", filters=[("wills/#", 1)])
+            client = await world.connect("c", filters=[("t", 1)], will=WILL)
+            await world.go(2)
+            add_crowd(world.broker.node.router, "wills/#")
+            parts = world.broker.kernel.parts
+            await end(world, client)
+            await world.go(2)
+            assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
+            assert payloads(reader) == [b"gone"]
+            fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+            assert fired == [WillFired("c")]
+            remove_crowd(world.broker.node.router)
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_an_orderly_end_matches_no_will() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", will=WILL)
+            client.send(p.disconnect())
+            await world.go(1)
+            assert b"wills/c" not in world.broker.node.router.routes
+
+    simulate(scenario)
+
+
+def test_a_will_that_is_due_is_matched_in_steps() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            reader = await world.connect("r", filters=[("wills/#", 1)])
+            client = RawClient(world)
+            will = p5.Will("wills/c", b"gone", 1, properties=((p5.WILL_DELAY, 5),))
+            session_expiry = ((0x11, 1000),)
+            client.send(p5.connect("c", clean=False, properties=session_expiry, will=will))
+            await world.go(2)
+            client.drop()
+            await world.go(2)
+            add_crowd(world.broker.node.router, "wills/#")
+            parts = world.broker.kernel.parts
+            await world.go(6)
+            assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
+            assert payloads(reader) == [b"gone"]
+            remove_crowd(world.broker.node.router)
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_a_restart_publishes_wills_in_steps_and_before_anybody_connects() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("r", filters=[("wills/#", 1)])
+            await world.connect("c", filters=[("t", 1)], will=WILL)
+            await world.go(1)
+            await world.restart()
+            reader = await world.connect("r", present=True)
+            await world.go(1)
+            assert payloads(reader) == [b"gone"]
+            await check_promises(world)
+
+    simulate(scenario)
+
+
+def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "_ENDED_AT_ONCE", LIMIT)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            wills = {f"c{number}": p.Will(f"wills/{number}") for number in range(1, MANY, 2)}
+            for number in range(MANY):
+                await world.connect(f"c{number}", will=wills.get(f"c{number}"))
+            await world.connect("r", filters=[("wills/#", 0)])
+            await world.crash()
+            ended = 0
+            emit = NodeContext.emit
+
+            def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
+                nonlocal ended
+                # Those with a will are told to end it: actors whose turn is cut.
+                ended += isinstance(event, SessionClosed) and event.session not in wills
+                return emit(node, event, *rest)
+
+            monkeypatch.setattr(NodeContext, "emit", noted)
+            assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
+            ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+            # Those without a will come first, each group in its order.
+            assert [one.session for one in ends] == [
+                *(f"c{number}" for number in range(0, MANY, 2)),
+                "r",
+                *wills,
+            ]
+
+    simulate(scenario)
+
+
+def test_messages_from_nats_are_matched_in_steps_and_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nats = SimNatsServer(random.Random(1))
+
+    async def open_link(_access: ConnectionOptions, **callbacks: Any) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), qos=1)
+        async with world.running():
+            bridge = world.broker.bridge
+            assert bridge is not None
+            await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+            reader = await world.connect("r", filters=[("in/#", 1)])
+            await world.go(2)
+            add_crowd(world.broker.node.router, "in/a")
+            parts = world.broker.kernel.parts
+            for number in range(200):
+                nats.publish(Got(f"in.{'ab'[number % 2]}", "", b"", b"%d" % number))
+            await world.go(5)
+            assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
+            assert payloads(reader) == [b"%d" % number for number in range(200)]
+            await bridge.stop()
+
+    simulate(scenario)
+
+
+def test_messages_of_other_brokers_are_matched_in_steps_and_keep_their_order() -> None:
+    async def scenario() -> None:
+        worlds = make_partitions(2)
+        for world in worlds:
+            await world.start()
+        here, there = worlds
+        reader = await there.connect(name_in(worlds, 1), filters=[("in/#", 0)])
+        writer = await here.connect(name_in(worlds, 0))
+        await there.go(2)
+        add_crowd(there.broker.node.router, "in/a")
+        parts = there.broker.kernel.parts
+        writer.send(*(p.publish(f"in/{'ab'[n % 2]}", b"%d" % n) for n in range(200)))
+        await there.go(5)
+        assert there.broker.kernel.parts - parts >= CROWD // STEP - 1
+        assert payloads(reader) == [b"%d" % number for number in range(200)]
+        for world in worlds:
+            await world.crash()
+
+    simulate(scenario)
+
+
+def test_retained_messages_expire_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "_RETAINED_AT_ONCE", LIMIT)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = RawClient(world)
+            client.send(p5.connect("c"))
+            await world.go(2)
+            expiry = ((p5.MESSAGE_EXPIRY, 10),)
+            client.send(
+                *(
+                    p5.publish(f"r/{number}", b"x", retain=True, properties=expiry)
+                    for number in range(MANY)
+                )
+            )
+            await world.go(5)
+            retained = world.broker.node.state.retained
+            assert len(retained) == MANY
+            assert await largest_step(lambda: len(retained), world.go(8), monkeypatch) == LIMIT
+            assert len(retained) == 0
+            await world.go(1)
+            events = [one for one in world.disk.events() if isinstance(one, RetainedExpired)]
+            assert [len(one.topics) for one in events] == [8, 8, 8, 6]
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_changed_permissions_are_applied_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorization, "_APPLIED_AT_ONCE", LIMIT)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            for number in range(MANY):
+                await world.connect(f"c{number}", filters=[("t", 1)])
+            connections = [*world.broker.admission.connections]
+
+            def denied() -> int:
+                return sum(one.access is not None for one in connections)
+
+            permit(world, OPEN + "[[deny]]\nsubscribe = ['t']\n")
+            assert denied() == LIMIT
+            assert await largest_step(denied, world.go(0.1), monkeypatch) == LIMIT
+            assert denied() == MANY
+
+    simulate(scenario)
+
+
+def test_idle_sessions_are_frozen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "_TOLD_AT_ONCE", LIMIT)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            clients = [await world.connect(f"c{number}") for number in range(MANY)]
+            await world.go(5)
+            live = world.broker.node.state.sessions.live
+            assert len(live) == MANY
+            for client in clients:
+                client.send(p.disconnect())
+            assert await largest_step(lambda: len(live), world.go(4), monkeypatch) == LIMIT
+            assert not live
+
+    simulate(scenario)
+
+
+def test_subscribers_of_statistics_are_found_and_served_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys_topics, "_FOUND_AT_ONCE", LIMIT)
+    monkeypatch.setattr(sys_topics, "_TOLD_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        async with World(sys_interval=5.0).running() as world:
+            clients = [
+                await world.connect(f"c{number}", filters=[("$SYS/broker/uptime", 0)])
+                for number in range(MANY)
+            ]
+            await world.go(6)
+            for client in clients:
+                client.take()
+
+            def served() -> int:
+                return sum(any(isinstance(one, p.Publish) for one in c.received) for c in clients)
+
+            assert await largest_step(served, world.go(5), monkeypatch) == 2
+            assert served() == MANY
+            for client in clients:
+                assert len(payloads(client)) == 1
+
+    simulate(scenario)
