@@ -11,14 +11,13 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 
 from actors import broker as broker_module
-from actors.bridge import bridge_supervisor
 from actors.configuration import BridgeOptions
 from actors.inspection import sys_topics
 from actors.maintenance import recovery
 from actors.routing import Router
 from actors.session import NodeContext, authorization
 from eventstore.format import LogEvent, RetainedExpired, SessionClosed, WillFired
-from eventstore.nats import ConnectionOptions
+from eventstore.nats import BatchClient, ConnectionOptions
 from protocol.nats import Mapping
 from simulation.checking import check_promises
 from simulation.fold import compare
@@ -222,7 +221,7 @@ def test_messages_from_nats_are_matched_in_steps_and_keep_their_order(
     async def open_link(_access: ConnectionOptions, **callbacks: Any) -> SimLink:
         return SimLink(nats, callbacks)
 
-    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
+    monkeypatch.setattr(BatchClient, "open", open_link)
 
     async def scenario() -> None:
         world = World()
