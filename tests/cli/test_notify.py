@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.broker import Broker, free_port
+from harness.broker import Broker, environment, free_port
 from harness.waiting import until
 
 from cli.monitoring.systemd_notify import Notifier
 from protocol.errors import FoldmqError
 
 pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
 
 
 class Manager:
@@ -111,6 +116,39 @@ def test_a_broker_that_stands_still_gives_no_sign_of_life(manager: Manager, brok
     assert len(manager.said("WATCHDOG")) == before
     broker.resume()
     until(lambda: len(manager.said("WATCHDOG")) > before, "signs of life again")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("attack", ["filter-bombs", "filter-churn", "large-subscribe"])
+def test_signs_of_life_come_in_time_under_attack(attack: str, tmp_path: Path) -> None:
+    """A silence as long as the watchdog's time would have the service killed."""
+    manager = Manager(str(tmp_path / "notify"))
+    limit = 5.0
+    env = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": str(round(limit * 1e6))}
+    broker = Broker(tmp_path, env=env, config="log_format = 'json'\n", forked=True)
+    command = [sys.executable, "-m", "bench.attacks.attackers", str(broker.port), attack]
+    try:
+        broker.start()
+        until(lambda: manager.said("WATCHDOG"), "a sign of life")
+        with subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+        ) as attackers:
+            seen, heard_at, longest = 0, time.monotonic(), 0.0
+            end = heard_at + 4 * limit
+            while time.monotonic() < end:
+                time.sleep(0.01)
+                now, count = time.monotonic(), len(manager.said("WATCHDOG"))
+                longest = max(longest, now - heard_at)
+                if count > seen:
+                    seen, heard_at = count, now
+            did = json.loads(attackers.communicate(b"\n")[0])
+        assert did, "nothing was attacked"
+        assert seen >= 4
+        assert longest < limit
+        assert broker.running
+    finally:
+        broker.clean_up()
+        manager.close()
 
 
 def test_the_status_tells_what_is_wrong(manager: Manager, tmp_path: Path) -> None:
