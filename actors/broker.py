@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,9 +20,9 @@ from actors.authz import Permissions
 from actors.bridge import BridgeSupervisor
 from actors.connection import Admission, PreviousConnection, TakeoverThrottle
 from actors.exchange import LogExchange
-from actors.fast_path import FastPath
+from actors.fast_path import FastPath, fail_turn
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
-from actors.kernel import ActorFailed, Kernel, LoopActor
+from actors.kernel import ActorFailed, Kernel, LoopActor, TurnWork
 from actors.maintenance import (
     Expiries,
     Projector,
@@ -155,6 +156,8 @@ class Broker(LoopActor):
             self
         )
         node.kernel = self.kernel
+        node.turn_work = TurnWork(partial(fail_turn, node))
+        self.kernel.spawn(node.turn_work, self)
         self.fast_path = FastPath(node)
         self.inspection = BrokerInspection(node, self.admission, self.projector, self.bridge)
         self.inspection.start()

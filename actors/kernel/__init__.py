@@ -10,6 +10,7 @@ from actors.kernel.clock import Clock, SystemClock, Timer, Timers
 from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
 from actors.kernel.references import ActorFailed, LoopFuture, LoopRef
+from actors.kernel.turn_work import TurnWork
 
 __all__ = [
     "LATER_SLICE",
@@ -25,6 +26,7 @@ __all__ = [
     "SystemClock",
     "Timer",
     "Timers",
+    "TurnWork",
     "describe",
     "lower_thread_priority",
     "set_short_time_slice",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from actors.configuration import BrokerOptions
-    from actors.kernel import Clock, Kernel, LoopActor
+    from actors.kernel import Clock, Kernel, LoopActor, TurnWork
     from actors.limits import ClientLimits
     from actors.routing import Router
     from actors.session.authorization import Authorizer
@@ -92,6 +92,7 @@ class NodeContext:
         "system_topics",
         "tasks",
         "timers",
+        "turn_work",
         "unsure",
         "writer",
     )
@@ -116,6 +117,8 @@ class NodeContext:
         self.software = software
         """Version of the running foldmq."""
         self.kernel: Kernel
+        self.turn_work: TurnWork
+        """Passes messages on to many receivers."""
         self.state = NodeState()
         """The fold of the log."""
         self.journal: Journal

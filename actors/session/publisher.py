@@ -31,7 +31,7 @@ from protocol.mqtt import Publishes, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
@@ -530,6 +530,20 @@ class Publisher:
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Send a batch to subscribers."""
         self._count_caused(len(targets) * len(batch))
+        work = self._node.turn_work
+        if work.pending or len(targets) > work.at_once:
+            work.begin(self._send_in_steps(targets, batch, work.at_once))
+        else:
+            self._send_now(targets, batch)
+
+    def _send_in_steps(
+        self, targets: Sequence[Subscriber], batch: Batch, at_once: int
+    ) -> Iterator[object]:
+        for begin in range(0, len(targets), at_once):
+            self._send_now(targets[begin : begin + at_once], batch)
+            yield None
+
+    def _send_now(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         for target in targets:
             if target.options & NO_LOCAL and target.session == self._name:
                 self._send_own(batch)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from actors.configuration.broker_options import BrokerOptions
-from actors.kernel import Kernel, LoopActor
+from actors.kernel import Kernel, LoopActor, TurnWork
 from actors.routing import Router, Subscriber
 from actors.routing import router as router_module
 from actors.session.publisher import Publisher
@@ -47,7 +47,10 @@ class FakeNode:
 
     def __init__(self, max_record: int = 1 << 20) -> None:
         self.kernel = Kernel(lambda _turn: None)
+        self.failed: list[Exception] = []
         self.kernel.turn_slice = 3600.0  # no turn is cut, however slow the machine is
+        self.turn_work = TurnWork(self.failed.append)
+        self.kernel.spawn(self.turn_work)
         self.options = BrokerOptions(node="n", max_record=max_record)
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
@@ -351,3 +354,38 @@ def test_a_birth_for_which_the_log_has_no_room_is_counted(node: FakeNode) -> Non
     publish(node, packet(0, ("spBv1.0/g/NBIRTH/n", b"birth")))
     assert not node.events
     assert node.dropped == {"message_too_large": 1}
+
+
+def test_messages_for_many_receivers_are_sent_in_steps_and_in_order(node: FakeNode) -> None:
+    """The turn can be cut between the steps; nothing sent later overtakes what waits."""
+    node.turn_work.at_once = 3
+    many = [node.subscribe(f"s{number}", "a", 0) for number in range(10)]
+    single = node.subscribe("one", "b", 0)
+    by = publisher(node)
+    for topic, payload in (("a", b"1"), ("b", b"2"), ("a", b"3")):
+        by.publish(cast("Any", node), packet(0, (topic, payload)))
+    assert node.turn_work.pending
+    assert node.turn_work.mailbox_depth == 1
+    assert not any(box.mailbox_depth for box in (*many, single))
+    node.turn_work.on_receive(None)
+    assert sum(bool(box.mailbox_depth) for box in many) == 3
+    node.kernel.run_turn()
+    assert not node.turn_work.pending
+    for box in many:
+        assert [batch.payloads for batch in box.told] == [[b"1"], [b"3"]]
+    assert [batch.payloads for batch in single.told] == [[b"2"]]
+    assert not node.failed
+
+
+def test_an_error_while_messages_are_sent_ends_the_node_and_no_other_work(node: FakeNode) -> None:
+    def broken() -> Iterator[None]:
+        yield None
+        raise ValueError("half done")
+
+    done: list[int] = []
+    node.turn_work.begin(broken())
+    node.turn_work.begin(iter([done.append(1)]))
+    node.kernel.run_turn()
+    assert [str(error) for error in node.failed] == ["half done"]
+    assert done == [1]
+    assert not node.turn_work.pending

@@ -228,6 +228,7 @@ class World:
             self.cut_matching(self.broker.node.router)
             fast_path = self.broker.fast_path
             fast_path.delivered_at_once = fast_path.fan_out.step = 1
+            self.broker.node.turn_work.at_once = 1
         self._corpses.append(self.broker)
         await how(self.broker)
         if self.cutting:

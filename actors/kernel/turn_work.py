@@ -1,0 +1,51 @@
+"""Long work of a turn, done in steps between which the turn may be cut."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.actor import LoopActor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_STEP = object()
+_AT_ONCE = 64
+
+
+class TurnWork(LoopActor):
+    """Does work in the turn in which it was begun, one piece of work after the other.
+
+    ``failed`` is called with the error of work that fails: what is half done must not go on.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        super().__init__()
+        self._failed = failed
+        self._pieces: deque[Iterator[object]] = deque()
+        self.at_once = _AT_ONCE
+        """How many receivers a step of work serves; the kernel looks at the clock after a few."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether work is left. What must not overtake it is to be added behind it."""
+        return bool(self._pieces)
+
+    def begin(self, work: Iterator[object]) -> None:
+        """Add work, which does a step each time that its next item is taken."""
+        if not self._pieces:
+            self.kernel.tell(self, _STEP)
+        self._pieces.append(work)
+
+    def on_receive(self, _message: Any) -> None:
+        """Do a step."""
+        try:
+            next(self._pieces[0])
+        except StopIteration:
+            self._pieces.popleft()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the turn cannot be completed
+            self._pieces.popleft()
+            self._failed(error)
+        if self._pieces:
+            self.kernel.tell(self, _STEP)
