@@ -33,7 +33,7 @@ from actors.maintenance import (
     verify_in_background,
 )
 from actors.node import ReadPause
-from actors.routing import Router
+from actors.routing import Router, routed
 from actors.session import (
     Authorizer,
     ConnectionAttached,
@@ -182,7 +182,8 @@ class Broker(LoopActor):
 
     async def _begin(self, mark: ProjectionMark | None) -> None:
         """Serve from the state; ``mark`` is that of the projections that were used for it."""
-        SharedSubscriptions(self.node).begin()
+        shares = SharedSubscriptions(self.node)
+        shares.begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
         self.kernel.take_gathered = self.fast_path.take
@@ -194,7 +195,7 @@ class Broker(LoopActor):
         await self.wait_durable()
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         if self.exchange is not None:
-            self.exchange.begin()
+            self.exchange.begin(shares)
         self._systree.begin()
         self._background = [
             self._loop.create_task(work, name=name)
@@ -384,11 +385,11 @@ class Broker(LoopActor):
             node.dirty.setdefault(name, node.sessions.live[name].saved)
         state = node.sessions.freeze(name, self.node.journal.next_position)
         if state is not None:
-            self.node.router.passivate(name, [held.filter for held in state.active()])
+            self.node.router.passivate(name, [held.filter for held in routed(state)])
 
     def take_passive(self, state: SessionState) -> None:
         """Add a session that is already frozen."""
-        self.node.router.passivate(state.session, [held.filter for held in state.active()])
+        self.node.router.passivate(state.session, [held.filter for held in routed(state)])
         self.watch_expiry(state)
 
     def _reset(self) -> NodeState:

@@ -177,18 +177,6 @@ def test_a_will_and_a_clean_session_reach_the_other_log() -> None:
     two(scenario)
 
 
-def test_shared_subscriptions_are_refused() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        client = await here.connect(name_in([here, there], 0))
-        client.send(p.subscribe(1, ("$share/g/a", 1), ("a", 1)))
-        await here.go(0.1)
-        (answer,) = client.take()
-        assert isinstance(answer, p.Suback)
-        assert answer.codes == (0x80, 1)
-
-    two(scenario)
-
-
 def test_an_assigned_client_identifier_belongs_to_the_log() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         for _ in range(8):
