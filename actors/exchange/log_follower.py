@@ -218,9 +218,14 @@ class LogFollower:
         """Read messages of records of the other log, or where it repeats them since it was cut."""
         tail = await self._log.tail()
         if min(wanted) >= self._log.first:
-            for record in await self._log.read_some(wanted):
-                store.add_record(record)
-            return
+            try:
+                for record in await self._log.read_some(wanted):
+                    store.add_record(record)
+                return
+            except CorruptLog:
+                tail = await self._log.tail()
+                if min(wanted) >= self._log.first:  # else it was cut meanwhile
+                    raise
         async for record in self._log.read(self._log.first, tail.sequence):
             for stored in messages_of(record):
                 store.add(stored)
