@@ -182,8 +182,7 @@ class Broker(LoopActor):
 
     async def _begin(self, mark: ProjectionMark | None) -> None:
         """Serve from the state; ``mark`` is that of the projections that were used for it."""
-        shares = SharedSubscriptions(self.node)
-        shares.begin()
+        SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
         self.kernel.take_gathered = self.fast_path.take
@@ -195,7 +194,7 @@ class Broker(LoopActor):
         await self.wait_durable()
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         if self.exchange is not None:
-            self.exchange.begin(shares)
+            self.exchange.begin()
         self._systree.begin()
         self._background = [
             self._loop.create_task(work, name=name)

@@ -18,6 +18,7 @@ from actors.kernel import LoopActor
 from actors.routing import Subscriber
 from actors.session import Batch, Outgoing, Publisher
 from actors.session.decisions import PACKET_IDS
+from actors.sharing import SharedSubscriptions
 from eventstore.format import (
     INDEX_BITS,
     LOG_SESSION,
@@ -33,9 +34,8 @@ from protocol.mqtt5 import split_share, with_remaining_expiry
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.exchange.taken_messages import Taken, TakenEffect
+    from actors.exchange.taken_messages import Taken
     from actors.session import NodeContext
-    from actors.sharing import SharedSubscriptions
     from eventstore.format import Position
     from eventstore.log import EventLog, GatedOutput, Message, StoredMessages
 
@@ -148,16 +148,15 @@ class LogExchange(LoopActor):
         self._began = False
         self._loop = asyncio.get_running_loop()
         self._gated = _GatedFrames(self._add_frame)
-        self._shares: SharedSubscriptions | None = None
+        self._shares = SharedSubscriptions(node)
         self._parts = SharedParts(node, self._names, link.report, link.largest, self._taken_through)
 
     # The life of the exchange.
 
-    def begin(self, shares: SharedSubscriptions) -> None:
+    def begin(self) -> None:
         """Follow the other logs behind the positions that this one has recorded."""
         node = self._node
         self._began = True
-        self._shares = shares
         self._parts.begin()
         for name, follower in self._followers.items():
             known = node.state.followed.get(name)
@@ -357,7 +356,7 @@ class LogExchange(LoopActor):
 
     def _take_part(self, name: str, taken: TakenPart) -> None:
         """Record that another log has members of a shared subscription, or none any longer."""
-        if self.home_of(taken.share) or self._shares is None:
+        if self.home_of(taken.share):
             return
         self._emitted = True
         if taken.begun:
@@ -370,15 +369,15 @@ class LogExchange(LoopActor):
 
     def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
         """Record messages that another log assigned to this one, and divide them."""
-        now, shares = self._node.clock.time_ms(), self._shares
+        now = self._node.clock.time_ms()
         chosen = [
             at
             for at in range(count)
             if not (taken.expires and 0 < taken.expires[at] * 1000 <= now)
             and self._fits(name, taken, at)
         ]
-        receiver = shares.receiver(taken.share) if shares is not None and chosen else None
-        if receiver is None or shares is None:
+        receiver = self._shares.receiver(taken.share) if chosen else None
+        if receiver is None:
             return
         self._emitted = True
         self._open(name)
@@ -399,7 +398,7 @@ class LogExchange(LoopActor):
             expires=content.expires,
         )
         receiver.take_in(Outgoing(_subscriber(taken.share), batch, taken.qos))
-        shares.settled(taken.share)
+        self._shares.settled(taken.share)
 
     def home_of(self, name: str) -> str:
         """Return the log that is the home of a shared subscription; empty: this one."""
@@ -428,8 +427,8 @@ class LogExchange(LoopActor):
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
         """Give back what a client of this log returns, though it has no members any longer."""
-        receiver = self._shares.receiver(name) if self._shares is not None else None
-        if receiver is not None and self._shares is not None:
+        receiver = self._shares.receiver(name)
+        if receiver is not None:
             receiver.take_back(returned)
             self._shares.settled(name)
 
@@ -627,7 +626,7 @@ class LogExchange(LoopActor):
         node, name = self._node, found.share
         if found.log != node.options.node or name not in node.router.groups:
             return
-        receiver = self._shares.receiver(name) if self._shares is not None else None
+        receiver = self._shares.receiver(name)
         if receiver is not None:
             batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
             receiver.take_in(Outgoing(_subscriber(name), batch, 0))

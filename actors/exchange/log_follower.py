@@ -219,13 +219,15 @@ class LogFollower:
         tail = await self._log.tail()
         if min(wanted) >= self._log.first:
             try:
-                for record in await self._log.read_some(wanted):
-                    store.add_record(record)
-                return
+                found = await self._log.read_some(wanted)
             except CorruptLog:
                 tail = await self._log.tail()
                 if min(wanted) >= self._log.first:  # else it was cut meanwhile
                     raise
+            else:
+                for record in found:
+                    store.add_record(record)
+                return
         async for record in self._log.read(self._log.first, tail.sequence):
             for stored in messages_of(record):
                 store.add(stored)

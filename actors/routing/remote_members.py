@@ -16,35 +16,36 @@ class RemoteMembers:
     assigned behind that position takes room that it does not know of.
     """
 
-    __slots__ = ("_assigned", "_room", "_under_way", "log", "online")
+    __slots__ = ("_assigned", "log", "online", "room", "under_way")
 
     def __init__(self, log: str) -> None:
         self.log = log
         """Name of the log."""
         self.online = 0
         """Number of connected members."""
-        self._room = 0
+        self.room = 0
+        """Number of messages that they had room for."""
         self._assigned: deque[tuple[Position, int]] = deque()
         """Position and number of messages that were assigned and that it does not know of."""
-        self._under_way = 0
-        """Their sum."""
+        self.under_way = 0
+        """The number of messages that were assigned since then."""
 
     def reported(self, online: int, room: int, through: Position) -> None:
         """Note what the log reports as of a position of this one."""
-        self.online, self._room = online, room
+        self.online, self.room = online, room
         assigned = self._assigned
         while assigned and assigned[0][0] <= through:
-            self._under_way -= assigned.popleft()[1]
+            self.under_way -= assigned.popleft()[1]
 
     def assigned(self, at: Position, count: int) -> None:
         """Note messages that were assigned to the log."""
         self._assigned.append((at, count))
-        self._under_way += count
+        self.under_way += count
 
     @property
     def left(self) -> int:
         """The number of messages for which there is still room."""
-        return max(0, self._room - self._under_way)
+        return max(0, self.room - self.under_way)
 
     def room_of(self, number: int) -> int:
         """Return the room that is left for one of the connected members, if all have the same."""

@@ -95,6 +95,11 @@ class SharedGroup:
             del self._names[bisect_left(self._names, name)]
 
     @property
+    def size(self) -> int:
+        """Number of members whose sessions are in this log, and of other logs with members."""
+        return len(self.members) + len(self.logs)
+
+    @property
     def is_empty(self) -> bool:
         """Whether it has no members in any log, as far as this one knows."""
         return not (self.members or self.logs)

@@ -22,7 +22,7 @@ from simulation.network import SimClient
 from simulation.partition_shares import run
 from simulation.partitions import PartitionWorld, name_in
 from simulation.permission_worlds import OPEN, permit
-from simulation.test_partitions import two
+from simulation.two_logs import two
 
 COUNT = 2
 
@@ -307,9 +307,7 @@ def test_what_no_member_of_a_log_may_read_goes_to_another_one() -> None:
         worlds, share = [here, there], share_in(0)
         denied = name_in(worlds, 1, "m")
         for world in worlds:
-            permit(
-                world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n"
-            )
+            permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
         one = await member(worlds, 1, share)
         other = await member(worlds, 0, share)
         await here.go(1)

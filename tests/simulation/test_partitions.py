@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from harness import packets as p
@@ -15,37 +13,13 @@ from actors.exchange.taken_messages import Taken, TakenMessages
 from eventstore.format import INDEX_BITS, Followed
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
-from simulation.fold import compare
-from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.partition_chaos import check_exchange, check_partition, run
-from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.partition_chaos import run
+from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.two_logs import two
 
 MOST_SEEDS = 60
 """Runs within which each mutant is caught."""
-
-
-def two(
-    scenario: Callable[[PartitionWorld, PartitionWorld], Awaitable[None]], **options: Any
-) -> None:
-    async def both() -> None:
-        here, there = make_partitions(2, **options)
-        await here.start()
-        await there.start()
-        await here.go(0.1)
-        try:
-            await scenario(here, there)
-            for world in (here, there):
-                assert world.failure() is None, world.failure()
-                await world.broker.wait_durable()
-                compare(world)
-                check_partition(world)
-            await check_exchange([here, there])
-        finally:
-            await here.crash()
-            await there.crash()
-
-    simulate(both)
 
 
 def payloads(received: list[object]) -> list[bytes]:
