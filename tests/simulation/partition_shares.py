@@ -30,6 +30,8 @@ from simulation.shared_clients import Member, Sender
 
 _STEPS = 100
 _PATIENCE = 3000
+_QUIET = 15
+"""Looks at which nothing is left: what was just assigned is in no queue until it was taken."""
 _TOPICS = 5
 SHARED = "$share/g/t/#"
 
@@ -205,6 +207,7 @@ class PartitionShares:
         self.faults.off()
         for world in self.worlds:
             world.fuse, world.lost = None, 0.0
+        quiet = 0
         for count in range(_PATIENCE):
             for world in self.worlds:
                 if not world.up or world.failure() is not None:
@@ -222,7 +225,8 @@ class PartitionShares:
             await self.worlds[0].go(0.2)
             self._handle()
             self._look()
-            if count > 60 and not self._unfinished():
+            quiet = 0 if self._unfinished() else quiet + 1
+            if count > 60 and quiet > _QUIET:
                 return
         raise AssertionError(f"never settles: {self._unfinished()}")
 

@@ -392,10 +392,6 @@ def _drops_what_comes_for_a_part_that_has_ended(patch: pytest.MonkeyPatch) -> No
     patch.setattr(SharedSubscriptions, "receiver", there)
 
 
-def _ends_a_group_whose_members_are_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedSubscriptions, "log_joined", lambda _self, _name, _log: None)
-
-
 def _takes_messages_twice(patch: pytest.MonkeyPatch) -> None:
     take = LogExchange._take_assigned
 
@@ -414,7 +410,6 @@ MUTANTS = [
     _forgets_what_is_returned,
     _takes_assigned_messages_in_a_turn_of_their_own,
     _drops_what_comes_for_a_part_that_has_ended,
-    _ends_a_group_whose_members_are_elsewhere,
     _takes_messages_twice,
     _cuts_what_was_assigned,
 ]
