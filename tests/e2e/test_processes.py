@@ -64,6 +64,12 @@ def client_of(number: int, name: str) -> str:
     )
 
 
+def _share(home: int) -> str:
+    """Return a shared subscription whose home is a process."""
+    names = (f"$share/g{at}/a/+" for at in range(100))
+    return next(name for name in names if partition_of(name, 2) == home)
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_clients_of_different_processes_exchange_messages(
     make_processes: Callable[..., Broker], qos: int
@@ -303,6 +309,45 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
         assert f"give --node, one of {node}-p0, {node}-p1" in said
     broker.stop()
     check_history()
+
+
+def test_why_follows_a_message_of_a_shared_subscription(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    share, member, sender = _share(0), client_of(1, "member"), client_of(1, "sender")
+    node = Path(broker.data_dir, "node").read_text().strip()
+    with RawClient(broker.port) as one, RawClient(broker.port) as other:
+        one.connect(member, clean=False)
+        one.send(p.subscribe(1, (share, 1)))
+        assert one.receive(20) == Suback(1, (1,))
+        other.connect(sender)
+        other.publish("a/b", b"1", 1)
+        found = one.receive(20)
+        assert isinstance(found, Publish)
+        one.acknowledge(found)
+        code, said = run(broker, "subscriptions", "--topic", "a/b", "--node", f"{node}-p0")
+        assert code == 0, said
+        assert share in said
+        code, said = run(broker, "sessions", "show", share, "--node", f"{node}-p0")
+        assert code == 0, said
+        assert f"$log/{node}-p1  connected" in said
+        one.disconnect()
+    broker.stop()
+    code, said = run(broker, "why", "--client", member, "--topic", "a/b")
+    assert code == 0, said
+    published, home, part = said.split("\n\n")
+    assert published.startswith(f"log {node}-p1\n")
+    assert f"published by {sender} as packet 1" in published
+    assert home.startswith(f"log {node}-p0\n")
+    assert f"recorded for {share} (" in home
+    assert part.startswith(f"log {node}-p1\n")
+    assert f"in log {node}-p0, assigned there to {share} here, and taken" in part
+    assert f"for {member}, subscription {share} at QoS 1: acknowledged" in part
+    code, said = run(broker, "log", "verify")
+    assert code == 0, said
+    assert "1 message of other logs matched its subscriptions, all there" in said
 
 
 @pytest.mark.parametrize(

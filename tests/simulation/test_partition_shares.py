@@ -94,6 +94,55 @@ def test_what_is_published_when_the_first_member_is_acknowledged_is_not_missed(h
     two(scenario)
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_the_first_member_waits_for_the_home_but_not_for_ever(*, back: bool) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        here.kill()
+        client = SimClient(there)
+        client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)), p.pingreq())
+        await there.go(5)
+        (connack,) = client.take()
+        assert isinstance(connack, p.Connack)
+        if not back:
+            await there.go(6)
+        await here.crash()
+        await here.start()
+        await here.go(1)
+        assert [type(one) for one in client.take()] == [Suback, p.Pingresp]
+        publish(client, 1)
+        await here.go(1)
+        assert numbers(client) == [1]
+
+    two(scenario)
+
+
+def test_who_leaves_while_it_waits_for_the_home_does_not_hold_its_session() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        here.kill()
+        client = SimClient(there)
+        client.send(p.connect(name_in(worlds, 1), clean=False), p.subscribe(1, (share, 1)))
+        await there.go(1)
+        client.drop()
+        await there.go(1)
+        again = SimClient(there)
+        again.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
+        await there.go(1)
+        assert [type(one) for one in again.take()] == [p.Connack, p.Pingresp]
+        taking_over = SimClient(there)
+        again.send(p.subscribe(1, (share, 1)))
+        await there.go(1)
+        taking_over.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
+        await there.go(1)
+        assert [type(one) for one in taking_over.take()] == [p.Connack, p.Pingresp]
+        await here.crash()
+        await here.start()
+        await here.go(1)
+
+    two(scenario)
+
+
 @pytest.mark.parametrize("home", [0, 1])
 def test_a_topic_stays_with_its_member_whatever_the_log(home: int) -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
