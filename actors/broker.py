@@ -35,7 +35,7 @@ from actors.maintenance import (
     verify_in_background,
 )
 from actors.node import ReadPause
-from actors.routing import Router
+from actors.routing import Router, routed
 from actors.session import (
     Authorizer,
     ConnectionAttached,
@@ -397,11 +397,11 @@ class Broker(LoopActor):
             node.dirty.setdefault(name, node.sessions.live[name].saved)
         state = node.sessions.freeze(name, self.node.journal.next_position)
         if state is not None:
-            self.node.router.passivate(name, [held.filter for held in state.active()])
+            self.node.router.passivate(name, [held.filter for held in routed(state)])
 
     def take_passive(self, state: SessionState) -> None:
         """Add a session that is already frozen."""
-        self.node.router.passivate(state.session, [held.filter for held in state.active()])
+        self.node.router.passivate(state.session, [held.filter for held in routed(state)])
         self.watch_expiry(state)
 
     def _reset(self) -> NodeState:

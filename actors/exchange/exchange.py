@@ -12,11 +12,14 @@ import structlog
 
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
-from actors.exchange.taken_messages import TakenClearing, TakenMessages
+from actors.exchange.shared_parts import SharedParts
+from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
 from actors.exchange.volatile_messages import VolatileMessages, decode_frames, encode_frame
 from actors.kernel import LoopActor
-from actors.session import Publisher
+from actors.routing import Subscriber
+from actors.session import Batch, Outgoing, Publisher
 from actors.session.decisions import PACKET_IDS
+from actors.sharing import SharedSubscriptions
 from eventstore.format import (
     INDEX_BITS,
     LOG_SESSION,
@@ -27,15 +30,15 @@ from eventstore.format import (
 )
 from protocol.errors import FoldmqError
 from protocol.mqtt import Publishes
-from protocol.mqtt5 import with_remaining_expiry
+from protocol.mqtt5 import split_share, with_remaining_expiry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from actors.exchange.taken_messages import Taken
     from actors.session import NodeContext
     from eventstore.format import Position
-    from eventstore.log import EventLog, StoredMessages
+    from eventstore.log import EventLog, GatedOutput, Message, StoredMessages
 
 _log = structlog.get_logger("foldmq")
 
@@ -72,6 +75,9 @@ class ExchangeLink(Protocol):
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other brokers; return False if that fails."""
 
+    def report(self, members: bytes) -> bool:
+        """Tell the other brokers about the members of shared subscriptions."""
+
 
 class _Take(NamedTuple):
     """Record the effects of a turn of another log."""
@@ -90,6 +96,15 @@ class _Volatile(NamedTuple):
 
 _ROUTE_MORE = object()
 """Message of the exchange to itself while such messages wait for another turn."""
+
+
+class _GatedFrames:
+    """Passes on messages of QoS 0 once the events that they depend on are on disk."""
+
+    def __init__(self, add: Callable[[bytes], None]) -> None:
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+        self.write = add
 
 
 class LogExchange(LoopActor):
@@ -142,6 +157,9 @@ class LogExchange(LoopActor):
         """Logs whose position is to be recorded soon."""
         self._began = False
         self._loop = asyncio.get_running_loop()
+        self._gated = _GatedFrames(self._add_frame)
+        self._shares = SharedSubscriptions(node)
+        self._parts = SharedParts(node, self._names, link.report, link.largest, self._taken_through)
 
     # The life of the exchange.
 
@@ -149,6 +167,7 @@ class LogExchange(LoopActor):
         """Follow the other logs behind the positions that this one has recorded."""
         node = self._node
         self._began = True
+        self._parts.begin()
         for name, follower in self._followers.items():
             known = node.state.followed.get(name)
             through, link = (known.through, known.link) if known is not None else (0, "")
@@ -179,6 +198,7 @@ class LogExchange(LoopActor):
         node = self._node
         node.timers.after(_LOOK_EVERY, self._look_after)
         self._announce(node.journal.durable)
+        self._parts.look_after()
         due, self._due = self._due, set()
         self._last_to_take = self.last_to_take
         if due and not node.draining:
@@ -192,6 +212,7 @@ class LogExchange(LoopActor):
     def end(self) -> None:
         """Close the sessions under which messages of other logs are recorded."""
         self.settle()
+        self._parts.end()
         for name in self._followers:
             state = self._node.state.sessions.live.get(LOG_SESSION + name)
             if state is not None and state.connected:
@@ -235,11 +256,13 @@ class LogExchange(LoopActor):
     # What comes from other logs.
 
     async def _taken(self, name: str, taken: Taken) -> None:
-        newest = max(
-            (one.time_ms for one in taken.effects if not _is_unretained(one)), default=None
-        )
-        if newest is not None:
-            self._node.journal.not_before(newest + 1)
+        times = [
+            one.time_ms
+            for one in taken.effects
+            if isinstance(one, TakenClearing) or (isinstance(one, TakenMessages) and one.retain)
+        ]
+        if times:
+            self._node.journal.not_before(max(times) + 1)
         done = self._loop.create_future()
         self._node.kernel.tell(self, _Take(name, taken, done))
         self._node.kernel.wake()
@@ -249,6 +272,7 @@ class LogExchange(LoopActor):
         """Note the position behind a turn; ``more``: it has more than positions of other logs."""
         if through > self._through[name][0]:
             self._through[name] = through, link
+        self._parts.reached(name, through)
         if more and through > self._recorded[name]:
             self._due.add(name)
 
@@ -262,9 +286,13 @@ class LogExchange(LoopActor):
         This belongs to the turn of each new subscription: after a crash nothing older is matched
         with it.
         """
-        for name, (through, link) in self._through.items():
-            if through > self._recorded[name]:
-                self._record(name, through, link)
+        for name in self._through:
+            self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        through, link = self._through[name]
+        if through > self._recorded[name]:
+            self._record(name, through, link)
 
     def _record(self, name: str, through: Position, link: str) -> None:
         self._through[name], self._recorded[name] = (through, link), through
@@ -292,13 +320,16 @@ class LogExchange(LoopActor):
             if isinstance(effect, TakenClearing):
                 self._clear(name, effect)
                 count = 1
+            elif isinstance(effect, TakenPart):
+                self._take_part(name, effect)
+                count = 1
             else:
                 count = self._publish(name, effect, left)
                 if not count:  # too much was routed in this turn already
                     break
             through = effect.first + count - 1
             left -= count
-            if isinstance(effect, TakenClearing) or count == len(effect):
+            if not isinstance(effect, TakenMessages) or count == len(effect):
                 del taken.effects[0]
             else:
                 taken.effects[0] = _rest(effect, count)
@@ -319,7 +350,7 @@ class LogExchange(LoopActor):
         """Record and route the first of some messages; return how many, 0: try again later."""
         publisher = self._publishers[name]
         count = min(most, len(taken))
-        if taken.live:
+        if taken.live and not taken.share:
             count = min(count, publisher.at_once(taken.topics[:count], taken.qos))
         size = 0
         for number in range(count):
@@ -327,8 +358,94 @@ class LogExchange(LoopActor):
             if size > _BYTES_AT_ONCE and number:
                 count = number
                 break
-        self._publish_parts(name, taken, count)
+        if taken.share:
+            self._take_assigned(name, taken, count)
+        else:
+            self._publish_parts(name, taken, count)
         return count
+
+    # Shared subscriptions.
+
+    def _take_part(self, name: str, taken: TakenPart) -> None:
+        """Record that another log has members of a shared subscription, or none any longer."""
+        if self.home_of(taken.share):
+            return
+        self._emitted = True
+        if taken.begun:
+            for other in self._through:
+                if other != name:  # its position is recorded with the effects of its turn
+                    self._settle(other)
+            self._shares.log_joined(taken.share, name)
+        else:
+            self._shares.log_left(taken.share, name)
+
+    def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
+        """Record messages that another log assigned to this one, and divide them."""
+        now = self._node.clock.time_ms()
+        chosen = [
+            at
+            for at in range(count)
+            if not (taken.expires and 0 < taken.expires[at] * 1000 <= now)
+            and self._fits(name, taken, at)
+        ]
+        receiver = self._shares.receiver(taken.share) if chosen else None
+        if receiver is None:
+            return
+        self._emitted = True
+        self._open(name)
+        packet = self._packet(taken, chosen, 0)
+        origins = [taken.origins[at] for at in chosen]
+        content = self._publishers[name].record_assigned(packet, origins, taken.share)
+        refs = range(content.first, content.first + len(chosen))
+        if taken.refused:
+            refused = self._node.router.groups.find(taken.share).refused
+            refused.update((ref, [*taken.refused]) for ref in refs)
+        batch = Batch(
+            taken.qos,
+            content.topics,
+            content.payloads,
+            refs,
+            size=content.size,
+            blocks=content.blocks,
+            expires=content.expires,
+        )
+        receiver.take_in(Outgoing(_subscriber(taken.share), batch, taken.qos))
+        self._shares.settled(taken.share)
+
+    def home_of(self, name: str) -> str:
+        """Return the log that is the home of a shared subscription; empty: this one."""
+        return self._parts.home_of(name)
+
+    def part_began(self, name: str, at: Position) -> None:
+        """Note where a part of a shared subscription in this log began."""
+        self._parts.part_began(name, at)
+
+    def part_ended(self, name: str) -> None:
+        """Note that a part has ended."""
+        self._parts.part_ended(name)
+
+    def is_known(self, name: str) -> bool:
+        """Return whether the home of a shared subscription knows that this log has members."""
+        return self._parts.is_known(name, self._taken_by)
+
+    def offer(self, name: str, online: int, room: int) -> None:
+        """Tell the home of a shared subscription how many members are connected, and their room."""
+        self._parts.offer(name, online, room)
+
+    def reported(self, log: str, members: bytes) -> None:
+        """Note what another broker reports about members of shared subscriptions."""
+        if self._began and log in self._followers and not self._node.draining:
+            self._parts.heard(log, members)
+
+    def give_back(self, name: str, returned: dict[Position, Message]) -> None:
+        """Give back what a client of this log returns, though it has no members any longer."""
+        receiver = self._shares.receiver(name)
+        if receiver is not None:
+            receiver.take_back(returned)
+            self._shares.settled(name)
+
+    def _taken_through(self, name: str) -> Position:
+        return self._through.get(name, (0, ""))[0]
 
     def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
         """Record and route messages, retained ones apart from those that later ones replaced."""
@@ -360,7 +477,7 @@ class LogExchange(LoopActor):
     def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
         """Return whether a record has room for a message with a longer publisher's name."""
         block = taken.blocks[at] if taken.blocks else b""
-        if self._publishers[name].fits(taken.topics[at], taken.payloads[at], block):
+        if self._publishers[name].fits(taken.topics[at], taken.payloads[at], block, taken.share):
             return True
         self._node.count_dropped("message_too_large", 1, client=LOG_SESSION + name)
         return False
@@ -371,15 +488,22 @@ class LogExchange(LoopActor):
         """Record and route some of the messages."""
         self._emitted = True
         self._open(name)
-        packet = Publishes(taken.qos, retain=retain)
-        packet.topics += [taken.topics[at] for at in chosen]
-        packet.payloads.extend(taken.payloads[at] for at in chosen)
-        if taken.blocks:
-            packet.blocks = [self._block(taken, at) for at in chosen]
+        packet = self._packet(taken, chosen, taken.qos, retain=retain)
         if taken.qos:
             packet.packet_ids += self._packet_ids(len(chosen))
         origins = [taken.origins[at] for at in chosen]
         self._publishers[name].publish_taken(packet, origins, live=taken.live)
+
+    def _packet(
+        self, taken: TakenMessages, chosen: Sequence[int], qos: int, *, retain: bool = False
+    ) -> Publishes:
+        """Return some of the messages, without packet identifiers."""
+        packet = Publishes(qos, retain=retain)
+        packet.topics += [taken.topics[at] for at in chosen]
+        packet.payloads.extend(taken.payloads[at] for at in chosen)
+        if taken.blocks:
+            packet.blocks = [self._block(taken, at) for at in chosen]
+        return packet
 
     def _block(self, taken: TakenMessages, at: int) -> bytes:
         """Return the properties of a message, with what is left of its expiry."""
@@ -436,32 +560,46 @@ class LogExchange(LoopActor):
         retain: bool = False,
     ) -> None:
         """Send messages of QoS 0 to the other brokers, at the end of this iteration of the loop."""
+        self._pass_on(VolatileMessages(topics, payloads, blocks or (), retain), gated=False)
+
+    def pass_shared(self, log: str, name: str, batch: Batch) -> None:
+        """Send messages of QoS 0 to the part of a shared subscription in another log."""
+        messages = VolatileMessages(
+            batch.topics, batch.payloads, batch.blocks or (), False, log, name
+        )
+        self._pass_on(messages, gated=batch.gated)
+
+    def _pass_on(self, messages: VolatileMessages, *, gated: bool) -> None:
+        frame = encode_frame(messages)
+        if len(frame) > self._link.largest:
+            self._send_apart(messages, gated=gated)
+        elif gated:
+            self._node.journal.send_when_durable(self._gated, frame)
+        elif messages.share:
+            self._node.journal.send_unlogged(self._gated, frame)
+        else:
+            self._add_frame(frame)
+
+    def _add_frame(self, frame: bytes) -> None:
         if not self._frames:
             self._loop.call_soon(self._flush)
-        frame = encode_frame(VolatileMessages(topics, payloads, blocks or (), retain))
-        if len(frame) > self._link.largest:
-            self._send_apart(topics, payloads, blocks or (), retain=retain)
-            return
         if self._frames_size + len(frame) > min(self._link.largest, _SENT_AT_ONCE):
             self._flush()
         self._frames.append(frame)
         self._frames_size += len(frame)
 
-    def _send_apart(
-        self,
-        topics: Sequence[bytes],
-        payloads: Sequence[bytes],
-        blocks: Sequence[bytes],
-        *,
-        retain: bool,
-    ) -> None:
+    def _send_apart(self, messages: VolatileMessages, *, gated: bool) -> None:
         """Send messages that are too large together in halves."""
+        topics, payloads, blocks = messages[:3]
         if len(topics) == 1:
             self._node.count_dropped("exchange_too_large", 1)
             return
         half = len(topics) // 2
         for some in (slice(None, half), slice(half, None)):
-            self.pass_on(topics[some], payloads[some], blocks[some], retain=retain)
+            part = messages._replace(
+                topics=topics[some], payloads=payloads[some], blocks=blocks[some]
+            )
+            self._pass_on(part, gated=gated)
 
     def _flush(self) -> None:
         """Send the batch."""
@@ -487,6 +625,9 @@ class LogExchange(LoopActor):
             return
         try:
             for found in decode_frames(message.batch):
+                if found.share:
+                    self._take_shared(found)
+                    continue
                 self._unrouted.append((message.name, found))
                 self._unrouted_bytes += sum(map(len, found.payloads))
         except ValueError as error:
@@ -519,9 +660,20 @@ class LogExchange(LoopActor):
                 )
             publisher.route_taken(packet)
 
+    def _take_shared(self, found: VolatileMessages) -> None:
+        """Divide messages of QoS 0 that the home of a shared subscription passed to a log."""
+        node, name = self._node, found.share
+        if found.log != node.options.node or name not in node.router.groups:
+            return
+        receiver = self._shares.receiver(name)
+        if receiver is not None:
+            batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
+            receiver.take_in(Outgoing(_subscriber(name), batch, 0))
 
-def _is_unretained(effect: TakenMessages | TakenClearing) -> bool:
-    return isinstance(effect, TakenMessages) and not effect.retain
+
+def _subscriber(name: str) -> Subscriber:
+    """Return the only subscription of a shared subscription."""
+    return Subscriber(name, split_share(name)[1], 2)
 
 
 def _rest(taken: TakenMessages, done: int) -> TakenMessages:
@@ -537,4 +689,6 @@ def _rest(taken: TakenMessages, done: int) -> TakenMessages:
         taken.blocks[done:],
         taken.expires[done:],
         live=taken.live,
+        share=taken.share,
+        refused=taken.refused,
     )

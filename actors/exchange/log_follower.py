@@ -11,9 +11,9 @@ import structlog
 from actors.exchange.taken_messages import (
     Acknowledged,
     Taken,
-    TakenRelease,
+    TakenReferences,
     effects_in,
-    split_released,
+    with_content,
 )
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
 from eventstore.format import INDEX_BITS, ChainChecker, TurnAssembler, position
@@ -165,13 +165,17 @@ class LogFollower:
             {record.sequence: record.link.hex() for record in parts},
         )
         more = any(raw["e"] != "Followed" for record in parts for raw in record.raw_events)
+        own, here = self._node.options.node, MessageStore(1 << 62)
         for record in parts:
-            for found in effects_in(record, through):
+            for found in effects_in(record, through, own):
                 if isinstance(found, StoredMessages):
                     self._unreleased.add(found)
-                elif isinstance(found, TakenRelease):
-                    messages = await self._find(found.refs)
-                    taken.effects += split_released(found, messages)
+                elif isinstance(found, TakenReferences):
+                    if found.share and not here:  # most were published in the same turn
+                        for one in parts:
+                            here.add_record(one)
+                    messages = await self._find(found.refs, here)
+                    taken.effects += with_content(found, messages)
                 elif isinstance(found, Acknowledged):
                     self._acknowledged(found.log, found.through)
                 else:
@@ -183,34 +187,53 @@ class LogFollower:
             await self._take(taken)
         self._reached(taken.through, parts[-1].link.hex(), more=more)
 
-    async def _find(self, refs: list[Position]) -> list[Message]:
-        """Return QoS 2 messages of the other log, read again if they are no longer in memory."""
-        missing = {ref >> INDEX_BITS for ref in refs if self._unreleased.get(ref) is None}
+    async def _find(self, refs: list[Position], here: MessageStore) -> list[Message]:
+        """Return messages of the other log; those not in memory are read again.
+
+        ``here`` are messages of the turn in which they were named.
+        """
+        missing = {
+            ref >> INDEX_BITS
+            for ref in refs
+            if here.get(ref) is None and self._unreleased.get(ref) is None
+        }
         store = MessageStore(1 << 62)
         while missing:
             try:
-                for record in await self._read(missing):
-                    for stored in messages_of(record):
-                        store.add(stored)
+                await self._read(missing, refs, store)
                 break
             except LogUnavailable as error:
                 self._say(str(error))
                 await asyncio.sleep(_RETRY)
         found = []
         for ref in refs:
-            message = self._unreleased.get(ref) or store.get(ref)
+            message = here.get(ref) or self._unreleased.get(ref) or store.get(ref)
             if message is None:
                 what = f"of log {self.name} does not hold a message it should"
                 raise CorruptLog(ref >> INDEX_BITS, what)
             found.append(message)
         return found
 
-    async def _read(self, wanted: set[int]) -> list[Record]:
-        """Return records of the other log, or those that repeat their messages since it was cut."""
+    async def _read(self, wanted: set[int], refs: list[Position], store: MessageStore) -> None:
+        """Read messages of records of the other log, or where it repeats them since it was cut."""
         tail = await self._log.tail()
         if min(wanted) >= self._log.first:
-            return await self._log.read_some(wanted)
-        return [record async for record in self._log.read(self._log.first, tail.sequence)]
+            try:
+                found = await self._log.read_some(wanted)
+            except CorruptLog:
+                tail = await self._log.tail()
+                if min(wanted) >= self._log.first:  # else it was cut meanwhile
+                    raise
+            else:
+                for record in found:
+                    store.add_record(record)
+                return
+        async for record in self._log.read(self._log.first, tail.sequence):
+            for stored in messages_of(record):
+                store.add(stored)
+                self._unreleased.add(stored)  # their neighbours will be asked for next
+            if all(store.get(ref) is not None for ref in refs if ref >> INDEX_BITS in wanted):
+                return
 
     def _say(self, reason: str) -> None:
         if reason != self._said:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.format import (
     LOG_SESSION,
+    Assigned,
     Followed,
     MessagePublished,
     Position,
     Released,
     RetainedCleared,
+    SessionExpired,
+    SessionOpened,
     entries,
     expiries,
     from_runs,
     position,
 )
 from eventstore.log import StoredMessages
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,6 +48,10 @@ class TakenMessages:
     expires: Sequence[int] = ()
     live: bool = True
     """Whether subscribers get them; else they are only retained, and were passed on before."""
+    share: str = ""
+    """The shared subscription that alone gets them; empty: all that match do."""
+    refused: Sequence[str] = ()
+    """The logs whose members may not receive or do not accept them."""
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -51,12 +59,27 @@ class TakenMessages:
 
 
 @dataclass(slots=True)
-class TakenRelease:
-    """QoS 2 messages that were released: they have to be found first."""
+class TakenReferences:
+    """Messages that are named by position only, and have to be found first.
+
+    QoS 2 messages that were released, or those that a shared subscription assigned to this log.
+    """
 
     first: Position
     refs: list[Position]
     time_ms: int
+    qos: int = 2
+    share: str = ""
+    refused: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class TakenPart:
+    """A part of a shared subscription began or ended in the other log."""
+
+    first: Position
+    share: str
+    begun: bool
 
 
 @dataclass(slots=True)
@@ -76,10 +99,14 @@ class Acknowledged:
     through: Position
 
 
-TakenEffect: TypeAlias = TakenMessages | TakenClearing
-_Found: TypeAlias = TakenMessages | TakenRelease | TakenClearing | Acknowledged | StoredMessages
+TakenEffect: TypeAlias = TakenMessages | TakenClearing | TakenPart
+_Found: TypeAlias = (
+    TakenMessages | TakenReferences | TakenClearing | TakenPart | Acknowledged | StoredMessages
+)
 
-_RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed"})
+_RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed", "Assigned"})
+_OF_SESSIONS = frozenset({"SessionOpened", "SessionExpired"})
+"""Events that are relevant of shared subscriptions only."""
 
 
 @dataclass(slots=True)
@@ -93,10 +120,19 @@ class Taken:
     effects: list[TakenEffect] = field(default_factory=list)
 
 
-def effects_in(record: Record, through: Position) -> Iterator[_Found]:
-    """Yield what takes effect in a record behind a position, and QoS 2 messages to be released."""
-    if _RELEVANT.isdisjoint([raw["e"] for raw in record.raw_events]):
+def _is_relevant(raw: dict[str, Any]) -> bool:
+    kind = raw["e"]
+    return kind in _RELEVANT or (kind in _OF_SESSIONS and raw["session"].startswith(SHARE))
+
+
+def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
+    """Yield what takes effect in a record behind a position, and QoS 2 messages to be released.
+
+    ``own`` is the name of the log that takes it.
+    """
+    if not any(map(_is_relevant, record.raw_events)):
         return
+    member = LOG_SESSION + own
     base = position(record.sequence, 0)
     for index, event in record.events():
         at = base + index
@@ -109,7 +145,22 @@ def effects_in(record: Record, through: Position) -> Iterator[_Found]:
             if not event.session.startswith(LOG_SESSION):
                 refs = from_runs(event.refs)
                 done = max(0, through + 1 - at)
-                yield TakenRelease(at + done, refs[done:], record.time_ms)
+                yield TakenReferences(at + done, refs[done:], record.time_ms)
+        elif isinstance(event, Assigned):
+            if event.member == member:
+                refs = from_runs(event.refs)
+                done = max(0, through + 1 - at)
+                yield TakenReferences(
+                    at + done,
+                    refs[done:],
+                    record.time_ms,
+                    event.qos,
+                    event.session,
+                    event.refused,
+                )
+        elif isinstance(event, (SessionOpened, SessionExpired)):
+            if event.session.startswith(SHARE):
+                yield TakenPart(at, event.session, isinstance(event, SessionOpened))
         elif isinstance(event, RetainedCleared):
             yield TakenClearing(at, event.topics, record.time_ms)
         elif isinstance(event, Followed):
@@ -147,23 +198,26 @@ def _published(
     )
 
 
-def split_released(found: TakenRelease, messages: Sequence[Message]) -> Iterator[TakenMessages]:
-    """Yield released messages, retained ones apart from others."""
+def with_content(found: TakenReferences, messages: Sequence[Message]) -> Iterator[TakenMessages]:
+    """Yield messages that were named, retained ones apart from others."""
+    shared = bool(found.share)
     begin = 0
     for stop in range(1, len(messages) + 1):
-        if stop < len(messages) and messages[stop].retain == messages[begin].retain:
+        if stop < len(messages) and (shared or messages[stop].retain == messages[begin].retain):
             continue
         some = messages[begin:stop]
         blocked = any(message.block for message in some)
         yield TakenMessages(
             found.first + begin,
-            2,
-            some[0].retain,
+            found.qos,
+            some[0].retain and not shared,
             [message.topic for message in some],
             [message.payload for message in some],
             found.refs[begin:stop],
             found.time_ms,
             [message.block for message in some] if blocked else (),
             [message.expires for message in some] if blocked else (),
+            share=found.share,
+            refused=found.refused,
         )
         begin = stop

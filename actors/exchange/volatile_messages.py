@@ -28,11 +28,14 @@ class VolatileMessages(NamedTuple):
     blocks: Sequence[bytes]
     """The properties of each; empty when none has any."""
     retain: bool
+    log: str = ""
+    share: str = ""
+    """The log and the shared subscription that alone get them; empty: all that match do."""
 
 
 def encode_frame(messages: VolatileMessages) -> bytes:
     """Return the bytes of a frame."""
-    topics, payloads, blocks, retain = messages
+    topics, payloads, blocks, retain, log, share = messages
     distinct = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
     own, sizes, block_of = block_columns(blocks)
     header = orjson.dumps(
@@ -43,6 +46,8 @@ def encode_frame(messages: VolatileMessages) -> bytes:
             sizes,
             block_of,
             retain,
+            log,
+            share,
         )
     )
     rest = b"".join((*own, *payloads))
@@ -56,7 +61,8 @@ def decode_frames(data: bytes) -> Iterator[VolatileMessages]:
         try:
             head, rest = _HEAD.unpack_from(data, at)
             at += _HEAD.size
-            names, which, sizes, own, block_of, retain = orjson.loads(data[at : at + head])
+            header = orjson.loads(data[at : at + head])
+            names, which, sizes, own, block_of, retain, log, share = header
             area = at + head
             at = area + rest
             blocks = [b""]
@@ -73,6 +79,7 @@ def decode_frames(data: bytes) -> Iterator[VolatileMessages]:
                 spread = [blocks[number] for number in block_of or [1] * len(which)]
             if area != at or len(sizes) != len(which):
                 raise ValueError("its columns do not fit together")
-            yield VolatileMessages([topics[one] for one in which], payloads, spread, bool(retain))
+            chosen = [topics[one] for one in which]
+            yield VolatileMessages(chosen, payloads, spread, bool(retain), log, share)
         except (struct.error, TypeError, IndexError, AttributeError) as error:
             raise ValueError(str(error)) from None

@@ -87,7 +87,7 @@ class ProblemSearch:
         if is_shared(name):
             group = node.router.groups.find(name)
             if state.queued and not group.online:
-                yield {"code": "no_member", "queued": state.queued, "members": len(group.members)}
+                yield {"code": "no_member", "queued": state.queued, "members": group.size}
         oldest = min((sent.sent_ms for sent in state.inflight.values()), default=self._now)
         if connection is not None and self._now - oldest >= _UNACKNOWLEDGED_MS:
             yield from self._window(state, oldest)

@@ -52,7 +52,7 @@ def receiver_rows(
             "filter": topic_filter,
             "qos": qos,
             "connected": actor is not None and actor.connection is not None,
-            "members": None if group is None else len(group.members),
+            "members": None if group is None else group.size,
             "online": None if group is None else len(group.online),
             "chosen": at == best,
         }
@@ -114,6 +114,8 @@ def _waits(state: SessionState, reason: str, node: NodeContext) -> dict[str, Any
 
 
 def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
+    if member.remote is not None:
+        return not qos or member.remote.left > 0
     actor = node.directory.find_session(member.session)
     connection = actor.connection if actor is not None else None
     state = node.state.sessions.live.get(member.session)

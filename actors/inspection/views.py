@@ -15,6 +15,7 @@ from actors.inspection.requests import TooLarge
 from actors.node import ReadPause
 from actors.routing import is_shared
 from actors.session import Session, Subscription
+from eventstore.format import LOG_SESSION
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt5 import properties_object
 
@@ -176,7 +177,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
         "client": name,
         "connected": state.connected,
         "clean": state.clean,
-        "members": len(node.router.groups.find(name).members) if is_shared(name) else None,
+        "members": node.router.groups.find(name).size if is_shared(name) else None,
         "level": state.level,
         "passive": name not in node.state.sessions.live,
         "subscriptions": len(state.subscriptions),
@@ -358,6 +359,17 @@ def _members(
     group = node.router.groups.find(name)
 
     def member(client: str) -> dict[str, Any]:
+        if client.startswith(LOG_SESSION):
+            remote = group.remote.get(client.removeprefix(LOG_SESSION))
+            return room.taken(
+                {
+                    "client": client,
+                    "connected": remote is not None and remote.online > 0,
+                    "qos": 2,
+                    "outstanding": remote.under_way if remote is not None else 0,
+                    "window": remote.room if remote is not None else 0,
+                }
+            )
         state = node.state.sessions.peek(client)
         held = state.subscriptions.get(name) if state is not None else None
         return room.taken(
@@ -370,7 +382,8 @@ def _members(
             }
         )
 
-    return _part(sorted(group.members), len(group.members), offset, most, member)
+    names = [*sorted(group.members), *(LOG_SESSION + log for log in sorted(group.logs))]
+    return _part(names, len(names), offset, most, member)
 
 
 def _oldest(held: SubscriptionState) -> Position | None:

@@ -19,11 +19,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from actors.configuration import REQUESTS
-from actors.routing.shared_groups import SharedGroups, is_shared
-from actors.routing.subscriber import SessionEnd, Subscriber
+from actors.routing.shared_groups import SharedGroups
+from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
 from actors.routing.subscription_shares import SubscriptionShares
 from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
+from eventstore.format import LOG_SESSION
+from projections.state import SHARED_PART
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, split_share
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.authz import TopicAcl
-    from projections.state import SessionState
+    from projections.state import SessionState, SubscriptionState
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
@@ -252,7 +254,7 @@ class Router:
     def report(self, state: SessionState) -> None:
         """Notify the observer of the subscriptions of a session."""
         if self._observer is not None:
-            for held in state.active():
+            for held in routed(state):
                 if not is_shared(held.filter) and not held.filter.startswith(REQUESTS):
                     self._observer.added(state.session, held.filter)
 
@@ -541,12 +543,25 @@ class Router:
 
     def restore(self, state: SessionState) -> None:
         """Update the index from a session's state, after recovery or a rebuild."""
-        wanted = {held.filter: held for held in state.active()}
+        wanted = {held.filter: held for held in routed(state)}
         for found in self.subscribers(state.session):
             if found.filter not in wanted:
                 self.unsubscribe(state.session, found.filter)
         for topic_filter, held in wanted.items():
             self.subscribe(state.session, topic_filter, held.qos, options=held.options)
+
+
+def routed(state: SessionState) -> list[SubscriptionState]:
+    """Return the subscriptions of a session that belong into the index.
+
+    That is without those that say where the members of a shared subscription are.
+    """
+    held = state.active()
+    if not is_shared(state.session):
+        return held
+    return [
+        one for one in held if not (one.options & SHARED_PART or one.filter.startswith(LOG_SESSION))
+    ]
 
 
 def _no_session(_name: str) -> None:

@@ -10,29 +10,55 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt5 import SHARE, split_share
+from actors.routing.remote_members import RemoteMembers
+from actors.routing.subscriber import Subscriber
+from eventstore.format import LOG_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from actors.routing.subscriber import Subscriber
+    from eventstore.format import Position
 
-
-def is_shared(topic_filter: str) -> bool:
-    """Return whether a topic filter, or the name of a session, denotes a shared subscription."""
-    return topic_filter.startswith(SHARE) and all(split_share(topic_filter))
+_REMOTE_AT_MOST = 1024
+"""Members of another log that are told apart."""
+_RETURNED_AT_MOST = 65_536
+"""Messages given back by other logs that are remembered as such."""
+_HIGHEST_QOS = 2
 
 
 class SharedGroup:
     """The members of a shared subscription."""
 
-    __slots__ = ("_names", "last_served", "members", "online", "told")
+    __slots__ = (
+        "_names",
+        "home",
+        "last_served",
+        "logs",
+        "members",
+        "online",
+        "refused",
+        "remote",
+        "returned",
+        "told",
+    )
 
     def __init__(self) -> None:
         self.members: set[str] = set()
-        """Client identifiers of all members."""
+        """Client identifiers of all members whose sessions are in this log."""
+        self.home = ""
+        """The log whose shared subscription passes messages to this one; empty: this one matches
+        topics."""
+        self.logs: set[str] = set()
+        """Other logs that have members."""
+        self.remote: dict[str, RemoteMembers] = {}
+        """Their connected members, by log."""
+        self.returned: dict[Position, None] = {}
+        """Messages that another log gave back: they are older than their positions."""
+        self.refused: dict[Position, list[str]] = {}
+        """Message -> the logs whose members may not receive or do not accept it."""
         self.online: dict[str, Subscriber] = {}
-        """The connected members, with their subscriptions."""
+        """The connected members, with their subscriptions; those of other logs under names of the
+        broker."""
         self.last_served = ""
         """The member that got a message last."""
         self.told = False
@@ -68,6 +94,43 @@ class SharedGroup:
         if self.online.pop(name, None) is not None:
             del self._names[bisect_left(self._names, name)]
 
+    @property
+    def size(self) -> int:
+        """Number of members whose sessions are in this log, and of other logs with members."""
+        return len(self.members) + len(self.logs)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members in any log, as far as this one knows."""
+        return not (self.members or self.logs)
+
+    @property
+    def has_present(self) -> bool:
+        """Whether a connected member may read what matches its subscription."""
+        return any(one.may_read for one in self.online.values())
+
+    def note_returned(self, refs: Sequence[Position]) -> None:
+        """Remember messages that another log gave back, as far as there is room."""
+        returned = self.returned
+        returned.update(dict.fromkeys(refs))
+        while len(returned) > _RETURNED_AT_MOST:
+            del returned[next(iter(returned))]
+
+    def set_remote(self, remote: RemoteMembers, name: str, online: int) -> None:
+        """Let as many members of another log stand in line as are connected."""
+        online = min(online, _REMOTE_AT_MOST)
+        for place in range(online, remote.online):
+            self.disconnected(_name_of(remote.log, place))
+        for place in range(remote.online, online):
+            one = Subscriber(_name_of(remote.log, place), name, _HIGHEST_QOS)
+            one.remote, one.place = remote, place
+            self.connected(one)
+        remote.online = online
+
+
+def _name_of(log: str, place: int) -> str:
+    return f"{LOG_SESSION}{log}/{place:04d}"
+
 
 _EMPTY: Final = SharedGroup()
 """Stands for a shared subscription that does not exist."""
@@ -76,7 +139,7 @@ _EMPTY: Final = SharedGroup()
 class SharedGroups:
     """The shared subscriptions of a node, by ``$share/NAME/FILTER``."""
 
-    __slots__ = ("_groups", "_of", "memberships", "on_change", "waiting", "wake")
+    __slots__ = ("_groups", "_of", "home_of", "memberships", "on_change", "waiting", "wake")
 
     def __init__(self) -> None:
         self._groups: dict[str, SharedGroup] = {}
@@ -86,6 +149,8 @@ class SharedGroups:
         """Number of members of all shared subscriptions."""
         self.waiting: set[str] = set()
         """Shared subscriptions with queued messages."""
+        self.home_of: Callable[[str], str] = _here
+        """Returns the log that is the home of a shared subscription; empty: this one."""
         self.on_change: Callable[[str], object] = _nothing
         """Called with the name of a shared subscription that got its first member or lost its last
         one."""
@@ -119,14 +184,58 @@ class SharedGroups:
 
     def joined(self, name: str, session: str) -> None:
         """Record a member, connected or not."""
-        group = self._groups.get(name)
-        is_new = group is None
-        if group is None:
-            group = self._groups[name] = SharedGroup()
+        group, is_new = self._begin(name)
         self.memberships += session not in group.members
         group.members.add(session)
         if is_new:
             self.on_change(name)
+
+    def _begin(self, name: str) -> tuple[SharedGroup, bool]:
+        """Return a shared subscription, and whether it is new."""
+        group = self._groups.get(name)
+        if group is not None:
+            return group, False
+        group = self._groups[name] = SharedGroup()
+        group.home = self.home_of(name)
+        return group, True
+
+    def log_joined(self, name: str, log: str) -> None:
+        """Record that another log has members."""
+        group, is_new = self._begin(name)
+        group.logs.add(log)
+        if is_new:
+            self.on_change(name)
+
+    def log_left(self, name: str, log: str) -> None:
+        """Record that another log has no members any longer."""
+        group = self._groups.get(name)
+        if group is None or log not in group.logs:
+            return
+        self.report(name, log, 0, 0, 0)
+        group.remote.pop(log, None)
+        group.logs.discard(log)
+        self._end_if_empty(name, group)
+
+    def report(self, name: str, log: str, online: int, room: int, through: Position) -> None:
+        """Note the connected members of another log: see ``RemoteMembers.reported``."""
+        group = self._groups.get(name)
+        if group is None or log not in group.logs:
+            return
+        remote = group.remote.get(log)
+        if remote is None:
+            remote = group.remote[log] = RemoteMembers(log)
+        group.set_remote(remote, name, online)
+        remote.reported(remote.online, room, through)
+        if group.online:
+            self._wake(name, group)
+
+    def lost(self, log: str) -> None:
+        """Take the members of a log that is silent for disconnected."""
+        for name, group in self._groups.items():
+            remote = group.remote.get(log)
+            if remote is not None and remote.online:
+                group.set_remote(remote, name, 0)
+                self._wake(name, group)
 
     def left(self, name: str, session: str) -> None:
         """Record that a session is no longer a member, if it was one."""
@@ -136,7 +245,10 @@ class SharedGroups:
         self._disconnected(name, session)
         group.members.discard(session)
         self.memberships -= 1
-        if not group.members:
+        self._end_if_empty(name, group)
+
+    def _end_if_empty(self, name: str, group: SharedGroup) -> None:
+        if group.is_empty:
             del self._groups[name]
             self.waiting.discard(name)
             self.on_change(name)
@@ -157,7 +269,7 @@ class SharedGroups:
     def _disconnected(self, name: str, session: str) -> None:
         group = self.find(name)
         group.disconnected(session)
-        if group.online:
+        if group.online or group.home:
             self._wake(name, group)  # messages for this member may go to others
         names = self._of.get(session)
         if names is not None:
@@ -179,6 +291,10 @@ class SharedGroups:
         if name in self.waiting and not group.told:
             group.told = True
             self.wake(name)
+
+
+def _here(_name: str) -> str:
+    return ""
 
 
 def _nothing(_name: str) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.routing.shared_groups import is_shared
+from protocol.mqtt5 import SHARE, split_share
 
 if TYPE_CHECKING:
     from actors.authz import TopicAcl
     from actors.kernel import LoopActor
+    from actors.routing.remote_members import RemoteMembers
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Return whether a topic filter, or the name of a session, denotes a shared subscription."""
+    return topic_filter.startswith(SHARE) and all(split_share(topic_filter))
 
 
 class SessionEnd:
@@ -29,7 +35,9 @@ class Subscriber:
         "filter",
         "may_read",
         "options",
+        "place",
         "qos",
+        "remote",
         "session",
         "session_end",
         "shared",
@@ -53,6 +61,11 @@ class Subscriber:
         self.may_read = True
         """Whether the client may still subscribe to the filter; some of its topics may be
         denied."""
+
+        self.remote: RemoteMembers | None = None
+        """The members in another log of which it stands for one; None: it is a client's."""
+        self.place = 0
+        """Its number among them."""
 
     @property
     def ended(self) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.session_messages import Batch
     from eventstore.format import Position
-    from eventstore.log import Journal, StoredMessages
+    from eventstore.log import Journal, Message, StoredMessages
     from projections.state import SessionState
     from protocol.mqtt import ConnectCode, ConnectProperties, PacketType, Publishes
 
@@ -232,6 +232,27 @@ class MessageExchange(Protocol):
 
     def settle(self) -> None:
         """Record how far the other logs were taken; this belongs to each new subscription."""
+
+    def home_of(self, name: str) -> str:
+        """Return the log that is the home of a shared subscription; empty: this one."""
+
+    def part_began(self, name: str, at: Position) -> None:
+        """Note where the part of a shared subscription began that belongs to this log."""
+
+    def part_ended(self, name: str) -> None:
+        """Note that a part has ended."""
+
+    def is_known(self, name: str) -> bool:
+        """Return whether the home of a shared subscription knows that this log has members."""
+
+    def give_back(self, name: str, returned: dict[Position, Message]) -> None:
+        """Give back what a client of this log returns, though it has no members any longer."""
+
+    def offer(self, name: str, online: int, room: int) -> None:
+        """Tell the home of a shared subscription how many members are connected, and their room."""
+
+    def pass_shared(self, log: str, name: str, batch: Batch) -> None:
+        """Send messages of QoS 0 to the part of a shared subscription in another log."""
 
     @property
     def last_to_take(self) -> Position:

@@ -248,15 +248,13 @@ class SessionLifecycle:
         )
         assigned = connection.given_id if connection.id_assigned else None
         prefix = self._response_information(connection, asked)
-        shared = self._node.exchange is None
         plain = assigned is None and prefix is None and asked.authentication_method is None
-        if plain and shared:
+        if plain:
             return _usual_connack(*usual)
         return _encode_connack(
             *usual,
             ConnackProperties(
                 assigned_client_identifier=assigned,
-                shared_subscriptions=shared,
                 response_information=prefix,
                 authentication_method=asked.authentication_method,
                 authentication_data=connection.authentication_data,
@@ -504,15 +502,25 @@ class SessionLifecycle:
         other members then end as well; those of one that ended before are for this client alone.
         """
         session, groups = self._session, self._node.router.groups
-        state = session.state
+        state, exchange = session.state, self._node.exchange
         for name, pids in decisions.shared_in_flight(state).items():
-            members = groups.find(name).members
-            if not members or (ends and members == {session.name}):
+            group = groups.find(name)
+            is_part = exchange is not None and bool(exchange.home_of(name))
+            if group.is_empty:
+                stays = not (ends and is_part)
+            else:  # of a part there may be members in other logs
+                only = group.members == {session.name} and not group.logs
+                stays = ends and only and not is_part
+            if stays:
                 continue
             refs = [state.inflight[pid].ref for pid in pids]
             for event in decisions.returned(state, name, pids):
                 session.emit(event)
-            self._node.directory.session(name).take_back({ref: found[ref] for ref in refs})
+            returned = {ref: found[ref] for ref in refs}
+            if group.is_empty and exchange is not None:
+                exchange.give_back(name, returned)
+            else:
+                self._node.directory.session(name).take_back(returned)
 
     def _fire_will(self, connection: ClientConnection | None) -> None:
         session = self._session

@@ -218,6 +218,15 @@ class Publisher:
                 taken=True,
             )
 
+    def record_assigned(
+        self, packet: Publishes, origins: Sequence[Position], share: str
+    ) -> StoredMessages:
+        """Record messages that another log assigned to a shared subscription of this one.
+
+        They are not routed, and are recorded at QoS 0: they are for that subscription alone.
+        """
+        return self._record(packet, will=False, origins=to_runs(origins), share=share)
+
     def route_taken(self, packet: Publishes) -> None:
         """Route QoS 0 messages of another broker, which are not recorded."""
         content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
@@ -305,10 +314,10 @@ class Publisher:
                 return at
         return len(packet)
 
-    def fits(self, topic: bytes, payload: bytes, block: bytes = b"") -> bool:
+    def fits(self, topic: bytes, payload: bytes, block: bytes = b"", share: str = "") -> bool:
         """Return whether a record has room for a message of this publisher."""
         size = len(payload) + len(block)
-        return self._node.journal.has_room(size, self._name, topic.decode())
+        return self._node.journal.has_room(size, self._name, topic.decode(), share)
 
     def _admit(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without refused messages."""
@@ -342,7 +351,7 @@ class Publisher:
         return select(packet, keep)
 
     def _record(
-        self, packet: Publishes, *, will: bool, origins: Sequence[Run] = ()
+        self, packet: Publishes, *, will: bool, origins: Sequence[Run] = (), share: str = ""
     ) -> StoredMessages:
         """Append a MessagePublished; return the messages that it records."""
         topics, payloads = packet.topics, packet.payloads
@@ -370,6 +379,7 @@ class Publisher:
             blocks=block_sizes,
             block_of=block_of,
             origins=origins,
+            share=share,
         )
         pieces, space = payloads, size
         expires: Sequence[int] = ()

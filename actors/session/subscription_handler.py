@@ -60,6 +60,11 @@ _BURST: Final = 10_000
 """Subscription changes permitted at once where their number is unlimited."""
 
 
+_KNOWN_AGAIN, _KNOWN_WITHIN = 0.01, 10.0
+"""Seconds between two looks whether other logs know of a shared subscription, and until the client
+gets its SUBACK all the same."""
+
+
 class SubscriptionHandler:
     """Changes the subscriptions of one session; starts and stops their actors."""
 
@@ -78,6 +83,7 @@ class SubscriptionHandler:
         filters, codes, changes = packet.filters, [], 0
         replayed: dict[str, bool] = {}
         """Filter -> whether its retained messages were without those of the client itself."""
+        groups: list[str] = []
         at, indexes = 0, False
         while at < len(filters):
             some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
@@ -96,7 +102,10 @@ class SubscriptionHandler:
             if begun and connection.properties is not None:
                 session.subscriptions_changed(grant.granted)
                 indexes = indexes or session.complete_encoder(0)
-            if stop == len(filters):
+            groups += [one for one in grant.granted if is_shared(one)]
+            last = stop == len(filters)
+            unknown = last and not self._are_known(groups)
+            if last and not unknown:
                 self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
@@ -109,11 +118,36 @@ class SubscriptionHandler:
                     shared = is_shared(subscriber.filter)
                     if not shared and _replays(grant.granted[subscriber.filter]):
                         yield from self._replay(subscriber)
+            if unknown:
+                yield from self._until_known(connection, groups)
+                self._answer(connection, _suback(connection, packet, codes))
+                self._node.journal.order_behind(connection)
             at = stop
             changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
         while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then no queued message is sent
         yield from self._throttle(changes)
+
+    def _are_known(self, groups: Sequence[str]) -> bool:
+        """Return whether the homes of shared subscriptions know that this log has members."""
+        exchange = self._node.exchange
+        return exchange is None or all(map(exchange.is_known, groups))
+
+    def _until_known(self, connection: ClientConnection, groups: Sequence[str]) -> Iterator[object]:
+        """Wait for the homes of shared subscriptions, or until the client leaves.
+
+        A message that is published when the client has its SUBACK must not be missed.
+        """
+        clock = self._node.clock
+        began = before = clock.monotonic()
+        self.throttled = True
+        while not self._are_known(groups) and not connection.gone:
+            yield _KNOWN_AGAIN
+            now = clock.monotonic()
+            if now - before < _KNOWN_AGAIN / 2 or now - began > _KNOWN_WITHIN:
+                break  # the wait was ended, or is too long
+            before = now
+        self.throttled = False
 
     def _granted_at_once(self, filters: Sequence[str]) -> int:
         """Return how many filters are granted in one turn: a filter that matches much is alone."""
@@ -196,8 +230,6 @@ class SubscriptionHandler:
             return 0
         if split_share(topic_filter)[1].split("/", 1)[0] == "$SYS":
             return ReasonCode.TOPIC_FILTER_INVALID
-        if self._node.exchange is not None:  # its members may belong to other logs
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if connection.properties is not None:
             return 0
         if not self._node.options.shared_for_mqtt3:

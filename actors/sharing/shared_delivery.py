@@ -19,18 +19,21 @@ from actors.routing import Subscriber
 from actors.session import Batch, Delivery, Outgoing, Session, decisions
 from actors.session.mqtt5 import remaining_properties
 from eventstore.format import (
+    LOG_SESSION,
     Assigned,
     Expired,
     MessageDropped,
     to_runs,
 )
+from eventstore.log import StoredMessages
+from projections.state import FLAG_BITS, QOS_MASK
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.authz import TopicAcl
-    from actors.routing import SharedGroup
+    from actors.routing import RemoteMembers, SharedGroup
     from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from eventstore.log import Message
@@ -52,16 +55,20 @@ _BUSY, _PIECE = 2_000, 64
 smaller pieces cost more than they gain in fairness."""
 _LEFT_AT_MOST = 65_536
 """Approximate maximum QoS 0 messages waiting to be divided."""
+_OFFERED = 4096
+"""Room of members beyond which the home of a shared subscription is told no more."""
 _NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
 _NONE: frozenset[int] = frozenset()
+_NOBODY: list[str] = []
 
 
 class _Member(NamedTuple):
     """A connected member."""
 
     subscriber: Subscriber
-    session: Session
+    session: Session | None
+    """None: the member is a client of another log."""
     room: int
     barred: AbstractSet[int]
     """Numbers of the messages that the member may not receive or does not accept."""
@@ -74,6 +81,7 @@ class SharedDelivery(Delivery):
         "_compared_in",
         "_divided",
         "_divided_since",
+        "_home",
         "_left",
         "_left_bytes",
         "_left_messages",
@@ -81,6 +89,9 @@ class SharedDelivery(Delivery):
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         super().__init__(node, session)
+        exchange = node.exchange
+        self._home = exchange.home_of(session.name) if exchange is not None else ""
+        """The log that this part of a shared subscription belongs to; empty: this one."""
         self._compared_in = -1
         """Number of the last turn in which all of many members were examined."""
         self._left: deque[Outgoing] = deque()
@@ -103,6 +114,10 @@ class SharedDelivery(Delivery):
         session.last_active = self._node.clock.monotonic()
         if not batch.qos:
             self._divide_qos0(message)
+            return
+        if self._home and not self._group.has_present:
+            self.give_back()
+            self._pass_back(batch)
             return
         if session.state.queued or self.loading or self._has_compared:
             self._enqueue(message, range(len(batch)))
@@ -178,7 +193,7 @@ class SharedDelivery(Delivery):
         if len(online) <= _SERVED_AT_ONCE:
             return count
         acls = {subscriber.acl for subscriber in online.values()}
-        has_limit = any(map(self._has_packet_limit, online))
+        has_limit = any(map(self._has_packet_limit, online)) or bool(self._group.refused)
         if not self._by_topic and not has_limit and acls == {None}:
             return count
         self._compared_in = self._turn
@@ -230,10 +245,13 @@ class SharedDelivery(Delivery):
         for member, piece in zip(members, assignment.pieces, strict=True):
             if len(piece):
                 subscriber, session = member.subscriber, member.session
-                some = batch if len(piece) == len(batch) else batch.select(piece)
-                session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
+                if session is not None:
+                    some = batch if len(piece) == len(batch) else batch.select(piece)
+                    session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
+                elif not batch.qos:
+                    self._pass_qos0(subscriber, batch.select(piece))
                 if len(piece) == longest:
-                    group.last_served = session.name
+                    group.last_served = subscriber.session
         if batch.qos:
             by_topic = self._keeps_topics(group, members)
             self._record(batch, members, assignment, queued=queued, by_topic=by_topic)
@@ -251,26 +269,42 @@ class SharedDelivery(Delivery):
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
         with_room, total, restricted, more = 0, 0, by_topic, False
         for subscriber in group.ordered() if by_topic else group.rotated():
-            session = self._node.directory.find_session(subscriber.session)
-            if session is None or session.connection is None or subscriber.ended:
-                continue
-            if not subscriber.may_read:
-                continue  # counts as disconnected, even if it may read some topics
-            qos = min(batch.qos, subscriber.qos)
-            room = self._room(session, session.connection, subscriber, qos, count)
-            barred: AbstractSet[int] = _NONE
-            if subscriber.acl is not None or session.packet_limit:
-                barred = self._barred(batch, subscriber, session, barred_by)
-                restricted = restricted or bool(barred)
-            found.append(_Member(subscriber, session, room, barred))
-            if room and not barred:
+            if subscriber.remote is not None:
+                member = self._remote_member(subscriber, subscriber.remote, batch)
+            else:
+                own = self._own_member(subscriber, batch, barred_by)
+                if own is None:
+                    continue
+                member = own
+            restricted = restricted or bool(member.barred)
+            found.append(member)
+            if member.room and not member.barred:
                 with_room += 1
-                total += room
+                total += member.room
             enough_room = total >= count or with_room >= _SERVED_AT_ONCE
             if with_room >= enough and enough_room and not by_topic:
                 more = True
                 break
         return found if restricted else [member for member in found if member.room], more
+
+    def _own_member(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        barred_by: dict[TopicAcl | frozenset[bytes], set[int]],
+    ) -> _Member | None:
+        """Return a member of this log with its room; None if it counts as disconnected."""
+        session = self._node.directory.find_session(subscriber.session)
+        if session is None or session.connection is None or subscriber.ended:
+            return None
+        if not subscriber.may_read:
+            return None  # even if it may read some topics
+        qos = min(batch.qos, subscriber.qos)
+        room = self._room(session, session.connection, subscriber, qos, len(batch))
+        barred: AbstractSet[int] = _NONE
+        if subscriber.acl is not None or session.packet_limit:
+            barred = self._barred(batch, subscriber, session, barred_by)
+        return _Member(subscriber, session, room, barred)
 
     def _is_busy(self) -> bool:
         """Return whether enough messages were divided within a second to make pieces larger."""
@@ -306,8 +340,9 @@ class SharedDelivery(Delivery):
     def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
-        alike = () if any(member.session.packet_limit for member in members) else batch.topics
-        rows = decisions.Rows(rooms, barred if any(barred) else (), alike)
+        alike = () if any(map(_has_limit, members)) or self._group.refused else batch.topics
+        pools = _pools(members) if self._by_topic else ()
+        rows = decisions.Rows(rooms, barred if any(barred) else (), alike, pools)
         if not members:
             return decisions.Assignment([], range(len(batch)), ())
         if self._by_topic:
@@ -347,10 +382,9 @@ class SharedDelivery(Delivery):
         """Return whether the member for a topic depends only on the set of connected members."""
         return (
             self._node.options.shared_strategy == "topic"
+            and not group.logs
             and len(members) == len(group.online)
-            and not any(
-                one.subscriber.acl is not None or one.session.packet_limit for one in members
-            )
+            and not any(one.subscriber.acl is not None or _has_limit(one) for one in members)
         )
 
     def _record(
@@ -363,13 +397,14 @@ class SharedDelivery(Delivery):
         by_topic: bool,
     ) -> None:
         """Record the messages assigned to each member, and the refused ones."""
-        pieces, _, refused = assignment
+        pieces, waiting, refused = assignment
         denied = _denied({batch.topics[number] for number in refused}, members)
         if not queued:
             for member, piece in zip(members, pieces, strict=True):
                 self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
             if refused:
                 self._drop_refused(batch.select(refused), denied, queued=False)
+            self._forget_refusals(batch, waiting)
             return
         # Messages leave the queue in its order, and are recorded in it.
         owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
@@ -380,6 +415,7 @@ class SharedDelivery(Delivery):
                 self._drop_refused(batch.select(numbers), denied, queued=True)
             else:
                 self._record_piece(batch, members[one], numbers, queued=True, by_topic=by_topic)
+        self._forget_refusals(batch, waiting)
         self.sent_from_queue += len(owners) - len(refused)
         self.release([batch.positions[number] for number, _ in owners])
 
@@ -394,10 +430,17 @@ class SharedDelivery(Delivery):
     ) -> None:
         name, refs = self._session.name, [batch.positions[at] for at in piece]
         size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
+        remote = member.subscriber.remote
+        if remote is not None:
+            for at, count in self._assign_to_log(remote.log, refs, size, batch.qos):
+                remote.assigned(at, count)
+            return
         for some in decisions.in_parts(refs):
             if some:
                 # The bytes of each part are unknown: the first event carries the sum.
-                event = Assigned(name, member.session.name, to_runs(some), size, by_topic=by_topic)
+                event = Assigned(
+                    name, member.subscriber.session, to_runs(some), size, by_topic=by_topic
+                )
                 self._session.emit(event)
                 size = min(size, 0)
 
@@ -407,6 +450,15 @@ class SharedDelivery(Delivery):
         ``denied`` are the topics that no member may read.
         """
         name = self._session.name
+        if self._home:
+            size = sum(map(len, batch.payloads)) if queued else -1
+            refused = self._group.refused
+            own = self._node.options.node
+            for ref in batch.positions:
+                refused[ref] = [*refused.get(ref, ()), own]
+            self._assign_to_log(self._home, batch.positions, size, batch.qos)
+            self.release(batch.positions)
+            return
         reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
         size = sum(map(len, batch.payloads)) if queued else -1
         for event in decisions.dropped(name, reason, batch.positions, split_share(name)[1], size):
@@ -419,6 +471,9 @@ class SharedDelivery(Delivery):
         subscriber, whole, _ = message
         batch = whole if len(numbers) == len(whole) else whole.select(numbers)
         covered = len(whole) - len(batch)
+        limits = self._node.delivery_limits
+        if self._home:  # there is no limit for what was taken: nobody else has it
+            limits = limits._replace(queued_messages=_NO_WINDOW, queued_bytes=_NO_WINDOW)
         decision = decisions.deliver(
             self._session.state,
             subscriber.filter,
@@ -426,7 +481,7 @@ class SharedDelivery(Delivery):
             batch.positions,
             batch.payloads,
             batch.size,
-            self._node.delivery_limits,
+            limits,
             retain=False,
             ready=False,
             expires=batch.expires,
@@ -453,6 +508,8 @@ class SharedDelivery(Delivery):
         """Distribute queued messages to members that have room."""
         state, group = self._session.state, self._group
         group.told = False
+        if self._home and not group.has_present:
+            self.give_back()
         for _ in range(_STEPS if len(group.online) <= _SERVED_AT_ONCE else 1):
             if self.loading or not state.queued or not group.online:
                 break
@@ -464,10 +521,12 @@ class SharedDelivery(Delivery):
         if self._backlog is not None and (state.queued <= BACKLOG // 2 or not group.online):
             self._backlog.release()
         waiting = self._node.router.groups.waiting
-        if state.queued:
+        if state.queued or self._home:
             waiting.add(self._session.name)
         else:
             waiting.discard(self._session.name)
+        if self._home:
+            self._offer()
 
     def _divide_queued(self, group: SharedGroup) -> bool:
         """Divide the first messages of the queue; return whether to continue with the next ones."""
@@ -499,6 +558,10 @@ class SharedDelivery(Delivery):
     def _has_room(self, group: SharedGroup) -> bool:
         """Return whether any member has room for a message of QoS 1."""
         for subscriber in group.rotated():
+            if subscriber.remote is not None:
+                if subscriber.remote.left:
+                    return True
+                continue
             session = self._node.directory.find_session(subscriber.session)
             if session is not None and session.connection is not None and not subscriber.ended:
                 qos = min(1, subscriber.qos)
@@ -538,17 +601,138 @@ class SharedDelivery(Delivery):
 
     def take_back(self, returned: dict[Position, Message]) -> None:
         """Queue unacknowledged messages of a member that left, in their former place."""
+        self._put_back(returned, 1)
+
+    def _put_back(self, returned: dict[Position, Message], qos: int) -> None:
         name, state = self._session.name, self._session.state
         topic_filter = split_share(name)[1]
         held = state.subscriptions.get(topic_filter)
-        for event in decisions.requeued(name, held, topic_filter, returned):
+        older = self._group.returned
+        for event in decisions.requeued(name, held, topic_filter, returned, older, qos):
             self._session.emit(event)
         self._node.router.groups.has_messages(name)
+
+    # Shared subscriptions with members in other logs.
+
+    def take_in(self, message: Outgoing) -> None:
+        """Take messages that another log assigned to this one.
+
+        The home takes what a part gives back: it was assigned before all that waits.
+        """
+        batch = message.batch
+        if self._home or not batch.qos:
+            self.deliver(message)
+            if self._home:
+                self._offer()
+            return
+        self._group.note_returned(batch.positions)
+        blocks, expires = batch.blocks or (), batch.expires
+        stored = StoredMessages(
+            0, batch.topics, batch.payloads, batch.size, blocks, expires, batch.published_retain
+        )
+        numbers = range(len(batch))
+        messages = dict(zip(batch.positions, map(stored.message, numbers), strict=True))
+        self._put_back(messages, batch.qos)
+
+    def give_back(self) -> None:
+        """Give all queued messages back to the home of this part."""
+        state = self._session.state
+        held = state.subscriptions.get(split_share(self._session.name)[1])
+        if held is None or not held.queue:
+            return
+        size = held.queued_bytes
+        for qos, some in groupby([*held.queue], lambda packed: packed & QOS_MASK):
+            refs = [packed >> FLAG_BITS for packed in some]
+            # The bytes of each part are unknown: the first event carries the sum.
+            self._assign_to_log(self._home, refs, size, qos)
+            self.release(refs)
+            size = 0
+
+    def _pass_back(self, batch: Batch) -> None:
+        """Give messages back that have just come."""
+        self._assign_to_log(self._home, batch.positions, -1, batch.qos)
+
+    def _assign_to_log(
+        self, log: str, refs: Sequence[Position], size: int, qos: int
+    ) -> list[tuple[Position, int]]:
+        """Record messages as assigned to a log; return position and number for each event."""
+        name, refused = self._session.name, self._group.refused
+        recorded = []
+        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NOBODY)):
+            for some in decisions.in_parts([*alike]):
+                event = Assigned(name, LOG_SESSION + log, to_runs(some), size, qos=qos)
+                event.refused = logs
+                recorded.append((self._session.emit(event), len(some)))
+                size = min(size, 0)
+        if refused:
+            for ref in refs:
+                refused.pop(ref, None)
+        return recorded
+
+    def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
+        """Forget which logs refused messages, other than those that still wait."""
+        refused = self._group.refused
+        if refused:
+            stay = set(waiting)
+            for number, ref in enumerate(batch.positions):
+                if number not in stay:
+                    refused.pop(ref, None)
+
+    def _remote_member(
+        self, subscriber: Subscriber, remote: RemoteMembers, batch: Batch
+    ) -> _Member:
+        """Return a member of another log, with its share of the room there."""
+        count, refused = len(batch), self._group.refused
+        barred: AbstractSet[int] = _NONE
+        if refused and batch.qos:
+            log, positions = remote.log, batch.positions
+            barred = {at for at in range(count) if log in refused.get(positions[at], ())}
+        room = count
+        if batch.qos:
+            room = remote.left if self._by_topic else remote.room_of(subscriber.place)
+        return _Member(subscriber, None, room, barred)
+
+    def _pass_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
+        """Send messages of QoS 0 to the members of another log."""
+        exchange, remote = self._node.exchange, subscriber.remote
+        if exchange is not None and remote is not None:
+            exchange.pass_shared(remote.log, self._session.name, batch)
+
+    def _offer(self) -> None:
+        """Tell the home of this part how many members are connected, and their room."""
+        node, state = self._node, self._session.state
+        exchange = node.exchange
+        if exchange is None:
+            return
+        window, online, room = node.delivery_limits.window, 0, -state.queued
+        for subscriber in self._group.ordered():
+            session = node.directory.find_session(subscriber.session)
+            if session is None or session.connection is None or not subscriber.may_read:
+                continue
+            online += 1
+            if room < _OFFERED:
+                qos = min(1, subscriber.qos)
+                room += self._room(session, session.connection, subscriber, qos, window)
+        exchange.offer(self._session.name, online, max(0, room))
+
+
+def _has_limit(member: _Member) -> bool:
+    return member.session is not None and bool(member.session.packet_limit)
+
+
+def _pools(members: Sequence[_Member]) -> list[int]:
+    """Return for each member the number of the first one that has the same room."""
+    first: dict[str, int] = {}
+    found = []
+    for number, member in enumerate(members):
+        remote = member.subscriber.remote
+        found.append(number if remote is None else first.setdefault(remote.log, number))
+    return found
 
 
 def _denied(topics: AbstractSet[bytes], members: Sequence[_Member]) -> set[bytes]:
     """Return the topics that no member may read."""
-    acls = {member.subscriber.acl for member in members} if topics else set()
+    acls = {one.subscriber.acl for one in members if one.session is not None} if topics else set()
     return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
 
 

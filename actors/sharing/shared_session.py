@@ -9,7 +9,7 @@ from actors.session import Delivery, Session
 from actors.sharing.shared_delivery import SharedDelivery
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext
+    from actors.session import NodeContext, Outgoing
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import SessionState
@@ -25,6 +25,21 @@ class SharedSession(Session):
     def take_back(self, returned: dict[Position, Message]) -> None:
         """Queue messages that a member returns."""
         cast("SharedDelivery", self._delivery).take_back(returned)
+
+    def take_in(self, outgoing: Outgoing) -> None:
+        """Take messages that another log assigned to this one.
+
+        They are recorded at once: this log is the only one that has them.
+        """
+        self.last_active = self._node.clock.monotonic()
+        if self._recorded is not None:
+            self.record_unseen(outgoing, 0)
+        else:
+            cast("SharedDelivery", self._delivery).take_in(outgoing)
+
+    def give_back(self) -> None:
+        """Give all queued messages back to the home of the shared subscription."""
+        cast("SharedDelivery", self._delivery).give_back()
 
 
 def make_session(node: NodeContext, name: str, state: SessionState | None) -> Session:

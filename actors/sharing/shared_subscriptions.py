@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from actors.routing import is_shared
 from actors.session import NEVER_EXPIRES, ContinueSending
 from eventstore.format import (
+    LOG_SESSION,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     Subscribed,
+    Unsubscribed,
 )
+from projections.state import SHARED_HOME, SHARED_PART
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from actors.session import NodeContext
+    from actors.sharing.shared_session import SharedSession
 
 _QOS = 2
 """Each member's granted QoS caps it."""
@@ -30,17 +34,28 @@ class SharedSubscriptions:
     def begin(self) -> None:
         """Reconcile the sessions with their members after recovery, then track changes."""
         groups, sessions = self._node.router.groups, self._node.state.sessions
-        groups.on_change, groups.wake = self._changed, self._wake
+        exchange = self._node.exchange
+        if exchange is not None:
+            groups.home_of = exchange.home_of
+            for name in groups:
+                groups.find(name).home = exchange.home_of(name)
+        groups.wake = self._wake
         for name in [name for name in sessions if is_shared(name)]:
+            state = sessions.peek(name)
+            for held in state.active() if state is not None else ():
+                if held.filter.startswith(LOG_SESSION):
+                    groups.log_joined(name, held.filter.removeprefix(LOG_SESSION))
             if name not in groups:
                 self._end(name)
-                continue
-            state = sessions.peek(name)
-            if state is not None and state.queued:
+            elif state is not None and (state.queued or groups.find(name).home):
                 groups.waiting.add(name)
+        groups.on_change = self._changed
         for name in groups:
             if name not in sessions:
                 self._open(name)
+            elif exchange is not None and groups.find(name).home:
+                exchange.part_began(name, self._node.journal.last)
+                self._wake(name)
 
     def _changed(self, name: str) -> None:
         sessions = self._node.state.sessions
@@ -53,17 +68,41 @@ class SharedSubscriptions:
     def _open(self, name: str) -> None:
         """Open the session with its only subscription."""
         node, topic_filter = self._node, split_share(name)[1]
-        opened = SessionOpened(name, False, False, 5, 0, 1, "", None)
+        options, is_part = 0, False
+        if node.exchange is not None:
+            is_part = bool(node.exchange.home_of(name))
+            options = SHARED_PART if is_part else SHARED_HOME
+        at = self._emit(name, Subscribed(name, [(topic_filter, _QOS)]), options, resumed=False)
+        if is_part and node.exchange is not None:
+            node.exchange.part_began(name, at)
+            node.router.groups.waiting.add(name)  # it is told when a member has room
+        else:
+            node.router.subscribe(name, topic_filter, _QOS, options=options)
+
+    def _emit(
+        self, name: str, event: Subscribed | Unsubscribed, options: int = 0, *, resumed: bool
+    ) -> int:
+        """Record a change of the session, which has no connection; return its position."""
+        node = self._node
+        state = node.state.sessions.get(name)
+        generation = state.generation + 1 if state is not None else 1
+        opened = SessionOpened(name, resumed, False, 5, 0, generation, "", None)
         opened.expiry = NEVER_EXPIRES
-        node.emit(opened)
-        node.emit(Subscribed(name, [(topic_filter, _QOS)]))
-        node.emit(SessionClosed(name, "shared", 1))
-        node.router.subscribe(name, topic_filter, _QOS)
+        at = node.emit(opened)
+        if options and isinstance(event, Subscribed):
+            event.options = [options]
+        node.emit(event)
+        node.emit(SessionClosed(name, "shared", generation))
+        return at
 
     def _end(self, name: str) -> None:
-        """End the session and drop its queued messages."""
+        """End the session and drop its queued messages, if other logs have no members either."""
         node = self._node
         session = node.directory.session(name)  # of a passive one the router has only filters
+        if node.exchange is not None and node.exchange.home_of(name):
+            cast("SharedSession", session).give_back()
+            node.exchange.part_ended(name)
+        node.router.groups.waiting.discard(name)
         node.router.remove_session(name)
         node.emit(SessionExpired(name, "no_members"))
         node.directory.retire(session, running=False)
@@ -71,3 +110,41 @@ class SharedSubscriptions:
     def _wake(self, name: str) -> None:
         node = self._node
         node.tell_session(node.directory.session(name), ContinueSending())
+
+    # Other logs.
+
+    def log_joined(self, name: str, log: str) -> None:
+        """Record that another log has members of a shared subscription whose home is this one."""
+        groups = self._node.router.groups
+        if log in groups.find(name).logs:
+            return
+        groups.log_joined(name, log)
+        self._emit(name, Subscribed(name, [(LOG_SESSION + log, 0)]), resumed=True)
+
+    def log_left(self, name: str, log: str) -> None:
+        """Record that another log has no members any longer."""
+        groups = self._node.router.groups
+        group = groups.find(name)
+        if log not in group.logs:
+            return
+        if group.members or len(group.logs) > 1:
+            self._emit(name, Unsubscribed(name, [LOG_SESSION + log]), resumed=True)
+        groups.log_left(name, log)
+
+    def receiver(self, name: str) -> SharedSession | None:
+        """Return the session that takes what another log assigned or gives back.
+
+        A part that has ended begins again, to give the messages back: see :meth:`settled`. None:
+        there are no members anywhere.
+        """
+        node = self._node
+        if name not in node.state.sessions:
+            if node.exchange is None or not node.exchange.home_of(name):
+                return None
+            self._open(name)
+        return cast("SharedSession", node.directory.session(name))
+
+    def settled(self, name: str) -> None:
+        """End a part that began again only to give messages back."""
+        if name in self._node.state.sessions and name not in self._node.router.groups:
+            self._end(name)

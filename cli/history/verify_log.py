@@ -82,10 +82,9 @@ async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
         if not as_json:
             sys.stdout.write("the exchange between the logs is not checked: a log is damaged\n")
         return False
-    for log, source in logs.items():
+    for log in logs:
         problems = _Problems(f"log {log}: ", as_json=as_json)
-        others = {name: one for name, one in logs.items() if name != log}
-        found = await audit_exchange(source, others, problems, progress)
+        found = await audit_exchange(log, logs, problems, progress)
         intact.append(not problems.count)
         if as_json:
             ends = [one._asdict() for one in found.ends]

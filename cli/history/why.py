@@ -243,7 +243,10 @@ def _publisher(story: MessageStory) -> str:
     if story.session is None:
         return ""
     if story.session.startswith(LOG_SESSION):
-        return f" in log {text.name(story.session.removeprefix(LOG_SESSION))} and taken from there"
+        log = text.name(story.session.removeprefix(LOG_SESSION))
+        if story.share:
+            return f" in log {log}, assigned there to {text.name(story.share)} here, and taken"
+        return f" in log {log} and taken from there"
     if story.will:
         return f" as the will of {text.name(story.session)}"
     return f" by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else "")
@@ -279,11 +282,13 @@ def _short(copy: DeliveryCopy) -> str:
 def _reason(story: MessageStory) -> str:
     """Return why the log records nothing of a message for the session."""
     standing = story.standing
+    if story.share and not (standing is not None and story.share in standing.shared):
+        return f"is not concerned: it was passed on for {text.name(story.share)} alone"
     if standing is None:
         return "has no record from the time of publication: it was deleted"
     if not standing.known:
         return f"had no session at that moment{_denied(standing)}"
-    if not standing.filters and standing.shared:
+    if story.share or (not standing.filters and standing.shared):
         return _shared_reason(story, standing)
     if not standing.filters:
         there = "was connected but" if standing.connected else "was offline and"
@@ -328,9 +333,16 @@ def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
     ]
     which = ", ".join(text.name(one) for one in standing.shared)
     if members:
-        others = ", ".join(text.name(one) for one in dict.fromkeys(members))
+        others = ", ".join(_member(one).removeprefix("member ") for one in dict.fromkeys(members))
         return f"shares {which}, where it was given to {others}: each message goes to one member"
     return f"shares {which}, where it was given to no member"
+
+
+def _member(member: str) -> str:
+    """Return the member of a shared subscription, or the log that has it."""
+    if member.startswith(LOG_SESSION):
+        return f"members in log {text.name(member.removeprefix(LOG_SESSION))}"
+    return f"member {text.name(member)}"
 
 
 def copy_lines(copy: DeliveryCopy, expires: int = 0) -> Iterator[str]:
@@ -354,7 +366,7 @@ def _fate(copy: DeliveryCopy, expires: int) -> str:
     if copy.fate == "dropped" and last is not None:
         return f"dropped: {_drop_reason(last, shared=shared)}"
     if copy.fate == "assigned" and last is not None:
-        return f"given to its member {text.name(last.detail)}"
+        return f"given to its {_member(last.detail)}"
     if copy.fate == "refused" and last is not None:
         return f"not accepted: {_code_text(last.detail)}"
     return _FATES[copy.fate]
@@ -402,7 +414,7 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             code = f" with {_code_text(step.detail)}" if step.detail else ""
             return f"{_ANSWERED[step.what]} of packet {step.pid}{code}"
         case "assigned":
-            return f"given to the member {text.name(step.detail)}"
+            return f"given to the {_member(step.detail)}"
         case "returned":
             return "returned to the shared subscription: its member went without an answer"
         case "expired":

@@ -13,6 +13,7 @@ from eventstore.reading import LogPoint
 from projections.replay import (
     EventFilter,
     EventReader,
+    OriginPlace,
     find_stories,
     origin_of,
     published_here,
@@ -46,23 +47,34 @@ async def stories_elsewhere(
     """
     groups: list[list[LogStory]] = []
     for story in stories:
+        start = OriginPlace(log, story.ref)
         found: list[LogStory] = []
-        origin = await origin_of(logs[log], story.ref)
-        home, ref = (log, story.ref) if origin is None else origin
-        for name, source in sorted(logs.items(), key=lambda one: one[0] != home):
-            if name == log:
+        for place in await _places(logs, start):
+            if place == start:
                 found.append(LogStory(log, story))
                 continue
-            there = ref
-            if name != home:
-                taken = await taken_from(source, home, [ref])
-                if ref not in taken:
-                    continue
-                there = taken[ref]
-            more = await find_stories(source, ref=there, progress=progress)
-            found += [LogStory(name, one) for one in more]
+            more = await find_stories(logs[place.log], ref=place.ref, progress=progress)
+            found += [LogStory(place.log, one) for one in more]
         groups.append(found)
     return groups
+
+
+async def _places(logs: Mapping[str, LogSource], start: OriginPlace) -> list[OriginPlace]:
+    """Return where a message is in all logs, the place where it was published first.
+
+    A message for a shared subscription may pass through several logs.
+    """
+    origin: OriginPlace | None = start
+    while origin is not None:
+        start = origin
+        origin = await origin_of(logs[start.log], start.ref) if start.log in logs else None
+    found = [start]
+    for place in found:  # it grows meanwhile
+        for name, source in logs.items():
+            if name != place.log:
+                copies = await taken_from(source, place.log, [place.ref])
+                found += [OriginPlace(name, ref) for ref in copies.get(place.ref, ())]
+    return [place for place in found if place.log in logs]
 
 
 async def not_taken(
@@ -90,7 +102,12 @@ async def not_taken(
             until = await point_at(source, moment)
         await published_here(source, topic_filter, matches, refs, until)
         taken = await taken_from(logs[log], name, refs)
-        missing = [ref for ref in refs if ref not in taken]
+        missing = [
+            ref
+            for ref in refs
+            if ref not in taken
+            and all(one.log != log for one in await _places(logs, OriginPlace(name, ref)))
+        ]
         through = await _followed(logs[log], name) if missing else 0
         for ref in missing:
             for story in await find_stories(source, ref=ref, progress=progress):

@@ -14,6 +14,7 @@ from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX
 from eventstore.partitions import partition_of
 from eventstore.reading import LogSource, with_index
+from protocol.mqtt5 import SHARE
 
 
 def log_names(settings: LogLocationSettings) -> list[str]:
@@ -26,15 +27,17 @@ def log_names(settings: LogLocationSettings) -> list[str]:
 def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:
     """Return flags that name the log of a session, where a node has several logs.
 
-    Raises UsageError if they name another one.
+    Of a shared subscription that is its home, unless they name another one, for the part there.
+    Raises UsageError if they name another log than that of a client.
     """
-    if session is None or session.startswith("$") or flags.stream is not None:
+    shared = session is not None and session.startswith(SHARE)
+    if session is None or flags.stream is not None or (session.startswith("$") and not shared):
         return flags
     names = log_names(load_log_settings(flags.settings, os.environ, flags.config))
     if not names:
         return flags
     own = names[partition_of(session, len(names))]
-    if flags.node in names and flags.node != own:
+    if flags.node in names and flags.node != own and not shared:
         raise UsageError(
             f"the session {name(session)} belongs to the log {own}, not to {flags.node}: name the "
             "sessions of one log at a time, without --node"

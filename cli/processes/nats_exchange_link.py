@@ -1,4 +1,7 @@
-"""Messages between broker processes on core NATS: ends of logs, and messages of QoS 0."""
+"""Messages between broker processes on core NATS.
+
+They are the ends of logs, members of shared subscriptions, and messages of QoS 0.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
     from eventstore.nats import DirectClient
 
 _STORED, _PASSED_ON = "foldmq.exchange.{}.stored", "foldmq.exchange.{}.messages"
+_MEMBERS = "foldmq.exchange.{}.members"
 _PROTOCOL_ROOM = 1024
 
 
@@ -21,6 +25,7 @@ class NatsExchangeLink:
         self._client = client
         self.name = name
         self._stored, self._passed_on = _STORED.format(name), _PASSED_ON.format(name)
+        self._members = _MEMBERS.format(name)
         self.largest = client.max_payload - _PROTOCOL_ROOM
 
     async def listen(self, exchange: LogExchange, others: Sequence[str]) -> None:
@@ -34,6 +39,10 @@ class NatsExchangeLink:
                 _PASSED_ON.format(other),
                 lambda _, data, other=other: exchange.arrived(other, data),  # type: ignore[misc]
             )
+            await self._client.listen(
+                _MEMBERS.format(other),
+                lambda _, data, other=other: exchange.reported(other, data),  # type: ignore[misc]
+            )
 
     def announce(self, log: str, sequence: int) -> None:
         """Tell the other processes that this process's log is stored up to a record."""
@@ -43,3 +52,7 @@ class NatsExchangeLink:
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other processes."""
         return self._client.publish_now(self._passed_on, batch)
+
+    def report(self, members: bytes) -> bool:
+        """Tell the other processes about the members of shared subscriptions."""
+        return self._client.publish_now(self._members, members)

@@ -232,6 +232,9 @@ class MessagePublished:
     origins: Sequence[Run] = ()
     """Positions of the messages in the log that they were taken from; empty when a client of this
     log published them."""
+    share: str = ""
+    """The shared subscription that the other log assigned the messages to, and that alone gets
+    them; empty: they are for all subscriptions that match."""
 
 
 @dataclass(slots=True)
@@ -426,13 +429,15 @@ class Expired:
 class Assigned:
     """Messages of a shared subscription were given to one of its members: one entry each.
 
-    The Delivered of the member, or its QoS 0 packet, belongs to the same turn.
+    The Delivered of the member, or its QoS 0 packet, belongs to the same turn. Another log takes
+    the messages assigned to it in a later turn of its own.
     """
 
     session: str
     """Client identifier of the shared subscription: $share/NAME/FILTER."""
     member: str
-    """Client identifier of the member."""
+    """Client identifier of the member; ``$log/NAME``: the shared subscription of that name in
+    another log, for its members."""
     refs: list[Run]
     queued: int = -1
     """-1: assigned on arrival. Otherwise they left the head of the queue with this many payload
@@ -442,6 +447,11 @@ class Assigned:
     by_topic: bool = False
     """Each topic goes to one member as long as the same members are connected:
     ``shared_strategy`` is topic, and every member may receive every message."""
+    qos: int = 0
+    """QoS of the messages, where the member is the shared subscription of another log."""
+    refused: list[str] = field(default_factory=list)
+    """The logs whose members may not receive the messages or do not accept them, where the member
+    is the shared subscription of another log."""
 
 
 @dataclass(slots=True)

@@ -57,6 +57,10 @@ def _is_bool(value: object) -> bool:
     return type(value) is bool
 
 
+def _is_str(value: object) -> bool:
+    return type(value) is str
+
+
 def _is_int(value: object) -> bool:
     return type(value) is int
 
@@ -179,6 +183,7 @@ _BLOCKS: dict[str, Callable[[object], bool]] = {
     "block_of": _integers,
     "blocks_at": _integers,
     "origins": _runs,
+    "share": _is_str,
 }
 _ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
     MessagePublished: _BLOCKS,

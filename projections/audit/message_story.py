@@ -139,6 +139,9 @@ class MessageStory:
     effective_at: Position = 0
     """Position of the event with which it took effect; 0: not known."""
     copies: list[DeliveryCopy] = field(default_factory=list)
+    share: str = ""
+    """The shared subscription that another log assigned it to, and that alone gets it; its QoS is
+    not known then."""
 
     @property
     def known(self) -> bool:
@@ -316,12 +319,13 @@ class StoryBuilder:
                 ms,
                 event.session,
                 topic_of(event, offset),
-                event.qos,
+                None if event.share else event.qos,
                 event.retain,
                 event.will,
                 event.sizes if isinstance(event.sizes, int) else event.sizes[offset],
                 expires[offset] if expires else 0,
                 pids[offset] if offset < len(pids) else 0,
+                share=event.share,
             )
             self.stories[story.ref] = self._known[story.ref] = story
             if event.qos < 2 or event.will:

@@ -66,7 +66,14 @@ from projections.audit.subscription_options import (
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.audit.unfinished_deliveries import UnfinishedDeliveries
-from projections.state import INCONSISTENCIES, QOS_MASK, RETAIN_FLAG, SessionFold
+from projections.state import (
+    INCONSISTENCIES,
+    QOS_MASK,
+    RETAIN_FLAG,
+    SHARED_HOME,
+    SHARED_PART,
+    SessionFold,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -445,7 +452,7 @@ class SessionAudit:
                 # With a newly granted filter this may be a retained message that is sent again.
                 what = f"message {format_position(ref)} was dropped though it was accepted before"
                 self._tell(Rule.UNDELIVERED, at, what)
-            elif ref >= self._begin and not self._in_turn.granted:
+            elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
@@ -485,9 +492,20 @@ class SessionAudit:
         return False
 
     def _unexpected(self, ref: Position, at: Position) -> None:
-        if ref >= self._begin:
+        if ref >= self._begin and not self._takes_assigned():
             what = f"message {format_position(ref)} was not to be delivered to it"
             self._tell(UNEXPECTED, at, what, ref)
+
+    def _takes_assigned(self) -> bool:
+        """Return whether it gets messages that other logs assign: no subscription matches them."""
+        state = self.fold.state
+        return (
+            state is not None
+            and checks.is_shared(state)
+            and any(
+                held.options & (SHARED_HOME | SHARED_PART) for held in state.subscriptions.values()
+            )
+        )
 
     def _check_message(self, message: ExpectedMessage, qos: int, at: Position) -> None:
         """Check that the outcome of a message is recorded in its turn, and its QoS."""

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from eventstore.display import name as shown
-from eventstore.format import format_position
+from eventstore.format import LOG_SESSION, format_position
 from projections.audit import shared_subscription_steps as step_kinds
 from projections.audit.rules import Rule, Violation
 
@@ -127,6 +127,10 @@ class SharedAudit:
 
     def _assigned(self, step: SharedStep) -> None:
         member, turn = step.member, self._turn
+        if member.startswith(LOG_SESSION):  # that log shows what became of them
+            for ref in step.refs:
+                turn.returned[ref] -= turn.returned[ref] > 0
+            return
         for number, (ref, level) in enumerate(zip(step.refs, step.levels, strict=True)):
             turn.assigned[member, ref].append(_Assigned(step.at + number, level))
             turn.returned[ref] -= turn.returned[ref] > 0
@@ -149,7 +153,7 @@ class SharedAudit:
         for number, ref in enumerate(step.refs):
             if returned[ref] > 0:
                 returned[ref] -= 1
-            else:
+            elif not step.number:
                 self._turn.requeued.append((ref, step.at + number))
 
     # Its members.

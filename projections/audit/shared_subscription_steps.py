@@ -24,7 +24,7 @@ from eventstore.format import (
     Unsubscribed,
     from_runs,
 )
-from projections.state import QOS_MASK
+from projections.state import QOS_MASK, SHARED_HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -37,7 +37,8 @@ SHARE: Final = "$share/"
 """Prefix of the identifier of a shared subscription, and of the filter of its members."""
 
 BEGUN, ENDED, ASSIGNED, REQUEUED = "begun", "ended", "assigned", "requeued"
-"""Steps of the shared subscription itself. REQUEUED: returned messages were queued again."""
+"""Steps of the shared subscription itself. REQUEUED: returned messages were queued again; if
+``number`` is 1, another log may have returned them."""
 JOINED, LEFT, CONNECTED, DISCONNECTED = "joined", "left", "connected", "disconnected"
 """Steps of its members. ``number`` of JOINED is the granted QoS."""
 SENT, HELD, KEPT, FINISHED, RETURNED, GONE = (
@@ -70,7 +71,7 @@ class SharedStep(NamedTuple):
 class SharedSteps:
     """Extracts the steps of one session."""
 
-    __slots__ = ("_clean", "_connected", "_groups", "_sent", "_session", "_tell", "begun")
+    __slots__ = ("_clean", "_connected", "_groups", "_home", "_sent", "_session", "_tell", "begun")
 
     def __init__(self, session: str, tell: Callable[[SharedStep], object], *, begun: bool) -> None:
         self.begun = begun
@@ -79,6 +80,8 @@ class SharedSteps:
         self._tell = tell
         self._connected = False
         self._clean = False
+        self._home = False
+        """Whether this is a shared subscription to which other logs give messages back."""
         self._groups: set[str] = set()
         """Shared subscriptions of which the session is a member."""
         self._sent: dict[int, tuple[str, Position]] = {}
@@ -90,6 +93,7 @@ class SharedSteps:
         if state is None:
             return
         if self._session.startswith(SHARE):
+            self._home = any(held.options & SHARED_HOME for held in state.active())
             self._tell(SharedStep(self._session, at, 0, BEGUN))
             return
         self._connected, self._clean = state.connected, state.clean
@@ -178,6 +182,9 @@ class SharedSteps:
         self._groups.clear()
 
     def _subscribed(self, event: Subscribed, at: Position, turn: Position) -> None:
+        if self._session.startswith(SHARE):
+            self._home = self._home or any(options & SHARED_HOME for options in event.options)
+            return
         for topic_filter, qos in event.filters:
             if topic_filter.startswith(SHARE):
                 self._groups.add(topic_filter)
@@ -207,7 +214,8 @@ class SharedSteps:
             self._step(event.filter, at, turn, KEPT, from_runs(event.refs))
         elif event.behind >= 0:
             refs = from_runs(event.refs)
-            self._tell(SharedStep(event.session, at, turn, REQUEUED, "", refs))
+            number = int(self._home)
+            self._tell(SharedStep(event.session, at, turn, REQUEUED, "", refs, number))
 
     def _finished(self, event: Acked | Refused | Completed, at: Position, turn: Position) -> None:
         if self._sent:

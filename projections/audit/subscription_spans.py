@@ -19,7 +19,7 @@ from eventstore.format import (
     WillFired,
 )
 from projections.audit.shared_subscription_steps import SHARE
-from projections.state import SessionFold
+from projections.state import SHARED_PART, SessionFold
 from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class SubscriptionSpans:
         topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & NO_LOCAL)
         if topic_filter.startswith(SHARE):
             return  # the shared subscription decides what its members get
+        if held.options & SHARED_PART:
+            return  # another log decides what it gets
         known = self._open.get(topic_filter)
         if known is not None:
             if (known[0], known[3]) == (qos, no_local):

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     )
     from projections.replay.event_text import event_object, payload_words, reason_text, words
     from projections.replay.message_search import find_stories, message_at
-    from projections.replay.origin_search import origin_of, published_here, taken_from
+    from projections.replay.origin_search import (
+        OriginPlace,
+        origin_of,
+        published_here,
+        taken_from,
+    )
     from projections.replay.replay import AsOf, Origins, Replay, fold, head
     from projections.replay.salvage_needs import SalvageNeeds
     from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
@@ -33,7 +38,7 @@ else:
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
             "event_text": "event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
-            "origin_search": "origin_of published_here taken_from",
+            "origin_search": "OriginPlace origin_of published_here taken_from",
             "replay": "AsOf Origins Replay fold head",
             "salvage_needs": "SalvageNeeds",
             "session_history": "SessionEvent SessionHistory SessionMoment",
@@ -49,6 +54,7 @@ __all__ = [
     "EventEntry",
     "EventFilter",
     "EventReader",
+    "OriginPlace",
     "Origins",
     "Published",
     "Replay",

@@ -54,13 +54,14 @@ async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
 
 async def taken_from(
     source: LogSource, log: str, refs: Collection[Position]
-) -> dict[Position, Position]:
+) -> dict[Position, list[Position]]:
     """Return where a log has messages of another one: positions there and here.
 
+    It has several copies of a message if shared subscriptions got some.
     Raises as ``LogSource.records``.
     """
     wanted = set(refs)
-    found: dict[Position, Position] = {}
+    found: dict[Position, list[Position]] = {}
     if not wanted:
         return found
     reader = EventReader(source, EventFilter((MessagePublished,), LOG_SESSION + log))
@@ -71,7 +72,7 @@ async def taken_from(
         if isinstance(event, MessagePublished) and not entry.void:
             for number, ref in enumerate(from_runs(list(event.origins))):
                 if ref in wanted:
-                    found[ref] = entry.at + number
+                    found.setdefault(ref, []).append(entry.at + number)
     return found
 
 

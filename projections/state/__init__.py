@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from projections.state.retained import RetainedIndex, RetainedMessage, repeated_messages
     from projections.state.session import (
         EVOLVE,
+        SHARED_HOME,
+        SHARED_PART,
         InFlight,
         SessionState,
         SubscriptionState,
@@ -60,6 +62,8 @@ __all__ = [
     "QOS_MASK",
     "RAP_FLAG",
     "RETAIN_FLAG",
+    "SHARED_HOME",
+    "SHARED_PART",
     "Checkpoint",
     "InFlight",
     "NodeState",
@@ -109,6 +113,8 @@ _MODULE_OF = {
     "RetainedMessage": "retained",
     "repeated_messages": "retained",
     "EVOLVE": "session",
+    "SHARED_HOME": "session",
+    "SHARED_PART": "session",
     "InFlight": "session",
     "SessionState": "session",
     "SubscriptionState": "session",

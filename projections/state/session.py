@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
+SHARED_HOME, SHARED_PART = 64, 128
+"""Subscription options of shared subscriptions with members in several logs, which clients cannot
+have: of the one that matches topics, and of the others, which get what it assigns to their logs."""
+
+
 @dataclass(slots=True, eq=False)
 class SubscriptionState:
     """One subscription of a session, and the messages on their way through it."""

@@ -6,12 +6,14 @@ have taken.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.display import name
+from eventstore.display import name as shown
 from eventstore.format import (
     INDEX_BITS,
     LOG_SESSION,
+    Assigned,
     CheckpointCompleted,
     Followed,
     MessagePublished,
@@ -24,18 +26,20 @@ from eventstore.format import (
     from_runs,
     position,
 )
+from eventstore.log import messages_of
+from eventstore.partitions import partition_of
 from eventstore.reading import Progress, silent
 from projections.audit import SUBSCRIPTION_EVENTS, topic_of
-from projections.state import SessionFold
+from projections.state import SHARED_PART, SessionFold
 from protocol.mqtt import FilterTrie, is_reserved_topic
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from eventstore.format import Event, Record
     from eventstore.reading import LogSource
-    from projections.state import SessionState
+    from projections.state import SessionState, SubscriptionState
 
 _NEVER = 1 << 62
 _UNKNOWN = 1
@@ -55,15 +59,29 @@ class LiveEffect(NamedTuple):
     """Unix time in seconds at which it expires; 0: never."""
 
 
-class LiveEffects:
-    """Finds what takes effect in the records of a log, in order."""
+class AssignedEffect(NamedTuple):
+    """A message that a shared subscription of a log assigned to another log."""
 
-    def __init__(self) -> None:
+    at: Position
+    ref: Position
+    """Where it was published."""
+    share: str
+    """The shared subscription."""
+
+
+class LiveEffects:
+    """Finds what takes effect in the records of a log, in order.
+
+    ``taker`` is the name of the log whose assigned messages are looked at.
+    """
+
+    def __init__(self, taker: str = "") -> None:
+        self._member = LOG_SESSION + taker
         self._turns = TurnAssembler(anywhere=True)
         self._unreleased: dict[Position, tuple[str, int]] = {}
         self._begin: Position | None = None
 
-    def take(self, record: Record) -> Iterator[LiveEffect]:
+    def take(self, record: Record) -> Iterator[LiveEffect | AssignedEffect]:
         """Yield the effects of the turns that end with a record."""
         for part in self._turns.take(record)[1]:
             base = position(part.sequence, 0)
@@ -71,6 +89,9 @@ class LiveEffects:
             for index, event in part.events():
                 if isinstance(event, MessagePublished):
                     yield from self._published(part, event, base + index)
+                elif isinstance(event, Assigned) and event.member == self._member:
+                    for number, ref in enumerate(from_runs(event.refs)):
+                        yield AssignedEffect(base + index + number, ref, event.session)
                 elif isinstance(event, MessagesCarried):
                     for number, ref in enumerate(from_runs(event.refs)):
                         if ref < begin:
@@ -110,6 +131,8 @@ class LogSubscriptions:
         self._filters: dict[str, set[str]] = {}
         self._trie: FilterTrie[str] = FilterTrie()
         self._matched: dict[str, str] = {}
+        self._shares: dict[str, Position] = {}
+        """Shared subscription -> where it began."""
 
     def take(self, event: Event, at: Position, time_ms: int) -> None:
         """Take the next event."""
@@ -125,7 +148,12 @@ class LogSubscriptions:
         fold = self._folds[session]
         fold.take(event, at, time_ms)
         state: SessionState | None = fold.state
-        wanted = {one.filter for one in state.active()} if state is not None else set()
+        if session.startswith(SHARE):
+            if state is None:
+                self._shares.pop(session, None)
+            else:
+                self._shares.setdefault(session, at)
+        wanted = {one.filter for one in state.active() if _matches(one)} if state else set()
         held = self._filters.get(session, set())
         if state is None:
             del self._folds[session]
@@ -138,9 +166,13 @@ class LogSubscriptions:
                 self._trie.remove(gone, session)
         for new in wanted - held:
             if not new.startswith(SHARE):
-                self._trie.insert(new, session, f"{name(new)} of {name(session)}")
+                self._trie.insert(new, session, f"{shown(new)} of {shown(session)}")
         self._filters[session] = wanted
         self._matched.clear()
+
+    def has_share(self, share: str, before: Position) -> bool:
+        """Return whether there is a shared subscription that began before a position."""
+        return self._shares.get(share, _NEVER) < before
 
     def match(self, topic: str) -> str:
         """Return a filter that a topic matches, with its session; empty: there is none."""
@@ -151,6 +183,11 @@ class LogSubscriptions:
             matching = () if is_reserved_topic(topic) else self._trie.match(topic)
             found = self._matched[topic] = next(iter(matching), "")
         return found
+
+
+def _matches(held: SubscriptionState) -> bool:
+    """Return whether a subscription matches topics, in this log."""
+    return not held.options & SHARED_PART and not held.filter.startswith(LOG_SESSION)
 
 
 class FollowedEnd(NamedTuple):
@@ -172,18 +209,27 @@ class ExchangeAudit(NamedTuple):
 
 
 async def audit_exchange(
-    taker: LogSource,
-    others: Mapping[str, LogSource],
+    log: str,
+    logs: Mapping[str, LogSource],
     report: Callable[[int, str], None],
     progress: Progress = silent,
 ) -> ExchangeAudit:
-    """Compare a log with those that it follows, by name.
+    """Compare a log with those that it follows; ``logs`` are all, in the order of their numbers.
 
     ``report(sequence, what)`` is called for each message that the log should have taken in that
     record or before. Messages that expire are not looked at. Raises as ``LogSource.records``.
     """
+    taker, numbers = logs[log], {name: number for number, name in enumerate(logs)}
+
+    def is_home(share: str) -> bool:
+        return partition_of(share, len(numbers)) == numbers[log]
+
     first = taker.begin <= 1
-    origins = {log: _Origin(source, first=first) for log, source in others.items()}
+    origins = {
+        other: _Origin(source, log, is_home, first=first)
+        for other, source in logs.items()
+        if other != log
+    }
     subscriptions = LogSubscriptions(taker.begin)
     turns = TurnAssembler()
     with progress("comparing with the other logs", taker.last) as update:
@@ -194,13 +240,14 @@ async def audit_exchange(
                     if isinstance(event, MessagePublished) and event.origins:
                         origin = origins.get(event.session.removeprefix(LOG_SESSION))
                         if origin is not None:
-                            origin.taken.update(from_runs(list(event.origins)))
+                            origin.take(event.share, from_runs(list(event.origins)))
                     elif isinstance(event, Followed) and event.log in origins:
                         await origins[event.log].followed(event, part, subscriptions, report)
                     subscriptions.take(event, base + index, part.time_ms)
             update(record.sequence)
     ends = tuple(
-        FollowedEnd(log, one.through >> INDEX_BITS, one.source.last) for log, one in origins.items()
+        FollowedEnd(other, one.through >> INDEX_BITS, one.source.last)
+        for other, one in origins.items()
     )
     return ExchangeAudit(sum(one.due for one in origins.values()), ends)
 
@@ -208,20 +255,29 @@ async def audit_exchange(
 class _Origin:
     """One of the other logs, read along with the log that takes from it."""
 
-    def __init__(self, source: LogSource, *, first: bool) -> None:
+    def __init__(
+        self, source: LogSource, taker: str, is_home: Callable[[str], bool], *, first: bool
+    ) -> None:
         self.source = source
-        self.taken: set[Position] = set()
-        """Messages taken since the last position that was recorded."""
+        self._taker = taker
+        self._is_home = is_home
+        self._taken: Counter[tuple[str, Position]] = Counter()
+        """Messages taken since the last position that was recorded, and the shared subscription
+        that they were assigned to, if any."""
         self.through: Position = 0
         self.due = 0
         self._looks = first
         """Whether to look at what lies before the next position: not before the first one of a log
         that was cut."""
         self._effects = self._read()
-        self._next: LiveEffect | None = None
+        self._next: LiveEffect | AssignedEffect | None = None
 
-    async def _read(self) -> AsyncIterator[LiveEffect]:
-        found = LiveEffects()
+    def take(self, share: str, refs: Iterable[Position]) -> None:
+        """Note messages that were taken."""
+        self._taken.update((share, ref) for ref in refs)
+
+    async def _read(self) -> AsyncIterator[LiveEffect | AssignedEffect]:
+        found = LiveEffects(self._taker)
         async for record in self.source.records(self.source.begin, self.source.last):
             for effect in found.take(record):
                 yield effect
@@ -241,14 +297,56 @@ class _Origin:
             if effect is None or effect.at > event.through:
                 break
             self._next = None
-            if not looks or effect.expires:
+            if not looks:
+                continue
+            if isinstance(effect, AssignedEffect):
+                await self._assigned(effect, event.log, record, subscriptions, report)
+                continue
+            if effect.expires:
                 continue
             matched = subscriptions.match(effect.topic)
             if not matched:
                 continue
             self.due += 1
-            if effect.ref not in self.taken:
+            if not self._taken["", effect.ref]:
                 what = f"lacks the message {format_position(effect.ref)} of log {event.log}"
                 report(record.sequence, f"{what}, which matches {matched}")
-        self.taken.clear()
+        for (share, ref), count in self._taken.items():
+            if share and count:
+                what = f"took the message {format_position(ref)} of log {event.log} for"
+                report(record.sequence, f"{what} {shown(share)}, which did not get it")
+        self._taken.clear()
         self.through, self._looks = event.through, True
+
+    async def _assigned(
+        self,
+        effect: AssignedEffect,
+        log: str,
+        record: Record,
+        subscriptions: LogSubscriptions,
+        report: Callable[[int, str], None],
+    ) -> None:
+        """Compare a message that was assigned to the log with what was taken."""
+        self.due += 1
+        key = effect.share, effect.ref
+        if self._taken[key]:
+            self._taken[key] -= 1
+            return
+        begun = position(record.sequence - record.part, 0)
+        if self._is_home(effect.share) and not subscriptions.has_share(effect.share, begun):
+            return  # it had no members left
+        if await self._expires(effect.ref):
+            return
+        what = f"lacks the message {format_position(effect.ref)} of log {log}"
+        report(record.sequence, f"{what}, which was assigned to {shown(effect.share)}")
+
+    async def _expires(self, ref: Position) -> bool:
+        """Return whether a message expires, or is no longer in the log."""
+        sequence = ref >> INDEX_BITS
+        if sequence < self.source.begin:
+            return True
+        async for record in self.source.records(sequence, sequence):
+            for stored in messages_of(record):
+                if stored.first <= ref < stored.first + len(stored.payloads):
+                    return bool(stored.message(ref - stored.first).expires)
+        return True

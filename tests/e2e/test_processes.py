@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness import drill as drills
-from harness import mqtt5_packets as v5
 from harness import packets as p
 from harness.broker import Broker, children_of, environment, foldmq, wait_until_gone
-from harness.drill import ROUNDS, SEED, Drill
+from harness.drill import ROUNDS, SEED, Drill, Publisher, Subscriber
+from harness.drillaccount import Account
 from harness.mqtt5_rawclient import RawClient5
 from harness.packets import Publish, Suback
 from harness.rawclient import RawClient
@@ -61,6 +62,12 @@ def client_of(number: int, name: str) -> str:
     return next(
         found for found in (f"{name}{at}" for at in range(100)) if partition_of(found, 2) == number
     )
+
+
+def _share(home: int) -> str:
+    """Return a shared subscription whose home is a process."""
+    names = (f"$share/g{at}/a/+" for at in range(100))
+    return next(name for name in names if partition_of(name, 2) == home)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -164,19 +171,81 @@ def test_sessions_and_retained_messages_are_there_after_a_restart(
     broker.stop()
 
 
-def test_clients_of_mqtt_5_are_told_that_there_are_no_shared_subscriptions(
+@pytest.mark.parametrize("home", [0, 1])
+def test_members_of_a_shared_subscription_belong_to_any_process(
+    make_processes: Callable[..., Broker], home: int
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    share = next(
+        name for name in (f"$share/g{at}/a/+" for at in range(100)) if partition_of(name, 2) == home
+    )
+    with RawClient5(broker.port) as client:
+        connack = client.connect(client_of(0, "five"))
+        assert connack.number(SHARED_SUBSCRIPTION_AVAILABLE, 1) == 1
+    with RawClient(broker.port) as one, RawClient(broker.port) as two:
+        for number, member in enumerate((one, two)):
+            member.connect(client_of(number, "member"))
+            member.send(p.subscribe(1, (share, 1)))
+            assert member.receive(20) == Suback(1, (1,))
+        with RawClient(broker.port) as sender:
+            sender.connect(client_of(1, "sender"))
+            got: list[set[bytes]] = [set(), set()]
+            for number in range(200):
+                payload = b"%d" % number
+                sender.send(p.publish("a/b", payload, 1, number + 1))
+                sender.receive(20)
+                while payload not in got[0] | got[1]:
+                    for at, member in enumerate((one, two)):
+                        for found in member.receive_all(0.05):
+                            assert isinstance(found, Publish)
+                            got[at].add(found.payload)
+                            member.acknowledge(found)
+                if min(map(len, got)) > 20:
+                    break
+            assert min(map(len, got)) > 20  # both of them are served
+            assert not got[0] & got[1]
+    broker.stop()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(400)
+def test_a_shared_subscription_loses_nothing_when_a_process_is_killed(
     make_processes: Callable[..., Broker],
 ) -> None:
     broker = make_processes(*TWO)
     broker.start()
-    with RawClient5(broker.port) as client:
-        connack = client.connect(client_of(0, "one"))
-        assert connack.number(SHARED_SUBSCRIPTION_AVAILABLE, 1) == 0
-        client.send(v5.subscribe(1, ("$share/g/a", 1), ("a", 1)))
-        suback = client.receive()
-        assert isinstance(suback, v5.Answer)
-        assert suback.codes == (0x9E, 1)
+    account, topics = Account(), [f"t/{number}" for number in range(7)]
+    members = [
+        Subscriber(account, broker.port, client_of(at % 2, f"member{at}-"), "$share/g/t/", 2)
+        for at in range(4)
+    ]
+    for member in members:
+        member.start()
+    until(lambda: all(member.ready.is_set() for member in members), "all join", 60)
+    senders = [
+        Publisher(account, broker.port, client_of(at % 2, f"sender{at}-"), topics, seed=at)
+        for at in range(4)
+    ]
+    for sender in senders:
+        sender.start()
+    for victim in (0, 1, 0):
+        time.sleep(3)
+        killed = processes(broker)[victim]
+        os.kill(killed, signal.SIGKILL)
+        assert wait_until_gone(killed)
+        until(lambda: len(processes(broker)) == 2, "it is back", 60)
+    time.sleep(3)
+    for sender in senders:
+        sender.finish(60)
+    until(lambda: not account.shared()[0], "all arrives", 120)
+    time.sleep(1)  # what would come twice has come
+    for member in members:
+        member.finish(20)
+    assert account.shared() == ([], [])
     broker.stop()
+    code, said = run(broker, "log", "verify")
+    assert code == 0, said
 
 
 def run(broker: Broker, *args: str) -> tuple[int, str]:
@@ -240,6 +309,45 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
         assert f"give --node, one of {node}-p0, {node}-p1" in said
     broker.stop()
     check_history()
+
+
+def test_why_follows_a_message_of_a_shared_subscription(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    share, member, sender = _share(0), client_of(1, "member"), client_of(1, "sender")
+    node = Path(broker.data_dir, "node").read_text().strip()
+    with RawClient(broker.port) as one, RawClient(broker.port) as other:
+        one.connect(member, clean=False)
+        one.send(p.subscribe(1, (share, 1)))
+        assert one.receive(20) == Suback(1, (1,))
+        other.connect(sender)
+        other.publish("a/b", b"1", 1)
+        found = one.receive(20)
+        assert isinstance(found, Publish)
+        one.acknowledge(found)
+        code, said = run(broker, "subscriptions", "--topic", "a/b", "--node", f"{node}-p0")
+        assert code == 0, said
+        assert share in said
+        code, said = run(broker, "sessions", "show", share, "--node", f"{node}-p0")
+        assert code == 0, said
+        assert f"$log/{node}-p1  connected" in said
+        one.disconnect()
+    broker.stop()
+    code, said = run(broker, "why", "--client", member, "--topic", "a/b")
+    assert code == 0, said
+    published, home, part = said.split("\n\n")
+    assert published.startswith(f"log {node}-p1\n")
+    assert f"published by {sender} as packet 1" in published
+    assert home.startswith(f"log {node}-p0\n")
+    assert f"recorded for {share} (" in home
+    assert part.startswith(f"log {node}-p1\n")
+    assert f"in log {node}-p0, assigned there to {share} here, and taken" in part
+    assert f"for {member}, subscription {share} at QoS 1: acknowledged" in part
+    code, said = run(broker, "log", "verify")
+    assert code == 0, said
+    assert "1 message of other logs matched its subscriptions, all there" in said
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,24 @@ class Account:
 
     # --------------------------------------------------------------- asking
 
+    def shared(self) -> tuple[list[str], list[str]]:
+        """For members of one shared subscription: what they lack, and all other problems."""
+        with self._lock:
+            accepted: Counter[Message] = Counter()
+            for arrivals in self._arrivals.values():
+                accepted.update({message: one.accepted for message, one in arrivals.items()})
+            lacking = [
+                f"{message} is lost"
+                for message in sorted(self._acknowledged)
+                if message.qos and not accepted[message]
+            ]
+            twice = [
+                f"{message} came {count} times"
+                for message, count in sorted(accepted.items())
+                if count > 1 and message.qos != 1
+            ]
+            return lacking, [*self._found, *twice]
+
     def retained_bounds(self) -> dict[str, tuple[int, int]]:
         """Per retained topic: the last number acknowledged, or -1, and the last one sent."""
         bounds: dict[str, tuple[int, int]] = {}

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from actors.maintenance import FollowedState
-from actors.routing import Subscriber, is_shared
+from actors.routing import Subscriber, is_shared, routed
 from eventstore.format import MessageDropped, Record, decode_record, from_runs
 from eventstore.log import messages_of
 from projections.state import NodeState, OutstandingTotals, SessionState, SubscriptionState
@@ -84,7 +84,7 @@ def compare_index(found: FollowedState) -> None:
     wanted = {
         (name, held.filter): None if name not in sessions.live else (held.qos, held.options)
         for name, state in sessions.items()
-        for held in state.active()
+        for held in routed(state)
     }
     for (name, topic_filter), granted in wanted.items():
         if is_shared(topic_filter):
@@ -113,7 +113,7 @@ def compare(world: World) -> None:
     for figure in ("inbound", "inflight", "queued", "queued_bytes", "releasing"):
         assert getattr(counted, figure) == getattr(frozen, figure), figure
     filters = {
-        (name, held.filter): held.qos for name, state in sessions.items() for held in state.active()
+        (name, held.filter): held.qos for name, state in sessions.items() for held in routed(state)
     }
     assert router.subscriptions == len(filters), f"{router.subscriptions} routed, not {filters}"
     for held in router._subscribers.values():

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -31,6 +30,7 @@ from simulation.loop import simulate
 from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.seeds import run_seeds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -347,10 +347,9 @@ class _HistorySource:
 async def check_exchange(worlds: Sequence[PartitionWorld]) -> None:
     """Raise AssertionError where a log lacks what its sessions should have got from another."""
     logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
-    for name, log in logs.items():
+    for name in logs:
         lacking: list[tuple[int, str]] = []
-        others = {other: one for other, one in logs.items() if other != name}
-        await audit_exchange(log, others, lambda *said, found=lacking: found.append(said))
+        await audit_exchange(name, logs, lambda *said, found=lacking: found.append(said))
         assert not lacking, (name, lacking[:10])
 
 
@@ -365,24 +364,5 @@ def run(seed: int) -> Counter[str]:
             raise
 
 
-def main() -> None:
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    asked = parser.parse_args()
-    counts: Counter[str] = Counter()
-    failed = 0
-    for seed in range(asked.first, asked.first + asked.seeds):
-        try:
-            counts += run(seed)
-        except Exception as error:  # noqa: BLE001 - every failure of a seed is to be shown
-            failed += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error)[:600]}", flush=True)
-    for what, count in counts.most_common():
-        print(f"{count:9} {what}")
-    print(f"{asked.seeds} seeds, {failed} failed")
-
-
 if __name__ == "__main__":
-    main()
+    run_seeds(__doc__, run)

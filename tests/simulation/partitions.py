@@ -35,6 +35,11 @@ class SimExchangeLink:
         self._send("arrived", self._world.name, batch)
         return True
 
+    def report(self, members: bytes) -> bool:
+        if self._world.faults.chance.random() >= self._world.lost:
+            self._send("reported", self._world.name, members)
+        return True
+
     def _send(self, what: str, *said: Any) -> None:
         world = self._world
         if self.dead:

@@ -31,6 +31,8 @@ class Member:
         """Packet identifiers of QoS 2 messages that came and were not released."""
         self.received: list[bytes] = []
         self.session = False
+        self.subscribed = False
+        """Whether its subscription was acknowledged on any of its connections."""
 
     def connect(self, world: World, *, clean: bool | None = None) -> None:
         clean = self.clean if clean is None else clean
@@ -57,6 +59,8 @@ class Member:
                 self.held.discard(packet.packet_id)
                 if client.open:
                     client.send(p.pubcomp(packet.packet_id))
+            elif isinstance(packet, p.Suback):
+                self.subscribed = True
 
     def _take(self, client: SimClient, packet: p.Publish, *, ignore: bool) -> None:
         pid = packet.packet_id

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from harness import packets as p
@@ -15,37 +13,13 @@ from actors.exchange.taken_messages import Taken, TakenMessages
 from eventstore.format import INDEX_BITS, Followed
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
-from simulation.fold import compare
-from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.partition_chaos import check_exchange, check_partition, run
-from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.partition_chaos import run
+from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.two_logs import two
 
 MOST_SEEDS = 60
 """Runs within which each mutant is caught."""
-
-
-def two(
-    scenario: Callable[[PartitionWorld, PartitionWorld], Awaitable[None]], **options: Any
-) -> None:
-    async def both() -> None:
-        here, there = make_partitions(2, **options)
-        await here.start()
-        await there.start()
-        await here.go(0.1)
-        try:
-            await scenario(here, there)
-            for world in (here, there):
-                assert world.failure() is None, world.failure()
-                await world.broker.wait_durable()
-                compare(world)
-                check_partition(world)
-            await check_exchange([here, there])
-        finally:
-            await here.crash()
-            await there.crash()
-
-    simulate(both)
 
 
 def payloads(received: list[object]) -> list[bytes]:
@@ -173,18 +147,6 @@ def test_a_will_and_a_clean_session_reach_the_other_log() -> None:
             await here.go(1)
         found = [one for one in reader.take() if isinstance(one, Publish)]
         assert [(one.topic, one.qos) for one in found] == [("w/0", 0), ("w/1", 1), ("w/2", 2)]
-
-    two(scenario)
-
-
-def test_shared_subscriptions_are_refused() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        client = await here.connect(name_in([here, there], 0))
-        client.send(p.subscribe(1, ("$share/g/a", 1), ("a", 1)))
-        await here.go(0.1)
-        (answer,) = client.take()
-        assert isinstance(answer, p.Suback)
-        assert answer.codes == (0x80, 1)
 
     two(scenario)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.session.decisions.acknowledgements import in_parts
@@ -13,7 +14,7 @@ from projections.state import FLAG_BITS, QOS_MASK
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from eventstore.format import Position
@@ -47,6 +48,9 @@ class Rows(NamedTuple):
     alike: Sequence[bytes] = ()
     """For each message a key shared by the messages that bar the same members; empty: messages have
     no such key."""
+    pools: Sequence[int] = ()
+    """For each member the number of the one that has its room, for members that have it together;
+    empty: each has its own."""
 
 
 def assign(count: int, members: Rows) -> Assignment:
@@ -79,6 +83,7 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
     If that member has no room, its message waits, and so do all messages behind it.
     """
     rooms, barred, alike = list(members.rooms), members.barred, members.alike
+    pools = members.pools or range(len(rooms))
     shares: list[list[int]] = [[] for _ in rooms]
     refused: list[int] = []
     everyone = range(len(rooms))
@@ -95,9 +100,9 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
             refused.append(number)
             continue
         chosen = allowed[zlib.crc32(topic) % len(allowed)]
-        if not rooms[chosen]:
+        if not rooms[pools[chosen]]:
             return Assignment([*shares], range(number, len(topics)), refused)
-        rooms[chosen] -= 1
+        rooms[pools[chosen]] -= 1
         shares[chosen].append(number)
     return Assignment([*shares], (), refused)
 
@@ -196,18 +201,30 @@ def returned(state: SessionState, name: str, pids: Sequence[int]) -> list[Return
 
 
 def requeued(
-    session: str, held: SubscriptionState | None, topic_filter: str, messages: dict[int, Message]
+    session: str,
+    held: SubscriptionState | None,
+    topic_filter: str,
+    messages: dict[int, Message],
+    older: Container[int] = (),
+    qos: int = 1,
 ) -> list[Queued]:
-    """Return events that queue messages again, in their former place before unassigned ones."""
+    """Return events that queue messages again, in their former place before unassigned ones.
+
+    Those in ``older`` are older than all others, whatever their positions.
+    """
     events: list[Queued] = []
-    refs = sorted(messages)
-    for behind, neighbours in _places(held, refs):
+    first = sorted(ref for ref in messages if ref in older)
+    rest = sorted(messages.keys() - set(first))
+    places: Iterable[tuple[int, list[Position]]] = _places(held, rest)
+    if older:
+        places = _places_among(held, first, rest, older)
+    for behind, neighbours in places:
         for some in in_parts(neighbours):
             chosen = [messages[ref] for ref in some]
             event = Queued(
                 session,
                 topic_filter,
-                1,
+                qos,
                 to_runs(some),
                 sum(len(message.payload) for message in chosen),
                 behind=behind,
@@ -220,13 +237,40 @@ def requeued(
     return events
 
 
-def _places(
-    held: SubscriptionState | None, refs: Sequence[Position]
+def _places_among(
+    held: SubscriptionState | None,
+    first: Sequence[Position],
+    rest: Sequence[Position],
+    older: Container[int],
 ) -> Iterable[tuple[int, list[Position]]]:
-    """Yield returned messages with the number of queued ones before them, so that order is kept."""
+    """Yield returned messages with the number of queued ones before them: older ones first."""
+    queue = held.queue if held is not None and held.queue is not None else ()
+    leading = [*takewhile(older.__contains__, (packed >> FLAG_BITS for packed in queue))]
+    at = behind = 0
+    for ref in leading:
+        stop = bisect_left(first, ref, at)
+        if stop > at:
+            yield behind, list(first[at:stop])
+            behind += stop - at
+            at = stop
+        behind += 1
+    if at < len(first):
+        yield behind, list(first[at:])
+        behind += len(first) - at
+    for more, neighbours in _places(held, rest, len(leading)):
+        yield behind + more, neighbours
+
+
+def _places(
+    held: SubscriptionState | None, refs: Sequence[Position], begin: int = 0
+) -> Iterable[tuple[int, list[Position]]]:
+    """Yield returned messages with the number of queued ones before them, so that order is kept.
+
+    ``begin`` is the number of queued ones that stay before all of them; it is not counted.
+    """
     queue = held.queue if held is not None and held.queue is not None else ()
     at = behind = 0
-    for packed in queue:
+    for packed in islice(queue, begin, None):
         if at == len(refs):
             break
         stop = bisect_left(refs, packed >> FLAG_BITS, at)

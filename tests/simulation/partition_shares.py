@@ -1,0 +1,277 @@
+"""Clients of several logs share a subscription, under random crashes: an account of every message.
+
+``python tests/simulation/partition_shares.py --seeds 200`` runs many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    _ROOT = Path(__file__).parents[2]
+    sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
+
+from harness import packets as p
+
+from simulation.chaos import errors_of_the_broker, small_checkpoints
+from simulation.faults import Faults
+from simulation.fold import compare, dropped
+from simulation.loop import simulate
+from simulation.network import SimClient
+from simulation.partition_chaos import check_exchange, check_partition
+from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.seeds import run_seeds
+from simulation.shared_clients import Member, Sender
+
+_STEPS = 100
+_PATIENCE = 3000
+_QUIET = 15
+"""Looks at which nothing is left: what was just assigned is in no queue until it was taken."""
+_TOPICS = 5
+SHARED = "$share/g/t/#"
+
+
+class PartitionSender(Sender):
+    """A client of one of the logs that sends each message until it is acknowledged."""
+
+    def __init__(self, name: str, begin: int) -> None:
+        super().__init__()
+        self.name = name
+        self.begin = begin
+
+    def connect(self, world: Any) -> None:
+        self.client = SimClient(world)
+        self.client.send(p.connect(self.name, clean=False))
+        for pid, (payload, qos, released) in self.pending.items():
+            if released:
+                self.client.send(p.pubrel(pid))
+            else:
+                self.client.send(p.publish(self.topic(payload), payload, qos, pid, dup=True))
+
+    def topic(self, payload: bytes) -> str:
+        return f"t/{int(payload) % _TOPICS}"
+
+    def publish(self, count: int, qos: int) -> None:
+        if self.client is None or not self.client.open:
+            return
+        for _ in range(count):
+            self.number += 1
+            payload = b"%d" % (self.begin + self.number)
+            self.pending[self.number] = payload, qos, False
+            self.client.send(p.publish(self.topic(payload), payload, qos, self.number))
+
+
+class PartitionShares:
+    """One random run of several brokers, with members and senders in each log."""
+
+    def __init__(self, seed: int, errors: list[str]) -> None:
+        self.errors = errors
+        self.chance = chance = random.Random(f"shares of partitions {seed}")
+        self.counts: Counter[str] = Counter()
+        self.trace: list[str] = []
+        delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
+        self.faults = Faults(chance, delay=lambda: chance.choice(delays))
+        self.rates = chance.choice([0.0, 0.02]), chance.choice([0.0, 0.05])
+        self.worlds = make_partitions(
+            chance.choice([2, 2, 3]),
+            self.faults,
+            lost=chance.choice([0.0, 0.1, 0.9]),
+            max_ack_pending=chance.choice([1, 3, 16, 1024]),
+            message_cache=chance.choice([1, 300, 1 << 20]),
+            max_record=chance.choice([2048, 1 << 23]),
+            shared_strategy=chance.choice(["balanced", "topic"]),
+            ack_wait=0.0,
+            keep=0.0,
+            keep_bytes=chance.choice([0, 40_000]),
+            takeover_delay=0.01,
+        )
+        for world in self.worlds:
+            world.cutting = chance.random() < 0.3
+        lazy = chance.choice([0.0, 0.3, 0.8])
+        # The first one never ends its session, so that the group is there to the end.
+        self.members = [
+            Member(
+                name_in(self.worlds, at % len(self.worlds), f"m{at}-"),
+                clean=bool(at) and chance.random() < 0.4,
+                lazy=lazy,
+                chance=chance,
+            )
+            for at in range(6)
+        ]
+        self.senders = [
+            PartitionSender(name_in(self.worlds, at, "s"), at * 1_000_000)
+            for at in range(len(self.worlds))
+        ]
+        self.crashes = chance.choice([0.0, 0.4, 0.8])
+
+    def world(self, one: Member | PartitionSender) -> PartitionWorld:
+        """Return the broker of a client."""
+        return world_of(self.worlds, one.name)
+
+    async def run(self) -> Counter[str]:
+        """Run; return how often what happened."""
+        try:
+            for world in self.worlds:
+                await world.start_surely()
+            await self._join()
+            self.faults.appends, self.faults.asks = self.rates
+            for _ in range(_STEPS):
+                await self._restart()
+                self._act()
+                await self.worlds[0].go(self.chance.choice([0.0, 0.001, 0.05, 1.0]))
+                self._handle()
+                self._look()
+            await self._settle()
+            await self._check()
+        finally:
+            for world in self.worlds:
+                await world.crash()
+        self.counts["acked"] = sum(len(sender.acked) for sender in self.senders)
+        return self.counts
+
+    async def _join(self) -> None:
+        first = self.members[0]
+        first.connect(self.world(first))
+        for _ in range(200):
+            await self.worlds[0].go(0.1)
+            first.handle()
+            if first.subscribed:
+                return
+        raise AssertionError("the first member gets no SUBACK")
+
+    def _handle(self) -> None:
+        for one in (*self.members, *self.senders):
+            one.handle()
+
+    def _look(self) -> None:
+        for world in self.worlds:
+            if world.problems:
+                raise world.problems[0]
+        assert not self.errors, self.errors[0]
+
+    def _note(self, what: str) -> None:
+        self.counts[what] += 1
+        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
+
+    def _act(self) -> None:
+        chance = self.chance
+        one, sender = chance.choice(self.members), chance.choice(self.senders)
+        actions = [*["publish"] * 4, "member", "member", "leave", "drop", "kill", "hold"]
+        action = chance.choice(actions)
+        if action == "publish":
+            gone = sender.client is None or not sender.client.open
+            if gone and self.world(sender).up:
+                sender.connect(self.world(sender))
+            sender.publish(chance.choice([1, 1, 5, 30]), chance.choice([1, 2]))
+        elif action == "member" and not one.open and self.world(one).up:
+            self._note(f"connect {one.name}")
+            one.connect(self.world(one))
+        elif action == "kill" and chance.random() < self.crashes:
+            chance.choice(self.worlds).fuse = chance.randint(0, 30)
+        elif action == "hold":
+            self._hold(chance.choice(self.worlds))
+        elif one.client is not None and one.open:
+            if action == "drop":
+                self._note(f"drop {one.name}")
+                one.client.drop()
+            elif action == "leave" and one is not self.members[0]:
+                self._note(f"unsubscribe {one.name}")
+                one.client.send(p.unsubscribe(7, SHARED))
+
+    def _hold(self, world: PartitionWorld) -> None:
+        if world.up and not world.log.held:
+            self._note("a stream stands still")
+            world.log.hold()
+            still = self.chance.choice([0.01, 0.5, 4.0])
+            asyncio.get_running_loop().call_later(still, world.log.release)
+
+    async def _restart(self) -> None:
+        for world in self.worlds:
+            if world.up and world.failure() is None:
+                continue
+            if self.chance.random() < 0.5:
+                continue
+            self._note(f"restart of {world.name}")
+            if world.up:
+                world.excuse()
+            await world.crash()
+            await world.start_surely()
+
+    async def _settle(self) -> None:
+        """Let everything be delivered and acknowledged that is left."""
+        self.faults.off()
+        for world in self.worlds:
+            world.fuse, world.lost = None, 0.0
+        quiet = 0
+        for count in range(_PATIENCE):
+            for world in self.worlds:
+                if not world.up or world.failure() is not None:
+                    if world.up:
+                        world.excuse()
+                    await world.crash()
+                    await world.start_surely()
+                if world.log.held:
+                    world.log.release()
+            for one in (*self.members, *self.senders):
+                if count == 20 or one.client is None or not one.client.open:
+                    one.connect(self.world(one))
+            for member in self.members:
+                member.lazy = 0.0
+            await self.worlds[0].go(0.2)
+            self._handle()
+            self._look()
+            quiet = 0 if self._unfinished() else quiet + 1
+            if count > 60 and quiet > _QUIET:
+                return
+        raise AssertionError(f"never settles: {self._unfinished()}")
+
+    def _unfinished(self) -> list[str]:
+        left = [f"{one.name} has unacknowledged messages" for one in self.senders if one.pending]
+        for world in self.worlds:
+            exchange = world.broker.exchange
+            if exchange is None or any(exchange.behind.values()):
+                left.append(f"{world.name} has not taken all")
+            left += [
+                f"{name} in {world.name}: {state.queued} queued, {len(state.inflight)} in flight"
+                for name, state in world.broker.node.state.sessions.items()
+                if state.queued or state.inflight or state.releasing
+            ]
+        return left
+
+    async def _check(self) -> None:
+        received = Counter(payload for one in self.members for payload in one.received)
+        # A QoS 2 message ends with the session of its member; a clean one may have taken it along.
+        persistent = all(not one.clean for one in self.members)
+        for sender in self.senders:
+            for payload, qos in sender.acked.items():
+                if qos == 1 or persistent:
+                    assert received[payload] >= 1, f"{payload!r} at QoS {qos} was lost"
+                if qos == 2:
+                    assert received[payload] <= 1, f"{payload!r} came {received[payload]} times"
+        for world in self.worlds:
+            await world.broker.wait_durable()
+            lost = dropped(world.disk).get(SHARED, set())
+            assert not lost, (world.name, lost)
+            compare(world)
+            check_partition(world)
+        await check_exchange(self.worlds)
+
+
+def run(seed: int) -> Counter[str]:
+    """Run a seed; an error names it and says what happened last."""
+    with small_checkpoints(), errors_of_the_broker() as errors:
+        chaos = PartitionShares(seed, errors)
+        try:
+            return simulate(chaos.run)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
+            raise
+
+
+if __name__ == "__main__":
+    run_seeds(__doc__, run)

@@ -1,0 +1,479 @@
+"""Shared subscriptions with members in several logs: each message to one of them, none lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from itertools import chain
+from typing import Any
+
+import pytest
+from harness import mqtt5_packets as p5
+from harness import packets as p
+from harness.packets import Publish, Suback
+
+from actors.exchange.exchange import LogExchange
+from actors.sharing import SharedSession, SharedSubscriptions
+from eventstore.format import LOG_SESSION, Assigned, MessageDropped
+from eventstore.partitions import partition_of
+from protocol.errors import FoldmqError
+from simulation.group_members import numbers, publish
+from simulation.network import SimClient
+from simulation.partition_shares import run
+from simulation.partitions import PartitionWorld, name_in
+from simulation.permission_worlds import OPEN, permit
+from simulation.two_logs import two
+
+COUNT = 2
+
+
+def share_in(number: int, topic_filter: str = "a/+") -> str:
+    """Return a shared subscription whose home is a log."""
+    return next(
+        name
+        for name in (f"$share/g{at}/{topic_filter}" for at in range(100))
+        if partition_of(name, COUNT) == number
+    )
+
+
+async def member(
+    worlds: list[PartitionWorld], number: int, share: str, name: str = "m", qos: int = 1
+) -> SimClient:
+    """Return a member in a log, which got its SUBACK."""
+    world = worlds[number]
+    client = SimClient(world)
+    client.send(p.connect(name_in(worlds, number, name), clean=False), p.subscribe(1, (share, qos)))
+    for _ in range(100):
+        await world.go(0.05)
+        if any(isinstance(one, Suback) for one in client.received):
+            return client
+    raise AssertionError("no SUBACK")
+
+
+async def sender(worlds: list[PartitionWorld], number: int, name: str = "s") -> SimClient:
+    return await worlds[number].connect(name_in(worlds, number, name), clean=True)
+
+
+@pytest.mark.parametrize("home", [0, 1])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_message_goes_to_one_member_of_any_log(qos: int, home: int) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(home)
+        members = [await member(worlds, at % 2, share, f"m{at}-", qos) for at in range(4)]
+        await here.go(1)
+        from_ = [await sender(worlds, at) for at in range(2)]
+        for number in range(1, 41):
+            publish(from_[number % 2], number, qos=qos)
+            if qos == 2:
+                await here.go(0.1)
+                from_[number % 2].send(p.pubrel(number))
+            await here.go(0.1)
+        await here.go(2)
+        shares = [numbers(one) for one in members]
+        assert sorted(chain(*shares)) == [*range(1, 41)]
+        assert [len(one) for one in shares] == [10, 10, 10, 10]
+        await here.go(0.5)
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_what_is_published_when_the_first_member_is_acknowledged_is_not_missed(home: int) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(home)
+        from_ = await sender(worlds, 0)
+        client = SimClient(there)
+        client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)))
+        while not any(isinstance(one, Suback) for one in client.received):
+            await here.go(0.001)
+        client.take()
+        publish(from_, 1)
+        await here.go(2)
+        assert numbers(client) == [1]
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_the_first_member_waits_for_the_home_but_not_for_ever(*, back: bool) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        here.kill()
+        client = SimClient(there)
+        client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)), p.pingreq())
+        await there.go(5)
+        (connack,) = client.take()
+        assert isinstance(connack, p.Connack)
+        if not back:
+            await there.go(6)
+        await here.crash()
+        await here.start()
+        await here.go(1)
+        assert [type(one) for one in client.take()] == [Suback, p.Pingresp]
+        publish(client, 1)
+        await here.go(1)
+        assert numbers(client) == [1]
+
+    two(scenario)
+
+
+def test_who_leaves_while_it_waits_for_the_home_does_not_hold_its_session() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        here.kill()
+        client = SimClient(there)
+        client.send(p.connect(name_in(worlds, 1), clean=False), p.subscribe(1, (share, 1)))
+        await there.go(1)
+        client.drop()
+        await there.go(1)
+        again = SimClient(there)
+        again.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
+        await there.go(1)
+        assert [type(one) for one in again.take()] == [p.Connack, p.Pingresp]
+        taking_over = SimClient(there)
+        again.send(p.subscribe(1, (share, 1)))
+        await there.go(1)
+        taking_over.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
+        await there.go(1)
+        assert [type(one) for one in taking_over.take()] == [p.Connack, p.Pingresp]
+        await here.crash()
+        await here.start()
+        await here.go(1)
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_a_topic_stays_with_its_member_whatever_the_log(home: int) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(home)
+        members = [await member(worlds, at % 2, share, f"m{at}-") for at in range(5)]
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        owner: dict[str, set[int]] = defaultdict(set)
+        got: dict[str, list[int]] = defaultdict(list)
+        for number in range(1, 201):
+            publish(from_, number, topic=f"a/{number % 20}")
+            if number % 7 == 0:
+                await here.go(0.1)
+                for at, one in enumerate(members):
+                    found = [packet for packet in one.take() if isinstance(packet, Publish)]
+                    for packet in found:
+                        owner[packet.topic].add(at)
+                        got[packet.topic].append(int(packet.payload))
+                        one.send(p.puback(packet.packet_id))
+        await here.go(2)
+        for at, one in enumerate(members):
+            for packet in one.take():
+                if isinstance(packet, Publish):
+                    owner[packet.topic].add(at)
+                    got[packet.topic].append(int(packet.payload))
+                    one.send(p.puback(packet.packet_id))
+        assert all(len(some) == 1 for some in owner.values())
+        assert len(set(chain(*owner.values()))) >= 4
+        assert all(some == sorted(some) for some in got.values())
+        assert sorted(chain(*got.values())) == [*range(1, 201)]
+        await here.go(0.5)
+
+    two(scenario, shared_strategy="topic")
+
+
+@pytest.mark.parametrize("home", [0, 1])
+@pytest.mark.parametrize("leaves", ["drop", "unsubscribe", "clean"])
+def test_what_the_last_member_of_a_log_did_not_acknowledge_goes_to_others(
+    home: int, leaves: str
+) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(home)
+        one = await member(worlds, 0, share)
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        publish(from_, *range(1, 9))
+        await here.go(1)
+        other = await member(worlds, 1, share)
+        assert numbers(one, ack=False) == [*range(1, 9)]
+        if leaves == "unsubscribe":
+            one.send(p.unsubscribe(2, share))
+            await here.go(0.5)
+            one.send(p.puback(1), p.puback(2))  # they stay with it: it was sent them
+            await here.go(0.5)
+            assert numbers(other) == []
+            one.drop()
+            await here.go(1)
+            return
+        if leaves == "clean":
+            again = SimClient(here)
+            again.send(p.connect(name_in(worlds, 0, "m"), clean=True))
+        else:
+            one.drop()
+        await here.go(2)
+        assert numbers(other) == [*range(1, 9)]
+        publish(from_, 9)
+        await here.go(1)
+        assert numbers(other) == [9]
+
+    two(scenario)
+
+
+def test_what_was_given_back_stands_before_what_waits() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        one = await member(worlds, 1, share)
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        publish(from_, *range(1, 31))
+        await here.go(1)
+        assert numbers(one, ack=False) == [1, 2, 3, 4]
+        one.drop()
+        await here.go(2)
+        other = await member(worlds, 0, share)
+        found: list[int] = []
+        for _ in range(40):
+            await here.go(0.1)
+            found += numbers(other)
+        assert found == [*range(1, 31)]
+
+    two(scenario, max_ack_pending=4)
+
+
+def test_a_slow_member_of_another_log_gets_no_more_than_its_window() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        slow = await member(worlds, 1, share)
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        for number in range(1, 101):
+            publish(from_, number)
+            await here.go(0.05)
+        assert numbers(slow, ack=False) == [1, 2, 3]
+        (part,) = [
+            state
+            for name, state in there.broker.node.state.sessions.items()
+            if name.startswith("$share/")
+        ]
+        assert part.queued == 0
+        assert here.broker.node.state.sessions[share].queued == 97
+        quick = await member(worlds, 0, share)
+        found: list[int] = []
+        for _ in range(60):
+            await here.go(0.1)
+            found += numbers(quick)
+        assert found == [*range(4, 101)]
+
+    two(scenario, max_ack_pending=3)
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_messages_wait_for_the_first_member_that_is_back(back: int) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        members = [await member(worlds, at, share) for at in range(2)]
+        for one in members:
+            one.send(p.disconnect())
+        await here.go(1)
+        from_ = await sender(worlds, 1)
+        publish(from_, 1, 2, 3)
+        await here.go(5)
+        for world in worlds:
+            await world.crash()
+            await world.start()
+        await here.go(2)
+        client = await worlds[back].connect(name_in(worlds, back, "m"), present=True)
+        await here.go(2)
+        assert numbers(client) == [1, 2, 3]
+        await here.go(0.5)
+
+    two(scenario)
+
+
+def test_qos_2_messages_stay_with_their_member_of_another_log() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        one = await member(worlds, 1, share, qos=2)
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        publish(from_, 1, qos=2)
+        from_.send(p.pubrel(1))
+        await here.go(1)
+        assert numbers(one) == [1]
+        other = await member(worlds, 0, share, qos=2)
+        one.drop()
+        await here.go(1)
+        await there.crash()
+        await there.start()
+        await here.go(1)
+        assert numbers(other) == []
+        again = await there.connect(name_in(worlds, 1, "m"), present=True)
+        await here.go(1)
+        (found,) = [packet for packet in again.take() if isinstance(packet, Publish)]
+        assert (found.payload, found.qos, found.dup) == (b"1", 2, True)
+
+    two(scenario)
+
+
+def test_the_group_ends_with_its_last_member_in_any_log() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        one, other = [await member(worlds, at, share) for at in range(2)]
+        one.send(p.unsubscribe(2, share))
+        await here.go(1)
+        assert share in here.broker.node.state.sessions
+        other.send(p.unsubscribe(2, share))
+        await here.go(1)
+        for world in worlds:
+            assert share not in world.broker.node.state.sessions
+            assert share not in world.broker.node.router.groups
+
+    two(scenario)
+
+
+def test_what_was_assigned_to_a_log_that_is_down_waits_for_it() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        await member(worlds, 1, share)
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        there.kill()
+        publish(from_, *range(1, 11))
+        await here.go(1)
+        assigned = [one for one in here.disk.events() if isinstance(one, Assigned)]
+        assert {one.member for one in assigned} == {LOG_SESSION + there.name}
+        await here.go(5)  # it is silent
+        publish(from_, *range(11, 21))
+        other = await member(worlds, 0, share)
+        await here.go(1)
+        assert numbers(other) == [*range(11, 21)]
+        await there.crash()
+        await there.start()
+        await here.go(2)  # its member is not back
+        assert numbers(other) == [*range(1, 11)]
+
+    two(scenario)
+
+
+def test_what_no_member_of_a_log_may_read_goes_to_another_one() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        denied = name_in(worlds, 1, "m")
+        for world in worlds:
+            permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
+        one = await member(worlds, 1, share)
+        other = await member(worlds, 0, share)
+        await here.go(1)
+        from_ = await sender(worlds, 0)
+        for number in range(1, 21):
+            publish(from_, number, topic="a/secret" if number % 2 else "a/open")
+            await here.go(0.1)
+        await here.go(1)
+        found, secret = numbers(one), numbers(other)
+        assert sorted([*found, *secret]) == [*range(1, 21)]
+        assert set(range(1, 21, 2)) <= set(secret)
+        assert found
+        other.drop()
+        await here.go(1)
+        publish(from_, 21, topic="a/secret")
+        await here.go(1)
+        assert numbers(one) == []
+        drops = [one for one in here.disk.events() if isinstance(one, MessageDropped)]
+        assert [(one.session, one.reason, one.count) for one in drops] == [
+            (share, "not_permitted", 1)
+        ]
+
+    two(scenario)
+
+
+def test_what_is_too_large_for_the_members_of_a_log_goes_to_another_one() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        limit = ((p5.MAXIMUM_PACKET_SIZE, 60),)
+        client = SimClient(there)
+        client.send(p5.connect(name_in(worlds, 1, "m"), properties=limit))
+        client.send(p5.subscribe(1, (share, 1)))
+        await here.go(2)
+        other = await member(worlds, 0, share)
+        from_ = await sender(worlds, 0)
+        for number in range(1, 5):
+            from_.send(p.publish("a/b", b"." * (100 + number), 1, number))
+            await here.go(0.2)
+        await here.go(2)
+        found = [len(one.payload) for one in other.take() if isinstance(one, Publish)]
+        assert sorted(found) == [101, 102, 103, 104]
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_random_run_with_groups_keeps_every_promise(seed: int) -> None:
+    counts = run(seed)
+    assert counts["acked"]
+
+
+MOST_SEEDS = 60
+"""Runs within which each mutant is caught."""
+
+
+def _forgets_what_is_returned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SharedSession, "give_back", lambda _self: None)
+
+
+def _takes_assigned_messages_in_a_turn_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    record = LogExchange._record
+
+    def later(self: LogExchange, name: str, through: int, link: str) -> None:
+        self._through[name] = through, link
+        self._recorded[name] = through
+
+        def recorded() -> None:
+            record(self, name, through, link)
+            self._node.kernel.wake()
+
+        asyncio.get_running_loop().call_later(0.001, recorded)
+
+    patch.setattr(LogExchange, "_record", later)
+
+
+def _drops_what_comes_for_a_part_that_has_ended(patch: pytest.MonkeyPatch) -> None:
+    receiver = SharedSubscriptions.receiver
+
+    def there(self: SharedSubscriptions, name: str) -> SharedSession | None:
+        return receiver(self, name) if name in self._node.state.sessions else None
+
+    patch.setattr(SharedSubscriptions, "receiver", there)
+
+
+def _takes_messages_twice(patch: pytest.MonkeyPatch) -> None:
+    take = LogExchange._take_assigned
+
+    def twice(self: LogExchange, *what: Any) -> None:
+        take(self, *what)
+        take(self, *what)
+
+    patch.setattr(LogExchange, "_take_assigned", twice)
+
+
+def _cuts_what_was_assigned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogExchange, "is_taken", lambda _self, _through: True)
+
+
+MUTANTS = [
+    _forgets_what_is_returned,
+    _takes_assigned_messages_in_a_turn_of_their_own,
+    _drops_what_comes_for_a_part_that_has_ended,
+    _takes_messages_twice,
+    _cuts_what_was_assigned,
+]
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("mutate", MUTANTS)
+def test_sharing_between_logs_that_breaks_a_rule_is_caught(
+    mutate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+
+    def many() -> None:
+        for seed in range(MOST_SEEDS):
+            run(seed)
+
+    with pytest.raises((AssertionError, FoldmqError)):
+        many()
