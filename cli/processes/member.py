@@ -13,6 +13,8 @@ import structlog
 from actors.exchange import OtherLog
 from cli.common import Address
 from cli.processes.nats_exchange_link import NatsExchangeLink
+from cli.processes.process_listeners import PASSED_ON
+from cluster.edge import PeerListener
 from eventstore.log import EventLog, KeyedStore
 
 if TYPE_CHECKING:
@@ -102,15 +104,22 @@ class ProcessMember:
         for options in listeners:
             admission.listen(options, [])
         names = [options.name for options in listeners]
+        passed_on = PeerListener(node, admission, b"")
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._channel.fileno(), self._take, node, admission, names)
+        loop.add_reader(self._channel.fileno(), self._take, node, admission, names, passed_on)
         self._channel.send(READY)
 
     def stop_taking(self) -> None:
         """Take no more connections."""
         asyncio.get_running_loop().remove_reader(self._channel.fileno())
 
-    def _take(self, node: NodeContext, admission: Admission, names: Sequence[str]) -> None:
+    def _take(
+        self,
+        node: NodeContext,
+        admission: Admission,
+        names: Sequence[str],
+        passed_on: PeerListener,
+    ) -> None:
         for _ in range(_AT_ONCE):
             try:
                 said, descriptors, _, _ = socket.recv_fds(self._channel, 16, 1)
@@ -123,8 +132,11 @@ class ProcessMember:
                 _log.error("the main process has ended: this one stops")
                 os._exit(ORPHANED)
             for descriptor in descriptors:
-                listener = admission.listeners[names[said[0]]]
-                self._accept(node, listener, socket.socket(fileno=descriptor))
+                client = socket.socket(fileno=descriptor)
+                if said[0] == PASSED_ON:
+                    self._begin(node, passed_on.accept, client)
+                else:
+                    self._accept(node, admission.listeners[names[said[0]]], client)
 
     def _accept(self, node: NodeContext, listener: Listener, client: socket.socket) -> None:
         try:
@@ -132,17 +144,23 @@ class ProcessMember:
         except OSError:  # the client is gone
             client.close()
             return
-        if not listener.admits(address[0]):
+        # A Unix socket has no address.
+        if not listener.admits(address[0] if isinstance(address, tuple) else ""):
             client.close()
             return
+        self._begin(node, listener.accept, client)
+
+    @staticmethod
+    def _begin(
+        node: NodeContext, make: Callable[[], asyncio.BaseProtocol], client: socket.socket
+    ) -> None:
         client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        node.spawn_task(_connect(loop, listener.accept, client))
+        node.spawn_task(_connect(make, client))
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, make: object, client: socket.socket) -> None:
+async def _connect(make: Callable[[], asyncio.BaseProtocol], client: socket.socket) -> None:
     """Begin with the protocol of an accepted socket."""
-    await loop.connect_accepted_socket(make, client)  # type: ignore[arg-type]
+    await asyncio.get_running_loop().connect_accepted_socket(make, client)
 
 
 def _log_of(store: Store, name: str) -> EventLog:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from cli.monitoring import Notifier
-from cli.processes.handover import Handover
 from cli.processes.member import MEMBER_VARIABLE, READY, MemberFacts
+from cli.processes.process_listeners import ProcessListeners
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.server import EmbeddedServer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cli.common import Endpoint
-    from cli.settings import Settings
+    from cli.processes.process_listeners import ListenerSource
 
 _log = structlog.get_logger("foldmq")
 
@@ -35,6 +35,8 @@ _STARTS = 5
 """Starts in a row that may fail before the others are stopped."""
 _GRACE = 5.0
 """Seconds beyond ``commit_timeout`` that processes get to end."""
+_LAST_BYTES = 1.0
+"""Seconds in which clients get what processes sent before they ended."""
 
 
 class ProcessFailed(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -74,23 +76,24 @@ def check_process_count(datadir: DataDir, processes: int) -> None:
 class Supervisor:
     """Runs the broker processes until SIGTERM or SIGINT.
 
-    ``bind`` binds the listeners and returns their addresses and sockets. When all processes take
-    connections, ``announce`` is called with the addresses, the data directory and the NATS server.
+    When all processes take connections, ``announce`` is called with the addresses of the listeners,
+    the data directory and the NATS server.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        bind: Callable[[], Sequence[tuple[Endpoint, list[socket.socket]]]],
+        source: ListenerSource,
         announce: Callable[[list[Endpoint], DataDir, str], None],
     ) -> None:
-        self._settings = settings
-        self._bind = bind
+        self._settings = settings = source.settings
         self._announce = announce
+        self._notifier = Notifier()
         self._stop = asyncio.Event()
+        self._hangup = asyncio.Event()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._members = [_Member(self, number) for number in range(settings.processes)]
         self._facts: dict[str, str] = {}
+        self._listeners = ProcessListeners(source, settings.processes, self._give)
         self.ending = False
         """Whether a process that ends is not started again."""
 
@@ -99,8 +102,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
-        settings, notifier = self._settings, Notifier()
+        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
+        settings, notifier = self._settings, self._notifier
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(notifier.telling())
             datadir = stack.enter_context(DataDir(settings.data_dir))
@@ -109,31 +112,27 @@ class Supervisor:
             names = [f"{node}-p{number}" for number in range(settings.processes)]
             if settings.nats_url is None:
                 await self._start_nats(stack, datadir)
-            bound = self._bind()
-            handover = Handover(
-                settings.processes,
-                self._give,
-                wait=settings.connect_timeout,
-                most=settings.max_connections,
-            )
-            stack.callback(handover.close)
+            stack.callback(self._listeners.close)
+            listening = self._listeners.bind()
             for member, name in zip(self._members, names, strict=True):
                 member.prepare(datadir, name, names, self._facts)
             running = [asyncio.create_task(one.run(), name=one.name) for one in self._members]
+            running.append(asyncio.create_task(self._reload_on_hangup(), name="reload"))
             try:
                 await self._until(asyncio.gather(*(one.ready.wait() for one in self._members)))
                 if not self._stop.is_set():
-                    handover.listen([sockets for _, sockets in bound])
+                    self._listeners.listen()
                     where = f"embedded NATS at {self._facts['url']}" if self._facts else "NATS"
                     logs = f"{where}, logs {', '.join(names)}"
-                    self._announce([place for place, _ in bound], datadir, logs)
+                    self._announce(listening, datadir, logs)
                     notifier.ready(self._describe)
                 await self._until(asyncio.ensure_future(self._stop.wait()))
             finally:
                 notifier.stopping("draining")
-                handover.close()
+                self._listeners.stop()
                 self.ending = True
                 await self._end_members()
+                await self._listeners.flushed(_LAST_BYTES)
                 for task in running:
                     task.cancel()
         _log.info("all processes stopped")
@@ -158,9 +157,31 @@ class Supervisor:
         away = [str(one.number) for one in self._members if not one.ready.is_set()]
         return f"processes that start again: {', '.join(away)}" if away else ""
 
-    def _reload(self) -> None:
-        for member in self._members:
-            member.signal(signal.SIGHUP)
+    async def _reload_on_hangup(self) -> None:
+        """Let all processes read the settings again, this one included."""
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            self._notifier.reloading()
+            for member in self._members:
+                member.signal(signal.SIGHUP)
+            try:
+                await self._listeners.reload()
+            except (FoldmqError, OSError, ValueError) as error:
+                _log.error("settings not reloaded in the main process", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - the next SIGHUP must be handled
+                said = "internal error, please report it"
+                _log.error("settings not reloaded", reason=said, exc_info=error)
+            finally:
+                self._notifier.reloaded()
+
+    def takes(self, member: _Member) -> None:
+        """Pass clients on to a process: it takes connections."""
+        self._listeners.edges.ready(member.number, member.name)
+
+    def away(self, member: _Member) -> None:
+        """Let clients of a process wait: it has ended."""
+        self._listeners.edges.away(member.number)
 
     def _give(self, process: int, listener: int, client: socket.socket) -> bool:
         return self._members[process].give(listener, client)
@@ -248,6 +269,7 @@ class _Member:
             loop.remove_reader(ours.fileno())
             self._channel = None
             ours.close()
+            self._supervisor.away(self)
 
     def _heard(self) -> None:
         """Note that the process takes connections."""
@@ -260,6 +282,7 @@ class _Member:
             said = b""
         if said == READY:
             self.ready.set()
+            self._supervisor.takes(self)
         else:  # it ends
             asyncio.get_running_loop().remove_reader(channel.fileno())
 

@@ -111,7 +111,7 @@ class ClusterMember:
         await self._messages.listen(self._take)
         await self._messages.answer(self._status)
         if self.edges is not None:
-            self.edges.on_lost = standby.suspect
+            self.edges.on_lost = lambda _log: standby.suspect()
         leadership = await standby.lead(progress)
         # At once, so that no other node takes over from this one while it adopts the state.
         await self._messages.answer_as_leader(self._status)
@@ -150,9 +150,10 @@ class ClusterMember:
         if self._leader is not None or standby is None:
             return ""
         edges = self.edges
-        if edges is not None and edges.led_at is not None:
+        led_at = edges.links[0].led_at if edges is not None else None
+        if led_at is not None:
             # During a failover clients wait here: the node is ready for them.
-            silent = self._clock.monotonic() - edges.led_at
+            silent = self._clock.monotonic() - led_at
             return "" if silent < _PARKED_SECONDS else "no leader is known"
         if standby.role is Role.STARTING:
             return "starting"

@@ -25,7 +25,7 @@ from cli.common import Endpoint, keep_large_blocks, logging_setup, trim
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
-from cli.processes import ProcessMember, Supervisor, check_process_count, member_settings
+from cli.processes import ProcessMember, check_process_count, member_settings
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -38,13 +38,13 @@ from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.limits_factory import affordable_connections, limit_options
 from cli.serve.listener_factory import SOCKETS_VARIABLE, Listeners
+from cli.serve.main_process import supervise
 from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, RecordTooLarge
 from eventstore.format import LEAST_RECORD, largest_packet
-from eventstore.nats import durability_promise
 from protocol.errors import FoldmqError
 from protocol.nats import Mapping, allowed_names, parse_users
 
@@ -105,7 +105,7 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             if settings.processes > 1 and process is None:
-                runner.run(_supervise(settings))
+                runner.run(supervise(settings, reread))
             else:
                 runner.run(Service(settings, reread, _refused_before(), process).run())
         except RecordTooLarge as refused:
@@ -122,40 +122,6 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     log.error(what, reason=reason)
     # As after a kill. Nothing unwritten was acknowledged.
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
-
-
-async def _supervise(settings: Settings) -> None:
-    """Run several broker processes; raises the FoldmqError that prevents it."""
-    listeners = Listeners(settings)
-    listeners.probe(settings)
-    make_permissions(settings)
-    check_files(settings)
-    authenticator = Access(settings, "", None).authenticator(settings)
-    users = authenticator.user_count
-    authenticator.close()
-
-    def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
-        embedded = settings.nats_url is None
-        facts = Facts(
-            listening=listening,
-            metrics=settings.metrics,
-            web=None,
-            web_token="",
-            users=users,
-            data=str(datadir.path),
-            node=datadir.node(),
-            nats=where,
-            promise=durability_promise(1, settings.sync if embedded else None),
-            durable=embedded and settings.sync == "always",
-        )
-        announce(settings, facts)
-
-    try:
-        await Supervisor(
-            settings, lambda: [listeners.bind(own) for own in settings.listeners()], tell
-        ).run()
-    finally:
-        listeners.close()
 
 
 def _warn_of_old_names(settings: Settings) -> None:

@@ -181,13 +181,6 @@ def _peer_contradictions(settings: "Settings") -> Iterator[str]:
 def _process_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield a message for each setting that several processes do not support."""
     several = f"processes = {settings.processes}"
-    for own in settings.listeners():
-        (place,) = own.listen
-        if place.endpoint.kind != "tcp" or own.proxy_protocol:
-            yield (
-                f"{several}: listen = {place}: only TCP without TLS, WebSocket and PROXY protocol "
-                "is possible with several processes"
-            )
     if settings.cluster is not None:
         yield f"{several} and cluster cannot be combined: set one of them"
     for name in ("bridge", "nats_listen", "keep_until_archived", "auth_subject", "pseudonyms"):

@@ -1,0 +1,139 @@
+"""The listeners of the main process: some pass on sockets, others bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from actors.kernel import SystemClock
+from cli.processes.handover import Handover
+from cli.processes.process_edges import ProcessEdges
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from actors.configuration import LimitOptions
+    from actors.connection import ListenerOptions
+    from cli.common import Endpoint
+    from cli.settings import Settings
+
+PASSED_ON: Final = 255
+"""In place of the number of a listener: the header of the client says which one it is."""
+_LOOK: Final = 0.02
+
+
+class ListenerSource(Protocol):
+    """The listeners as the settings describe them."""
+
+    settings: Settings
+
+    def bind(self) -> list[tuple[Endpoint, list[socket.socket]]]:
+        """Bind all listeners; return their addresses and sockets."""
+
+    def options(self) -> list[ListenerOptions]:
+        """Return the options of each listener, in the same order."""
+
+    def limits(self) -> tuple[LimitOptions, int]:
+        """Return the limits, and the maximum of clients whose bytes pass through."""
+
+    async def reload(self) -> None:
+        """Read the settings again; raises FoldmqError, OSError or ValueError for invalid ones."""
+
+
+class ProcessListeners:
+    """All listeners of the main process.
+
+    ``give(process, listener, socket)`` passes a socket to a process: that of a client, for the
+    listener of this number, or the end of a connection, for :data:`PASSED_ON`.
+    """
+
+    def __init__(
+        self,
+        source: ListenerSource,
+        processes: int,
+        give: Callable[[int, int, socket.socket], bool],
+    ) -> None:
+        self._source = source
+        settings = source.settings
+        self._handover = Handover(
+            processes, give, wait=settings.connect_timeout, most=settings.max_connections
+        )
+        bounds, most = source.limits()
+        self.edges = ProcessEdges(
+            processes,
+            lambda number, end: give(number, PASSED_ON, end),
+            bounds,
+            most,
+            SystemClock().monotonic,
+        )
+        self._bound: list[list[socket.socket]] = []
+        self._staged: set[int] = set()
+        """The listeners of which bytes are passed on."""
+        self._listening = False
+
+    def bind(self) -> list[Endpoint]:
+        """Bind all listeners; return their addresses. Raises ListenError."""
+        bound = self._source.bind()
+        self._bound = [sockets for _, sockets in bound]
+        return [where for where, _ in bound]
+
+    def listen(self) -> None:
+        """Accept clients from now on."""
+        self._listening = True
+        for number, options in enumerate(self._source.options()):
+            self._listen(number, options, self._bound[number])
+
+    def _listen(self, number: int, options: ListenerOptions, sockets: list[socket.socket]) -> None:
+        if _has_stages(options):
+            self._staged.add(number)
+            self.edges.listen(options, sockets)
+        else:
+            self._staged.discard(number)
+            self._handover.listen(number, sockets)
+
+    async def reload(self) -> None:
+        """Apply other settings, which are read again; raises as :meth:`ListenerSource.reload`."""
+        await self._source.reload()
+        listeners = self._source.options()
+        self.edges.reload(*self._source.limits(), listeners)
+        if not self._listening:
+            return
+        for number, options in enumerate(listeners):
+            staged = number in self._staged
+            if staged is _has_stages(options):
+                continue
+            # PROXY protocol was switched on or off.
+            if staged:
+                sockets = self.edges.release(options.name).get(options.name, [])
+            else:
+                sockets = self._handover.release(number)
+            self._listen(number, options, sockets)
+
+    def stop(self) -> None:
+        """Accept no more clients."""
+        self._listening = False
+        self._handover.close()
+        for sockets in self.edges.release().values():
+            for one in sockets:
+                one.close()
+
+    async def flushed(self, seconds: float) -> None:
+        """Wait, at most that long, until clients have the last bytes of processes that ended."""
+        loop = asyncio.get_running_loop()
+        late = loop.time() + seconds
+        while self.edges.clients and loop.time() < late:  # noqa: ASYNC110 - clients set the pace
+            await asyncio.sleep(_LOOK)
+
+    def close(self) -> None:
+        """Close everything."""
+        self._handover.close()
+        self.edges.close()
+        for sockets in self._bound:
+            for one in sockets:
+                one.close()
+
+
+def _has_stages(options: ListenerOptions) -> bool:
+    stack = options.stack
+    return not (stack.proxy is None and stack.tls_context is None and stack.websocket is None)
