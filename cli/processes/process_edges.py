@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cluster.edge import Edges, LeaderPlace, Upstream
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from actors.configuration import LimitOptions
     from cluster.edge import EdgeClient
+
+
+PASSED_ON: Final = 255
+"""In place of the number of a listener: the header of the client says which one it is."""
 
 
 class ProcessEdges(Edges):

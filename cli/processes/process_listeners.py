@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from actors.kernel import SystemClock
-from cli.processes.handover import Handover
-from cli.processes.process_edges import ProcessEdges
-
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
     from actors.configuration import LimitOptions
     from actors.connection import ListenerOptions
     from cli.common import Endpoint
+    from cli.processes.handover import Handover
     from cli.settings import Settings
+    from cluster.edge import Edges
 
-PASSED_ON: Final = 255
-"""In place of the number of a listener: the header of the client says which one it is."""
 _LOOK: Final = 0.02
 
 
@@ -44,29 +39,13 @@ class ListenerSource(Protocol):
 class ProcessListeners:
     """All listeners of the main process.
 
-    ``give(process, listener, socket)`` passes a socket to a process: that of a client, for the
-    listener of this number, or the end of a connection, for :data:`PASSED_ON`.
+    ``edges`` passes on bytes, ``handover`` sockets; without it, bytes of all clients are passed on.
     """
 
-    def __init__(
-        self,
-        source: ListenerSource,
-        processes: int,
-        give: Callable[[int, int, socket.socket], bool],
-    ) -> None:
+    def __init__(self, source: ListenerSource, edges: Edges, handover: Handover | None) -> None:
         self._source = source
-        settings = source.settings
-        self._handover = Handover(
-            processes, give, wait=settings.connect_timeout, most=settings.max_connections
-        )
-        bounds, most = source.limits()
-        self.edges = ProcessEdges(
-            processes,
-            lambda number, end: give(number, PASSED_ON, end),
-            bounds,
-            most,
-            SystemClock().monotonic,
-        )
+        self._edges = edges
+        self._handover = handover
         self._bound: list[list[socket.socket]] = []
         self._staged: set[int] = set()
         """The listeners of which bytes are passed on."""
@@ -85,19 +64,21 @@ class ProcessListeners:
             self._listen(number, options, self._bound[number])
 
     def _listen(self, number: int, options: ListenerOptions, sockets: list[socket.socket]) -> None:
-        if _has_stages(options):
+        handover = self._handover
+        if handover is None or _has_stages(options):
             self._staged.add(number)
-            self.edges.listen(options, sockets)
+            self._edges.listen(options, sockets)
         else:
             self._staged.discard(number)
-            self._handover.listen(number, sockets)
+            handover.listen(number, sockets)
 
     async def reload(self) -> None:
         """Apply other settings, which are read again; raises as :meth:`ListenerSource.reload`."""
         await self._source.reload()
         listeners = self._source.options()
-        self.edges.reload(*self._source.limits(), listeners)
-        if not self._listening:
+        self._edges.reload(*self._source.limits(), listeners)
+        handover = self._handover
+        if handover is None or not self._listening:
             return
         for number, options in enumerate(listeners):
             staged = number in self._staged
@@ -105,16 +86,17 @@ class ProcessListeners:
                 continue
             # PROXY protocol was switched on or off.
             if staged:
-                sockets = self.edges.release(options.name).get(options.name, [])
+                sockets = self._edges.release(options.name).get(options.name, [])
             else:
-                sockets = self._handover.release(number)
+                sockets = handover.release(number)
             self._listen(number, options, sockets)
 
     def stop(self) -> None:
         """Accept no more clients."""
         self._listening = False
-        self._handover.close()
-        for sockets in self.edges.release().values():
+        if self._handover is not None:
+            self._handover.close()
+        for sockets in self._edges.release().values():
             for one in sockets:
                 one.close()
 
@@ -122,13 +104,14 @@ class ProcessListeners:
         """Wait, at most that long, until clients have the last bytes of processes that ended."""
         loop = asyncio.get_running_loop()
         late = loop.time() + seconds
-        while self.edges.clients and loop.time() < late:  # noqa: ASYNC110 - clients set the pace
+        while self._edges.clients and loop.time() < late:  # noqa: ASYNC110 - clients set the pace
             await asyncio.sleep(_LOOK)
 
     def close(self) -> None:
         """Close everything."""
-        self._handover.close()
-        self.edges.close()
+        if self._handover is not None:
+            self._handover.close()
+        self._edges.close()
         for sockets in self._bound:
             for one in sockets:
                 one.close()

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.kernel import SystemClock
 from cli.common import logging_setup
 from cli.logsource import check_files
-from cli.processes import Supervisor
+from cli.processes import PartitionedNode, Supervisor
 from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.banner import Facts, announce
+from cli.serve.edge_factory import partition_edges
 from cli.serve.limits_factory import affordable_connections, limit_options
 from cli.serve.listener_factory import Listeners
 from cli.settings import check_settings
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from actors.connection import ListenerOptions
     from cli.common import Endpoint
     from cli.settings import Settings
+    from cluster.edge import Edges
     from eventstore.datadir import DataDir
 
 _log = structlog.get_logger("foldmq")
@@ -60,6 +63,10 @@ class MainListeners:
         """Return the options of each listener."""
         return self._options
 
+    def edges(self, node: str, logs: int) -> Edges:
+        """Return what passes clients on to the leaders of the logs of a cluster."""
+        return partition_edges(self.settings, node, self._most, SystemClock(), logs)
+
     def limits(self) -> tuple[LimitOptions, int]:
         """Return the limits, and the maximum of clients whose bytes pass through."""
         return limit_options(self.settings, self._most), self._most
@@ -80,15 +87,31 @@ class MainListeners:
         self._listeners.close()
 
 
-async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
-    """Run several broker processes; raises the FoldmqError that prevents it."""
+async def run_partitioned(settings: Settings, reread: Callable[[], Settings]) -> None:
+    """Run a node of a cluster with several logs; raises the FoldmqError that prevents it."""
     listeners = MainListeners(settings, reread)
+    try:
+        _check(settings, listeners)
+        await PartitionedNode(listeners).run()
+    finally:
+        listeners.close()
+
+
+def _check(settings: Settings, listeners: MainListeners) -> int:
+    """Check the files and addresses before a process is started; return the number of users."""
     listeners.probe()
     make_permissions(settings)
     check_files(settings)
     authenticator = Access(settings, "", None).authenticator(settings)
     users = authenticator.user_count
     authenticator.close()
+    return users
+
+
+async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
+    """Run several broker processes; raises the FoldmqError that prevents it."""
+    listeners = MainListeners(settings, reread)
+    users = _check(settings, listeners)
 
     def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
         embedded = settings.nats_url is None
@@ -107,6 +130,6 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
         announce(settings, facts)
 
     try:
-        await Supervisor(listeners, tell).run()
+        await Supervisor(listeners, tell, settings.processes).run()
     finally:
         listeners.close()

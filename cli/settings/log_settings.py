@@ -89,6 +89,10 @@ class LogLocationSettings(Protocol):
         """The cluster that shares the log."""
 
     @property
+    def partitions(self) -> int:
+        """The number of its logs."""
+
+    @property
     def bridge_url(self) -> str | None:
         """The NATS server of the bridge, which has the same certificates."""
 
@@ -113,6 +117,7 @@ class LogSettings:
     nats_key: Path | None = None
     nats_domain: str | None = None
     cluster: str | None = None
+    partitions: int = 1
     bridge_url: str | None = None
     model_fields_set: frozenset[str] = frozenset()
 
@@ -141,7 +146,11 @@ def load_log_settings(
 
 def _value(name: str, value: object, layers: list[Layer]) -> Any:
     problem = ""
-    if isinstance(value, bool):
+    if name == "partitions":
+        if isinstance(value, int | str) and str(value).isdecimal() and int(value) > 0:
+            return int(value)
+        problem = "must be a whole number"
+    elif isinstance(value, bool):
         problem = "must not be true or false"
     elif not isinstance(value, str | Path):
         problem = "must be text"
