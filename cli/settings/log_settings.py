@@ -33,6 +33,7 @@ _PATHS: Final = (
     "nats_cert",
     "nats_key",
 )
+MOST_PARTITIONS: Final = 32
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
@@ -146,12 +147,19 @@ def load_log_settings(
 
 def _value(name: str, value: object, layers: list[Layer]) -> Any:
     problem = ""
-    if name == "partitions":
-        if isinstance(value, int | str) and str(value).isdecimal() and int(value) > 0:
-            return int(value)
-        problem = "must be a whole number"
-    elif isinstance(value, bool):
+    if isinstance(value, bool):
         problem = "must not be true or false"
+    elif name == "partitions":
+        try:
+            number = int(value) if isinstance(value, int | str) else None
+        except ValueError:
+            number = None
+        if number is None:
+            problem = "must be a whole number"
+        elif not 1 <= number <= MOST_PARTITIONS:
+            problem = f"must be at {f'most {MOST_PARTITIONS}' if number > 0 else 'least 1'}"
+        else:
+            return number
     elif not isinstance(value, str | Path):
         problem = "must be text"
     elif "\0" in str(value):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from typing import TYPE_CHECKING, Any, cast
 
@@ -168,19 +170,27 @@ def test_leaders_spread_and_any_node_takes_the_clients_of_all_logs(cluster: Part
     assert [row.split()[0] for row in rows[1:]] == ["0", "0", "1", "1"]
 
 
+@pytest.mark.parametrize("victim", ["node", "process"])
 def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
-    cluster: Partitioned,
+    cluster: Partitioned, victim: str
 ) -> None:
     until(lambda: cluster.leader(0) is not cluster.leader(1), "two leaders")
     first, second = cluster.leader(0), cluster.leader(1)
-    with subscribed(second.port, client_in(1, "stays")) as stays:
-        with subscribed(second.port, client_in(0, "leaves")) as leaves:
-            cluster.kill(first)
+    # If only the process of a log is killed, its node goes on passing clients on.
+    edge = second if victim == "node" else first
+    with subscribed(edge.port, client_in(1, "stays")) as stays:
+        with subscribed(edge.port, client_in(0, "leaves")) as leaves:
+            if victim == "node":
+                cluster.kill(first)
+            else:
+                os.kill(int((first.data_dir / "p0" / "foldmq.lock").read_text()), signal.SIGKILL)
             leaves.expect_closed()
-        with RawClient(second.port) as sender:
+        with RawClient(edge.port) as sender:
             assert sender.connect(client_in(0, "sender")).code == 0
             exchange(sender, stays, b"over the same connection")
     assert cluster.leader(0) is second
+    if victim == "process":
+        until(lambda: cluster.roles().get((first.name, 0)) == "following", "it follows again")
 
 
 def test_one_log_moves_and_the_others_stay(cluster: Partitioned) -> None:
