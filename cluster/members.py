@@ -86,6 +86,21 @@ class Members:
             return "no other node follows this leader"
         return max(there.values(), key=lambda one: (one.sequence, self._order(one.node)))
 
+    def preferred(self, number: int, now: float) -> str:
+        """Return the node that is to lead a log of several, by its number; empty: this one.
+
+        The nodes take the logs in turn, in the order of their names. It is this node too while the
+        other one does not follow, or while a node starts.
+        """
+        others = self.others(now)
+        if any(one.role is Role.STARTING for one in others):
+            return ""
+        nodes = sorted([self._node, *(one.node for one in others)])
+        wanted = nodes[number % len(nodes)]
+        if wanted == self._node or isinstance(self.successor(wanted, now), str):
+            return ""
+        return wanted
+
     def wait_before_takeover(self, sequence: int, now: float) -> float:
         """Return the seconds to wait: nodes that have folded more of the log precede this one."""
         mine = (-sequence, self._order(self._node))

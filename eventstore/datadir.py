@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 from eventstore import file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
 from eventstore.home_paths import expand_home
+from eventstore.partitions import partition_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +95,7 @@ class DataDir:
             return []
         except (OSError, ValueError) as error:
             raise DataDirError(self.processes, f"cannot be read: {error}") from None
-        return [f"{self.node()}-p{number}" for number in range(count)]
+        return partition_names(self.node(), count)
 
     @property
     def nats_config(self) -> Path:

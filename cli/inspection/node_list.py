@@ -15,8 +15,16 @@ from cli.logsource import SourceFlags, external_access
 from cli.settings import load_settings
 from cluster import NodeStatus, Role, decode_status
 from eventstore.errors import UsageError
-from eventstore.nats import ConnectionOptions, connect, disconnect
+from eventstore.nats import (
+    ConnectionOptions,
+    DirectClient,
+    connect,
+    disconnect,
+    read_partitions,
+)
 from eventstore.nodes import ask_nodes
+from eventstore.partitions import partition_names
+from protocol.errors import FoldmqError
 
 _ANSWER_SECONDS = 0.3
 
@@ -25,19 +33,43 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
     """Print the nodes that answer; raises UsageError, NatsUnavailable or NoLiveBroker."""
     name, access = cluster_access(flags, cluster)
 
-    async def ask() -> list[bytes]:
+    async def ask() -> list[dict[str, Any]]:
         async with contextlib.AsyncExitStack() as stack:
             client = await connect(access)
             stack.push_async_callback(disconnect, client)
-            return await ask_nodes(client, name, _ANSWER_SECONDS)
+            logs = await logs_of(client, name)
+            answers = [ask_nodes(client, log, _ANSWER_SECONDS) for log in logs or [name]]
+            found: list[dict[str, Any]] = []
+            for number, data in enumerate(await asyncio.gather(*answers)):
+                nodes = rows([one for one in map(decode_status, data) if one is not None])
+                suffix = f"-p{number}"
+                found += (
+                    [
+                        {**row, "log": number, "node": row["node"].removesuffix(suffix)}
+                        for row in nodes
+                    ]
+                    if logs
+                    else nodes
+                )
+            return found
 
-    found = [status for data in asyncio.run(ask()) if (status := decode_status(data)) is not None]
+    found = asyncio.run(ask())
     if not found:
         raise NoLiveBroker(
             f"no node of cluster {text.name(name)} answers on NATS at {access.where}: check that "
             "one is running and that this NATS user may send requests to it"
         )
-    show(rows(found), len(found), "node", _columns(), as_json=as_json)
+    several = "log" in found[0]
+    show(found, len(found), "node", _columns(several=several), as_json=as_json)
+
+
+async def logs_of(client: DirectClient, cluster: str) -> list[str]:
+    """Return the names of the logs of a cluster with several; none if it has one."""
+    try:
+        count = await read_partitions(client, cluster)
+    except FoldmqError:  # this user may ask nodes only, or JetStream has no leader
+        count = None
+    return partition_names(cluster, count) if count is not None and count > 1 else []
 
 
 def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, ConnectionOptions]:
@@ -64,8 +96,10 @@ def rows(found: list[NodeStatus]) -> list[dict[str, Any]]:
     return sorted(made, key=lambda row: (row["role"] != Role.LEADING, row["node"]))
 
 
-def _columns() -> list[Column[Mapping[str, Any]]]:
+def _columns(*, several: bool) -> list[Column[Mapping[str, Any]]]:
+    log: Column[Mapping[str, Any]] = Column("LOG", lambda row: row["log"], right=True)
     return [
+        *([log] if several else []),
         Column("NODE", lambda row: row["node"], name=True),
         Column("ROLE", lambda row: str(row["role"])),
         Column("EPOCH", lambda row: row["epoch"], right=True),

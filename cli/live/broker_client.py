@@ -25,6 +25,7 @@ from cli.settings import LogLocationSettings, load_log_settings
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disconnect
+from eventstore.partitions import partition_names
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"
@@ -260,6 +261,12 @@ async def _on_external(
     where = f"NATS at {access.where}"
     client = await _connect(stack, access)
     datadir = DataDir(settings.data_dir)
+    if node is None and settings.cluster is not None and settings.partitions > 1:
+        names = ", ".join(partition_names(settings.cluster, settings.partitions))
+        raise UsageError(
+            f"cluster {name(settings.cluster)} has {settings.partitions} logs: give --node, one of "
+            f"{names}"
+        )
     node = node or settings.cluster
     if node is None and "data_dir" in settings.model_fields_set:
         node = datadir.node() if (datadir.path / "node").is_file() else None

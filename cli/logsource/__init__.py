@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         fit_packet_size,
         nats_tls,
         nats_users,
+        open_cluster,
         open_store,
     )
     from cli.logsource.nats_access import external_access
@@ -34,7 +35,7 @@ else:
         {
             "log_store": (
                 "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
-                "open_store"
+                "open_cluster open_store"
             ),
             "node_logs": "flags_of_session log_names open_node_logs",
             "point_resolution": "cut_off parse_point point_at start_at",
@@ -66,6 +67,7 @@ __all__ = [
     "named_stream",
     "nats_tls",
     "nats_users",
+    "open_cluster",
     "open_node_logs",
     "open_source",
     "open_store",

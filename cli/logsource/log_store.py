@@ -45,6 +45,7 @@ from eventstore.nats import (
     in_cluster,
     lock_node,
     read_info,
+    read_partitions,
     split_urls,
 )
 from eventstore.server import (
@@ -139,12 +140,45 @@ def _or_raise(settings: Settings, largest: int) -> str:
     )
 
 
+async def open_cluster(stack: contextlib.AsyncExitStack, settings: Settings) -> DirectClient:
+    """Return a connection to the NATS server of a cluster with several logs; ``stack`` closes it.
+
+    Raises ConfigError if the cluster has another number of logs, or the EventStoreError that says
+    why its logs cannot be stored there.
+    """
+    access = external_access(settings)
+    client = await _connect(stack, access, lambda: log.warning("connection to NATS lost"))
+    check_server(client)
+    await _when_led(client, lambda: check_jetstream(client, _LOOK_SECONDS))
+    await _check_partitions(client, settings, access.where)
+    return client
+
+
+async def _check_partitions(client: DirectClient, settings: Settings, where: str) -> None:
+    """Raise ConfigError if the cluster has another number of logs."""
+    cluster, wanted = settings.cluster, settings.partitions
+    if cluster is None:
+        return
+    found = await _when_led(client, lambda: read_partitions(client, cluster))
+    if found not in (None, wanted):
+        raise ConfigError(
+            f"partitions = {wanted}: cluster {cluster} on NATS at {where} has "
+            f"{'one log' if found == 1 else f'{found} logs'}: set partitions = {found}, or choose "
+            "another name for this cluster"
+        )
+
+
 async def open_store(
-    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir, refused: int = 0
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    datadir: DataDir,
+    refused: int = 0,
+    partitions: int = 1,
 ) -> Store:
     """Start or find the NATS server, connect, and check its guarantees; ``stack`` undoes all.
 
-    ``refused`` is the size in bytes of a record that the server refused, or 0.
+    ``refused`` is the size in bytes of a record that the server refused, or 0; ``partitions`` is
+    the number of the cluster's logs, of which this is one.
 
     Raises the EventStoreError that says why the log cannot be stored there.
     """
@@ -178,6 +212,8 @@ async def open_store(
     if server is None:
         await lock_node(client, datadir.node(), access.where)
     cluster = settings.cluster
+    if partitions == 1:
+        await _check_partitions(client, settings, access.where)
     name = cluster or datadir.node()
     stream, subject = f"FOLDMQ_LOG_{name}", f"foldmq.log.{name}"
     mark = "log.mark" if cluster is None else f"{cluster}.mark"
@@ -196,6 +232,7 @@ async def open_store(
             must_exist=stored or watermark.read() is not None,
             seconds=look,
             identity=identity,
+            partitions=partitions,
         )
 
     try:

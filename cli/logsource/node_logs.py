@@ -1,4 +1,4 @@
-"""The logs of a node with several processes, and the one of them that a session belongs to."""
+"""The logs of a node or cluster with several, and the one of them that a session belongs to."""
 
 import contextlib
 import os
@@ -12,13 +12,19 @@ from eventstore.datadir import DataDir
 from eventstore.display import name
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX
-from eventstore.partitions import partition_of
+from eventstore.partitions import partition_names, partition_of
 from eventstore.reading import LogSource, with_index
 from protocol.mqtt5 import SHARE
 
 
 def log_names(settings: LogLocationSettings) -> list[str]:
-    """Return the names of the logs of a data directory's processes; none if there is one log."""
+    """Return the names of the logs of a cluster, or of the processes of a data directory.
+
+    None are returned if there is one log.
+    """
+    if settings.cluster is not None:
+        several = settings.partitions > 1
+        return partition_names(settings.cluster, settings.partitions) if several else []
     datadir = DataDir(settings.data_dir)
     elsewhere = settings.nats_url is not None and "data_dir" not in settings.model_fields_set
     return [] if elsewhere else datadir.log_names()
@@ -47,7 +53,7 @@ def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:
 
 @contextlib.asynccontextmanager
 async def open_node_logs(flags: SourceFlags) -> AsyncIterator[dict[str, LogSource]]:
-    """Open all logs of a node with several processes, by name; none if it has one log.
+    """Open all logs of a node or cluster with several, by name; none if it has one log.
 
     Raises as :func:`cli.logsource.source.open_source`.
     """

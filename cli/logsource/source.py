@@ -68,7 +68,7 @@ async def find_location(
             stack, settings.data_dir, stream, note=write_notice, server_log=server_log
         )
     access = external_access(settings)
-    if stream is None and settings.cluster is not None:
+    if stream is None and settings.cluster is not None and settings.partitions == 1:
         stream = LOG_STREAM_PREFIX + settings.cluster
     if stream is None and "data_dir" in settings.model_fields_set:
         stream = stream_of(settings.data_dir)

@@ -86,6 +86,10 @@ def _nodes_move(
         typer.Argument(metavar="[NODE]", help="The node that is to lead. [default: any]"),
     ] = None,
     cluster: _Cluster = None,
+    log: Annotated[
+        int | None,
+        typer.Option("--log", metavar="NUMBER", help="Which log, if the cluster has several."),
+    ] = None,
 ) -> None:
     """Hand the leadership over to another node.
 
@@ -94,7 +98,7 @@ def _nodes_move(
     """
     from cli.operator import move
 
-    move.move_leadership(source, cluster, to or "")
+    move.move_leadership(source, cluster, to or "", log)
 
 
 @actors_app.command("ls")

@@ -1,8 +1,8 @@
-"""Several broker processes on one machine, behind the same listeners: ``--processes N``.
+"""Several broker processes behind the same listeners: ``--processes N`` and ``--partitions P``.
 
-The main process accepts connections, reads the client identifier of each CONNECT without consuming
-it, and passes the socket to the process that has the client's session. It starts the processes, and
-restarts those that end.
+The main process accepts connections, reads the client identifier of each CONNECT, and passes the
+socket or the bytes to the process that has the client's session. It starts the processes, and
+restarts those that end. In a cluster with several logs, that process may be one of another node.
 """
 
 from typing import TYPE_CHECKING
@@ -11,11 +11,22 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.processes.member import ProcessMember, member_settings
+    from cli.processes.partitioned_node import PartitionedNode
     from cli.processes.supervisor import Supervisor, check_process_count
 else:
     __getattr__ = lazy_exports(
         __name__,
-        {"member": "ProcessMember member_settings", "supervisor": "Supervisor check_process_count"},
+        {
+            "member": "ProcessMember member_settings",
+            "partitioned_node": "PartitionedNode",
+            "supervisor": "Supervisor check_process_count",
+        },
     )
 
-__all__ = ["ProcessMember", "Supervisor", "check_process_count", "member_settings"]
+__all__ = [
+    "PartitionedNode",
+    "ProcessMember",
+    "Supervisor",
+    "check_process_count",
+    "member_settings",
+]

@@ -1,4 +1,4 @@
-"""The main process's side of a connection: which process gets its socket."""
+"""Listeners without stages: the process of each client gets its socket."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cli.processes.connect_peek import Peeked, client_id_in
+from cluster.edge import Peeked, client_id_in
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _log = structlog.get_logger("foldmq")
 
@@ -48,7 +48,8 @@ class Handover:
         self._wait = wait
         self._most = most
         self._loop = asyncio.get_running_loop()
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[tuple[int, socket.socket]] = []
+        """The listening sockets, with the numbers of their listeners."""
         self._waiting: dict[socket.socket, float] = {}
         """Sockets without a process, and until when they may wait."""
         self._queues: list[deque[tuple[int, socket.socket]]] = [deque() for _ in range(processes)]
@@ -58,19 +59,25 @@ class Handover:
         self.refused = 0
         """Connections closed because too many others waited, or they waited for too long."""
 
-    def listen(self, bound: list[list[socket.socket]]) -> None:
-        """Accept connections on the sockets of each listener."""
-        for number, sockets in enumerate(bound):
-            for listener in sockets:
-                self._listeners.append(listener)
-                self._loop.add_reader(listener.fileno(), self._accept, number, listener)
+    def listen(self, number: int, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections on the sockets of a listener."""
+        for listener in sockets:
+            self._listeners.append((number, listener))
+            self._loop.add_reader(listener.fileno(), self._accept, number, listener)
+
+    def release(self, number: int) -> list[socket.socket]:
+        """Stop accepting at a listener; return its sockets, on which clients may wait."""
+        found = [listener for own, listener in self._listeners if own == number]
+        self._listeners = [one for one in self._listeners if one[0] != number]
+        for listener in found:
+            self._loop.remove_reader(listener.fileno())
+        return found
 
     def close(self) -> None:
         """Accept nothing more, and close the connections that wait."""
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
+        for number in {number for number, _ in self._listeners}:
+            for listener in self.release(number):
+                listener.close()
         for waiting in [*self._waiting]:
             self._drop(waiting)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -13,6 +15,8 @@ import structlog
 from actors.exchange import OtherLog
 from cli.common import Address
 from cli.processes.nats_exchange_link import NatsExchangeLink
+from cli.processes.process_edges import PASSED_ON
+from cluster.edge import PeerListener
 from eventstore.log import EventLog, KeyedStore
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ _log = structlog.get_logger("foldmq")
 MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
 """Environment variable that makes ``foldmq serve`` one of several processes."""
 READY: Final = b"ready"
+COUNTS: Final = struct.Struct("!II")
+"""A message of the main process: clients that it passes on, and those that wait for a leader."""
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16
@@ -45,6 +51,8 @@ class MemberFacts(NamedTuple):
     """URL, user and password of the embedded NATS server; empty: it is an external one."""
     channel: int
     """Descriptor of the socket to the main process."""
+    cluster: bool
+    """Whether the logs are those of a cluster."""
 
     def encode(self) -> str:
         """Return the value of the environment variable."""
@@ -63,6 +71,17 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
         host, port = settings.metrics
         changed["metrics"] = Address(host, port + facts.number if port else 0)
     changed["data_dir"] = type(settings.data_dir)(facts.data_dir)
+    if facts.cluster:
+        changed["cluster"] = facts.names[facts.number]
+        changed["partitions"] = 1  # it has one of them
+        for name in ("cluster_listen", "cluster_advertise"):
+            place = getattr(settings, name)
+            if place is not None and place.port:
+                changed[name] = place._replace(port=place.port + facts.number)
+        if settings.metrics is not None and settings.metrics.port:  # the main process has that one
+            changed["metrics"] = settings.metrics._replace(
+                port=settings.metrics.port + 1 + facts.number
+            )
     found = settings.model_copy(update=changed)
     # A copied setting counts as set only if it was set.
     asked = settings.model_fields_set | (changed.keys() - {"metrics"})
@@ -77,12 +96,31 @@ class ProcessMember:
         self.facts = facts
         self._channel = socket.socket(fileno=facts.channel)
         self._channel.setblocking(False)
+        self._take: Callable[[int, socket.socket], object] = _close
+        """Takes a socket, for the listener of a number."""
+        self.counts = 0, 0
+        """The number of clients of this log that the main process passes on, and of those that wait
+        for a leader."""
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> ProcessMember | None:
         """Return this process, if it is one of several; its variable is removed."""
         value = environment.pop(MEMBER_VARIABLE, "")
         return cls(MemberFacts(**orjson.loads(value))) if value else None
+
+    @property
+    def logs_of_cluster(self) -> int:
+        """The number of logs of the cluster that this process is a node of; 1 without a cluster."""
+        return len(self.facts.names) if self.facts.cluster else 1
+
+    def watch(self) -> None:
+        """Read what the main process sends; end with it."""
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
+
+    def ready(self) -> None:
+        """Tell the main process that this one has started."""
+        with contextlib.suppress(OSError):  # it is noticed when reading
+            self._channel.send(READY)
 
     async def join(
         self,
@@ -102,15 +140,22 @@ class ProcessMember:
         for options in listeners:
             admission.listen(options, [])
         names = [options.name for options in listeners]
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._channel.fileno(), self._take, node, admission, names)
-        self._channel.send(READY)
+        passed_on = PeerListener(node, admission, b"")
+
+        def take(number: int, client: socket.socket) -> None:
+            if number == PASSED_ON:
+                self._begin(node, passed_on.accept, client)
+            else:
+                self._accept(node, admission.listeners[names[number]], client)
+
+        self._take = take
+        self.ready()
 
     def stop_taking(self) -> None:
         """Take no more connections."""
-        asyncio.get_running_loop().remove_reader(self._channel.fileno())
+        self._take = _close
 
-    def _take(self, node: NodeContext, admission: Admission, names: Sequence[str]) -> None:
+    def _read(self) -> None:
         for _ in range(_AT_ONCE):
             try:
                 said, descriptors, _, _ = socket.recv_fds(self._channel, 16, 1)
@@ -123,8 +168,9 @@ class ProcessMember:
                 _log.error("the main process has ended: this one stops")
                 os._exit(ORPHANED)
             for descriptor in descriptors:
-                listener = admission.listeners[names[said[0]]]
-                self._accept(node, listener, socket.socket(fileno=descriptor))
+                self._take(said[0], socket.socket(fileno=descriptor))
+            if not descriptors and len(said) == COUNTS.size:
+                self.counts = COUNTS.unpack(said)
 
     def _accept(self, node: NodeContext, listener: Listener, client: socket.socket) -> None:
         try:
@@ -132,17 +178,28 @@ class ProcessMember:
         except OSError:  # the client is gone
             client.close()
             return
-        if not listener.admits(address[0]):
+        # A Unix socket has no address.
+        if not listener.admits(address[0] if isinstance(address, tuple) else ""):
             client.close()
             return
+        self._begin(node, listener.accept, client)
+
+    @staticmethod
+    def _begin(
+        node: NodeContext, make: Callable[[], asyncio.BaseProtocol], client: socket.socket
+    ) -> None:
         client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        node.spawn_task(_connect(loop, listener.accept, client))
+        node.spawn_task(_connect(make, client))
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, make: object, client: socket.socket) -> None:
+def _close(_number: int, client: socket.socket) -> None:
+    """Close a socket that cannot be served."""
+    client.close()
+
+
+async def _connect(make: Callable[[], asyncio.BaseProtocol], client: socket.socket) -> None:
     """Begin with the protocol of an accepted socket."""
-    await loop.connect_accepted_socket(make, client)  # type: ignore[arg-type]
+    await asyncio.get_running_loop().connect_accepted_socket(make, client)
 
 
 def _log_of(store: Store, name: str) -> EventLog:

@@ -1,4 +1,4 @@
-"""The main process of ``--processes N``: NATS server, listeners, and the broker processes."""
+"""A main process and its broker processes; with ``--processes N`` it runs the NATS server too."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from actors.kernel import SystemClock
 from cli.monitoring import Notifier
 from cli.processes.handover import Handover
-from cli.processes.member import MEMBER_VARIABLE, READY, MemberFacts
+from cli.processes.member import COUNTS, MEMBER_VARIABLE, READY, MemberFacts
+from cli.processes.process_edges import PASSED_ON, ProcessEdges
+from cli.processes.process_listeners import ProcessListeners
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
+from eventstore.partitions import partition_names
 from eventstore.server import EmbeddedServer
 from protocol.errors import FoldmqError
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cli.common import Endpoint
-    from cli.settings import Settings
+    from cli.processes.process_listeners import ListenerSource
 
 _log = structlog.get_logger("foldmq")
 
@@ -35,6 +39,8 @@ _STARTS = 5
 """Starts in a row that may fail before the others are stopped."""
 _GRACE = 5.0
 """Seconds beyond ``commit_timeout`` that processes get to end."""
+_LAST_BYTES = 1.0
+"""Seconds in which clients get what processes sent before they ended."""
 
 
 class ProcessFailed(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -74,23 +80,26 @@ def check_process_count(datadir: DataDir, processes: int) -> None:
 class Supervisor:
     """Runs the broker processes until SIGTERM or SIGINT.
 
-    ``bind`` binds the listeners and returns their addresses and sockets. When all processes take
-    connections, ``announce`` is called with the addresses, the data directory and the NATS server.
+    When all processes take connections, ``announce`` is called with the addresses of the listeners,
+    the data directory and the NATS server.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        bind: Callable[[], Sequence[tuple[Endpoint, list[socket.socket]]]],
+        source: ListenerSource,
         announce: Callable[[list[Endpoint], DataDir, str], None],
+        count: int,
     ) -> None:
-        self._settings = settings
-        self._bind = bind
+        self.settings = source.settings
+        self._source = source
         self._announce = announce
+        self.notifier = Notifier()
         self._stop = asyncio.Event()
+        self._hangup = asyncio.Event()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._members = [_Member(self, number) for number in range(settings.processes)]
+        self.members = [Member(self, number) for number in range(count)]
         self._facts: dict[str, str] = {}
+        self._edges: ProcessEdges | None = None
         self.ending = False
         """Whether a process that ends is not started again."""
 
@@ -99,46 +108,67 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
-        settings, notifier = self._settings, Notifier()
+        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(notifier.telling())
-            datadir = stack.enter_context(DataDir(settings.data_dir))
-            check_process_count(datadir, settings.processes)
-            node = datadir.node()
-            names = [f"{node}-p{number}" for number in range(settings.processes)]
-            if settings.nats_url is None:
-                await self._start_nats(stack, datadir)
-            bound = self._bind()
-            handover = Handover(
-                settings.processes,
-                self._give,
-                wait=settings.connect_timeout,
-                most=settings.max_connections,
-            )
-            stack.callback(handover.close)
-            for member, name in zip(self._members, names, strict=True):
-                member.prepare(datadir, name, names, self._facts)
-            running = [asyncio.create_task(one.run(), name=one.name) for one in self._members]
+            stack.enter_context(self.notifier.telling())
+            datadir = stack.enter_context(DataDir(self.settings.data_dir))
+            listeners = await self.prepare(stack, datadir)
+            stack.callback(listeners.close)
+            listening = listeners.bind()
+            running = [asyncio.create_task(one.run(), name=one.name) for one in self.members]
+            running.append(asyncio.create_task(self._reload_on_hangup(listeners), name="reload"))
             try:
-                await self._until(asyncio.gather(*(one.ready.wait() for one in self._members)))
-                if not self._stop.is_set():
-                    handover.listen([sockets for _, sockets in bound])
-                    where = f"embedded NATS at {self._facts['url']}" if self._facts else "NATS"
-                    logs = f"{where}, logs {', '.join(names)}"
-                    self._announce([place for place, _ in bound], datadir, logs)
-                    notifier.ready(self._describe)
-                await self._until(asyncio.ensure_future(self._stop.wait()))
+                await self.serve(listeners, listening, datadir)
+                await self.until(asyncio.ensure_future(self._stop.wait()))
             finally:
-                notifier.stopping("draining")
-                handover.close()
+                self.notifier.stopping("draining")
+                listeners.stop()
                 self.ending = True
                 await self._end_members()
+                await listeners.flushed(_LAST_BYTES)
                 for task in running:
                     task.cancel()
         _log.info("all processes stopped")
 
-    async def _until(self, done: asyncio.Future[Any]) -> None:
+    async def prepare(self, stack: contextlib.AsyncExitStack, datadir: DataDir) -> ProcessListeners:
+        """Start what the processes need, and create their data directories."""
+        count = len(self.members)
+        check_process_count(datadir, count)
+        if self.settings.nats_url is None:
+            await self._start_nats(stack, datadir)
+        names = partition_names(datadir.node(), count)
+        for member, name in zip(self.members, names, strict=True):
+            member.prepare(datadir, name, names, self._facts)
+        limits, most = self._source.limits()
+        self._edges = edges = ProcessEdges(
+            count,
+            lambda number, end: self.members[number].give(PASSED_ON, end),
+            limits,
+            most,
+            SystemClock().monotonic,
+        )
+        handover = Handover(
+            count,
+            lambda number, listener, client: self.members[number].give(listener, client),
+            wait=self.settings.connect_timeout,
+            most=self.settings.max_connections,
+        )
+        return ProcessListeners(self._source, edges, handover)
+
+    async def serve(
+        self, listeners: ProcessListeners, listening: list[Endpoint], datadir: DataDir
+    ) -> None:
+        """Accept clients as soon as all processes take them."""
+        await self.until(asyncio.gather(*(one.ready.wait() for one in self.members)))
+        if self._stop.is_set():
+            return
+        listeners.listen()
+        where = f"embedded NATS at {self._facts['url']}" if self._facts else "NATS"
+        logs = ", ".join(one.name for one in self.members)
+        self._announce(listening, datadir, f"{where}, logs {logs}")
+        self.notifier.ready(self.describe)
+
+    async def until(self, done: asyncio.Future[Any]) -> None:
         """Wait until something is done, the process is asked to stop, or a process fails."""
         stopped = asyncio.ensure_future(self._stop.wait())
         waits: set[asyncio.Future[Any]] = {done, stopped, self._failed}
@@ -149,28 +179,50 @@ class Supervisor:
             self._failed.result()
 
     async def _start_nats(self, stack: contextlib.AsyncExitStack, datadir: DataDir) -> None:
-        server = EmbeddedServer(datadir, sync=self._settings.sync, log=lambda line: _log.info(line))
+        server = EmbeddedServer(datadir, sync=self.settings.sync, log=lambda line: _log.info(line))
         await server.start()
         stack.push_async_callback(server.stop)
         self._facts = {"url": server.url, "user": server.user, "password": server.password}
 
-    def _describe(self) -> str:
-        away = [str(one.number) for one in self._members if not one.ready.is_set()]
+    def describe(self) -> str:
+        """Return a status line of the running processes."""
+        away = [str(one.number) for one in self.members if not one.ready.is_set()]
         return f"processes that start again: {', '.join(away)}" if away else ""
 
-    def _reload(self) -> None:
-        for member in self._members:
-            member.signal(signal.SIGHUP)
+    async def _reload_on_hangup(self, listeners: ProcessListeners) -> None:
+        """Let all processes read the settings again, this one included."""
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            self.notifier.reloading()
+            for member in self.members:
+                member.signal(signal.SIGHUP)
+            try:
+                await listeners.reload()
+            except (FoldmqError, OSError, ValueError) as error:
+                _log.error("settings not reloaded in the main process", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - the next SIGHUP must be handled
+                said = "internal error, please report it"
+                _log.error("settings not reloaded", reason=said, exc_info=error)
+            finally:
+                self.notifier.reloaded()
 
-    def _give(self, process: int, listener: int, client: socket.socket) -> bool:
-        return self._members[process].give(listener, client)
+    def takes(self, member: Member) -> None:
+        """Pass clients on to a process: it takes connections."""
+        if self._edges is not None:
+            self._edges.ready(member.number, member.name)
+
+    def away(self, member: Member) -> None:
+        """Let clients of a process wait: it has ended."""
+        if self._edges is not None:
+            self._edges.away(member.number)
 
     async def _end_members(self) -> None:
         """Shut all processes down cleanly."""
-        for member in self._members:
+        for member in self.members:
             member.signal(signal.SIGTERM)
         await asyncio.gather(
-            *(one.ended(self._settings.commit_timeout + _GRACE) for one in self._members)
+            *(one.ended(self.settings.commit_timeout + _GRACE) for one in self.members)
         )
 
     def fail(self, error: FoldmqError) -> None:
@@ -179,7 +231,7 @@ class Supervisor:
             self._failed.set_exception(error)
 
 
-class _Member:
+class Member:
     """One broker process, as its parent sees it."""
 
     def __init__(self, supervisor: Supervisor, number: int) -> None:
@@ -193,15 +245,25 @@ class _Member:
         self._facts: MemberFacts
 
     def prepare(
-        self, datadir: DataDir, name: str, names: Sequence[str], nats: dict[str, str]
+        self,
+        datadir: DataDir,
+        node: str,
+        names: Sequence[str],
+        nats: dict[str, str],
+        *,
+        cluster: bool = False,
     ) -> None:
-        """Create the data directory of the process."""
-        self.name = name
+        """Create the data directory of the process; ``node`` is its node identifier.
+
+        ``names`` are those of the logs of all processes, ``nats`` the access to the embedded NATS
+        server; ``cluster``: the logs are those of a cluster.
+        """
+        self.name = names[self.number]
         own = DataDir(datadir.path / f"p{self.number}")
         own.path.mkdir(mode=0o700, exist_ok=True)
         if not (own.path / "node").exists():
-            own.write_private(own.path / "node", name + "\n")
-        self._facts = MemberFacts(self.number, list(names), str(own.path), nats, 0)
+            own.write_private(own.path / "node", node + "\n")
+        self._facts = MemberFacts(self.number, list(names), str(own.path), nats, 0, cluster)
 
     async def run(self) -> None:
         """Run the process, again and again."""
@@ -248,6 +310,7 @@ class _Member:
             loop.remove_reader(ours.fileno())
             self._channel = None
             ours.close()
+            self._supervisor.away(self)
 
     def _heard(self) -> None:
         """Note that the process takes connections."""
@@ -260,6 +323,7 @@ class _Member:
             said = b""
         if said == READY:
             self.ready.set()
+            self._supervisor.takes(self)
         else:  # it ends
             asyncio.get_running_loop().remove_reader(channel.fileno())
 
@@ -273,6 +337,13 @@ class _Member:
         except OSError:  # the process has ended, or does not keep up
             return False
         return True
+
+    def tell_counts(self, clients: int, parked: int) -> None:
+        """Report to the process how many of its log's clients are passed on, and wait."""
+        channel = self._channel
+        if channel is not None:
+            with contextlib.suppress(OSError):  # it has ended, or does not keep up
+                channel.send(COUNTS.pack(clients, parked))
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""

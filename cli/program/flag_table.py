@@ -59,6 +59,7 @@ FLAGS: Final[tuple[tuple[str, str, str | None, str | None, str], ...]] = (
     ('nats_domain', 'text', 'NAME', 'Log on an external NATS server', 'JetStream domain of the log, for a NATS server that is a leaf node. Default: the domain of --nats-url.'),
     ('nats_replicas', 'text', 'NUMBER', 'Log on an external NATS server', 'Number of replicas of the log in the cluster of --nats-url; a log with fewer is extended. Default: unchanged; for a new log 3 in a cluster of three servers or more, otherwise 1.'),
     ('cluster', 'text', 'TEXT', 'Cluster', 'Name of the cluster that this node belongs to. Its nodes share one log at --nats-url: one of them leads and serves clients, the others follow it and take over. Default: no cluster.'),
+    ('partitions', 'text', 'NUMBER', 'Cluster', 'Number of logs of the cluster. Each has a leader of its own and the sessions of some clients, by a hash of the client identifier. All nodes need the same number, and it cannot change later. [default: 1]'),
     ('cluster_key_file', 'text', 'FILE', 'Cluster', 'File whose first line is the key of the cluster, at least 16 characters. Nodes with another key are refused.'),
     ('cluster_listen', 'text', 'FILE', 'Cluster', 'Address at which this node, while it leads, accepts the connections of other nodes. With it, nodes that do not lead accept clients too, and pass them on. Default: clients connect to the leader only.'),
     ('cluster_advertise', 'text', 'FILE', 'Cluster', 'Address at which other nodes reach --cluster-listen. Default: the same.'),

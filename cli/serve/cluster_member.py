@@ -33,6 +33,8 @@ _log = structlog.get_logger("foldmq")
 
 _DIGEST = 12
 """Hexadecimal digits of a digest that distinguishes files."""
+_SPREAD_EVERY = 2.0
+"""Seconds between two checks whether another node is to lead."""
 _PARKED_SECONDS = 10.0
 """Seconds without a leader, after which a node that passes on clients is not ready."""
 
@@ -75,6 +77,10 @@ class ClusterMember:
         self._standby: Standby | None = None
         self._leader: Leader | None = None
         self._said_goodbye = False
+        self.count: Callable[[], tuple[int, int]] = self._count
+        """Returns the number of clients that this node passes on, and of those that wait."""
+        self.spreads = 1
+        """The number of logs whose leaders spread over the nodes."""
         self.edges: Edges | None = None
         """The clients that this node passes on; None: it does not pass on clients."""
         self.listening: list[str] = []
@@ -105,13 +111,13 @@ class ClusterMember:
             self._me,
             on_following,
         )
-        standby.listen, standby.count = self.listening, self._count
+        standby.listen, standby.count = self.listening, self.count
         self._standby = standby
         stack.push_async_callback(self._say_goodbye)
         await self._messages.listen(self._take)
         await self._messages.answer(self._status)
         if self.edges is not None:
-            self.edges.on_lost = standby.suspect
+            self.edges.on_lost = lambda _log: standby.suspect()
         leadership = await standby.lead(progress)
         # At once, so that no other node takes over from this one while it adopts the state.
         await self._messages.answer_as_leader(self._status)
@@ -121,7 +127,7 @@ class ClusterMember:
     async def begin(self, stack: contextlib.AsyncExitStack, led: ClusterHooks, epoch: int) -> None:
         """Announce from now on that this node leads."""
         leader = Leader(self._messages, self._members, self._clock, self._me, epoch, led)
-        leader.count = self._count
+        leader.count = self.count
         self._leader = leader
         await self._messages.answer_moves(self._asked_to_move)
         running = asyncio.create_task(self._leader.run(), name="cluster leader")
@@ -132,6 +138,9 @@ class ClusterMember:
 
         stack.push_async_callback(end)
         running.add_done_callback(lambda task: _report(task, led))
+        if self.spreads > 1:
+            spreading = asyncio.create_task(self._spread(led), name="spread leaders")
+            stack.callback(spreading.cancel)
 
     def serves_at(self, listening: list[str], peers: Address | None) -> None:
         """Announce the addresses for clients, and for other nodes, which pass on clients."""
@@ -150,9 +159,10 @@ class ClusterMember:
         if self._leader is not None or standby is None:
             return ""
         edges = self.edges
-        if edges is not None and edges.led_at is not None:
+        led_at = edges.links[0].led_at if edges is not None else None
+        if led_at is not None:
             # During a failover clients wait here: the node is ready for them.
-            silent = self._clock.monotonic() - edges.led_at
+            silent = self._clock.monotonic() - led_at
             return "" if silent < _PARKED_SECONDS else "no leader is known"
         if standby.role is Role.STARTING:
             return "starting"
@@ -203,6 +213,18 @@ class ClusterMember:
             self._leader.to = to
         await self._say_goodbye()
 
+    async def _spread(self, led: ClusterHooks) -> None:
+        """Hand over once to the node that is to lead this log, unless there are clients."""
+        steady = ""
+        while True:
+            await asyncio.sleep(_SPREAD_EVERY)
+            preferred = self._members.preferred(_partition(self._cluster), self._clock.monotonic())
+            if preferred and preferred == steady and not led.clients:
+                _log.info("handing over an idle log, to spread the leaders", to=preferred)
+                self.on_move(preferred)
+                return
+            steady = preferred
+
     def _asked_to_move(self, data: bytes) -> bytes:
         """Decide about a request of an operator to hand over."""
         wanted = data.decode("utf-8", "replace")
@@ -240,6 +262,11 @@ class ClusterMember:
             status = decode_status(data)
             if status is not None and status.node != self._me.node:
                 self.edges.heard(status)
+
+
+def _partition(log: str) -> int:
+    """Return the number of a log of several, from its name."""
+    return int(log.rpartition("-p")[2])
 
 
 def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:

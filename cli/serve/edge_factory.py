@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from cli.settings import Settings
 
 
+def partition_edges(settings: Settings, node: str, most: int, clock: Clock, logs: int) -> Edges:
+    """Return what passes at most that many clients on to the leaders of several logs.
+
+    Raises ConfigError for invalid files.
+    """
+    bounds = limit_options(settings, most)
+    context = _client_context(settings)
+    return Edges(node, cluster_key(settings), context, bounds, most, clock.monotonic, logs)
+
+
 class PeerSockets:
     """The listening sockets of ``cluster_listen``, bound before this node leads."""
 

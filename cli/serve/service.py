@@ -25,7 +25,7 @@ from cli.common import Endpoint, keep_large_blocks, logging_setup, trim
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
-from cli.processes import ProcessMember, Supervisor, check_process_count, member_settings
+from cli.processes import ProcessMember, check_process_count, member_settings
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -38,13 +38,13 @@ from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.limits_factory import affordable_connections, limit_options
 from cli.serve.listener_factory import SOCKETS_VARIABLE, Listeners
+from cli.serve.main_process import run_partitioned, supervise
 from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, RecordTooLarge
 from eventstore.format import LEAST_RECORD, largest_packet
-from eventstore.nats import durability_promise
 from protocol.errors import FoldmqError
 from protocol.nats import Mapping, allowed_names, parse_users
 
@@ -104,8 +104,10 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
-            if settings.processes > 1 and process is None:
-                runner.run(_supervise(settings))
+            if process is None and settings.partitions > 1:
+                runner.run(run_partitioned(settings, reread))
+            elif process is None and settings.processes > 1:
+                runner.run(supervise(settings, reread))
             else:
                 runner.run(Service(settings, reread, _refused_before(), process).run())
         except RecordTooLarge as refused:
@@ -122,40 +124,6 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     log.error(what, reason=reason)
     # As after a kill. Nothing unwritten was acknowledged.
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
-
-
-async def _supervise(settings: Settings) -> None:
-    """Run several broker processes; raises the FoldmqError that prevents it."""
-    listeners = Listeners(settings)
-    listeners.probe(settings)
-    make_permissions(settings)
-    check_files(settings)
-    authenticator = Access(settings, "", None).authenticator(settings)
-    users = authenticator.user_count
-    authenticator.close()
-
-    def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
-        embedded = settings.nats_url is None
-        facts = Facts(
-            listening=listening,
-            metrics=settings.metrics,
-            web=None,
-            web_token="",
-            users=users,
-            data=str(datadir.path),
-            node=datadir.node(),
-            nats=where,
-            promise=durability_promise(1, settings.sync if embedded else None),
-            durable=embedded and settings.sync == "always",
-        )
-        announce(settings, facts)
-
-    try:
-        await Supervisor(
-            settings, lambda: [listeners.bind(own) for own in settings.listeners()], tell
-        ).run()
-    finally:
-        listeners.close()
 
 
 def _warn_of_old_names(settings: Settings) -> None:
@@ -275,6 +243,8 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
+        if self._process is not None:
+            self._process.watch()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._notifier.telling())
             broker = await self._unless_stopped(self._led(self._start(stack)))
@@ -332,7 +302,8 @@ class Service:
         if self._process is None:
             check_process_count(datadir, 1)
         datadir.node()  # created before the wait for NATS
-        store = await open_store(stack, settings, datadir, self._refused)
+        logs = self._process.logs_of_cluster if self._process is not None else 1
+        store = await open_store(stack, settings, datadir, self._refused, logs)
         self._node = store.name
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
@@ -401,14 +372,23 @@ class Service:
         self._member = self._monitor.member = member
         member.on_move = self._on_move
         log.info("node of a cluster", cluster=cluster, node=datadir.node(), nats=store.where)
-        self._listeners.keep()
-        if self._settings.cluster_listen is not None:
-            self._pass_on(stack, member, datadir.node())
+        process, on_following = self._process, tune_collector
+        if process is not None:
+            # The main process passes clients on.
+            member.count = lambda: process.counts
+            member.spreads = process.logs_of_cluster
+            on_following = partial(_follows, process)
+            self._peers = PeerSockets(self._settings)
+            stack.callback(self._peers.close)
+        else:
+            self._listeners.keep()
+            if self._settings.cluster_listen is not None:
+                self._pass_on(stack, member, datadir.node())
         progress = Progress(tell=self._notifier.starting)
         following = asyncio.create_task(self._reload_while_following())
         try:
             self._notifier.ready(member.waiting)
-            return await member.lead(stack, progress, tune_collector)
+            return await member.lead(stack, progress, on_following)
         finally:
             progress.close()
             following.cancel()
@@ -464,7 +444,7 @@ class Service:
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         if self._process is not None:
             self._process.take_connections(broker.node, broker.admission, holding)
-            return []
+            return [one.endpoint for one in self._settings.listen]
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             if options.name in waiting:
                 where, bound = self._places[options.name], waiting[options.name]
@@ -590,6 +570,12 @@ class Service:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
+
+
+def _follows(process: ProcessMember) -> None:
+    """Report that a process follows the log."""
+    tune_collector()
+    process.ready()
 
 
 def tune_collector() -> None:

@@ -33,6 +33,7 @@ _PATHS: Final = (
     "nats_cert",
     "nats_key",
 )
+MOST_PARTITIONS: Final = 32
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
@@ -89,6 +90,10 @@ class LogLocationSettings(Protocol):
         """The cluster that shares the log."""
 
     @property
+    def partitions(self) -> int:
+        """The number of its logs."""
+
+    @property
     def bridge_url(self) -> str | None:
         """The NATS server of the bridge, which has the same certificates."""
 
@@ -113,6 +118,7 @@ class LogSettings:
     nats_key: Path | None = None
     nats_domain: str | None = None
     cluster: str | None = None
+    partitions: int = 1
     bridge_url: str | None = None
     model_fields_set: frozenset[str] = frozenset()
 
@@ -143,6 +149,17 @@ def _value(name: str, value: object, layers: list[Layer]) -> Any:
     problem = ""
     if isinstance(value, bool):
         problem = "must not be true or false"
+    elif name == "partitions":
+        try:
+            number = int(value) if isinstance(value, int | str) else None
+        except ValueError:
+            number = None
+        if number is None:
+            problem = "must be a whole number"
+        elif not 1 <= number <= MOST_PARTITIONS:
+            problem = f"must be at {f'most {MOST_PARTITIONS}' if number > 0 else 'least 1'}"
+        else:
+            return number
     elif not isinstance(value, str | Path):
         problem = "must be text"
     elif "\0" in str(value):

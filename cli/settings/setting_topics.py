@@ -24,7 +24,7 @@ _TOPICS: Final = {
         "nats_cert nats_key nats_domain nats_replicas"
     ),
     "Cluster": (
-        "cluster cluster_key_file cluster_listen cluster_advertise cluster_tls_cert "
+        "cluster partitions cluster_key_file cluster_listen cluster_advertise cluster_tls_cert "
         "cluster_tls_key cluster_tls_ca failover_grace"
     ),
     "Several processes on one machine": "processes",

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from cli.settings.log_settings import MOST_PARTITIONS
 from cli.settings.setting_types import ExpandedPath, OptionalAddress, Seconds, SyncOrSeconds
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
 
 
+_PORTS = 65_536
+_LONGEST_CLUSTER = 28
+"""Characters: a suffix with the number of the log follows."""
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with
 
 
@@ -101,6 +105,14 @@ class ClusterFields(BaseModel):
         "--nats-url: one of them leads and serves clients, the others follow it and take over. "
         "Default: no cluster.",
     )
+    partitions: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PARTITIONS,
+        description="Number of logs of the cluster. Each has a leader of its own and the sessions "
+        "of some clients, by a hash of the client identifier. All nodes need the same number, and "
+        "it cannot change later.",
+    )
     cluster_key_file: ExpandedPath | None = Field(
         default=None,
         description="File whose first line is the key of the cluster, at least 16 characters. "
@@ -139,11 +151,18 @@ class ClusterFields(BaseModel):
 def cluster_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
     if settings.processes > 1:
-        yield from _process_contradictions(settings)
+        several = f"processes = {settings.processes}"
+        if settings.cluster is not None:
+            yield f"{several} and cluster cannot be combined: set partitions instead of processes"
+        yield from _not_with_several_logs(settings, several, "one process")
+    elif settings.partitions > 1:
+        yield from _partition_contradictions(settings)
     if settings.cluster is None:
         for name in ("cluster_key_file", "cluster_listen"):
             if getattr(settings, name) is not None:
                 yield f"{name} also needs cluster"
+        if settings.partitions > 1:
+            yield "partitions also needs cluster: use processes for several logs of one machine"
     elif settings.pseudonyms and settings.cluster_key_file is None:
         yield "pseudonyms in a cluster also needs cluster_key_file: all nodes need the same key"
     yield from _peer_contradictions(settings)
@@ -178,20 +197,30 @@ def _peer_contradictions(settings: "Settings") -> Iterator[str]:
         )
 
 
-def _process_contradictions(settings: "Settings") -> Iterator[str]:
-    """Yield a message for each setting that several processes do not support."""
-    several = f"processes = {settings.processes}"
-    for own in settings.listeners():
-        (place,) = own.listen
-        if place.endpoint.kind != "tcp" or own.proxy_protocol:
-            yield (
-                f"{several}: listen = {place}: only TCP without TLS, WebSocket and PROXY protocol "
-                "is possible with several processes"
-            )
+def _partition_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield the contradictions of a cluster with several logs."""
+    several = f"partitions = {settings.partitions}"
+    place = settings.cluster_listen
     if settings.cluster is not None:
-        yield f"{several} and cluster cannot be combined: set one of them"
+        if place is None:
+            yield f"{several} also needs cluster_listen: clients connect to any node"
+        elif place.port + settings.partitions > _PORTS:
+            yield (
+                f"cluster_listen = {place}: {several} needs as many ports, from this one on: "
+                f"choose one below {_PORTS - settings.partitions + 1}"
+            )
+        if len(settings.cluster) > _LONGEST_CLUSTER:
+            yield (
+                f"cluster = {settings.cluster}: must be at most {_LONGEST_CLUSTER} characters with "
+                "several logs"
+            )
+    yield from _not_with_several_logs(settings, several, "one log")
+
+
+def _not_with_several_logs(settings: "Settings", several: str, one: str) -> Iterator[str]:
+    """Yield a message for each setting that several logs do not support."""
     for name in ("bridge", "nats_listen", "keep_until_archived", "auth_subject", "pseudonyms"):
         if getattr(settings, name) and name in settings.model_fields_set:
-            yield f"{several} and {name} cannot be combined yet: use one process for {name}"
+            yield f"{several} and {name} cannot be combined yet: use {one} for {name}"
     if settings.web is not None and "web" in settings.model_fields_set:
-        yield f"{several}: the web page shows one process only: set web = off"
+        yield f"{several}: the web page shows one log only: set web = off"

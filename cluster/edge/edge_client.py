@@ -1,4 +1,4 @@
-"""One client of a node that does not lead, and the connection to the leader that serves it."""
+"""One client of an edge, and the connection to the leader that serves it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 _WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting for one side above which the other side is not read."""
-_MOST_PARKED: Final = 64 * 1024
-"""Bytes of a client that waits for a leader, above which it is not read."""
+MOST_PARKED: Final = 64 * 1024
+"""Bytes of a client that waits for a leader, above which it is not read; its identifier has to be
+among them where there are several logs."""
 _FRAME_ROOM: Final = 1024 * 1024
 """Bytes of a WebSocket frame beyond the largest packet, as in ``actors.connection``."""
 
@@ -32,7 +33,7 @@ class ClientStage(Enum):
     """The progress of a client."""
 
     SILENT = "silent"
-    """It has sent nothing yet."""
+    """It has sent nothing yet, or too little to find its log."""
     PARKED = "parked"
     """It waits for a connection to the leader."""
     OPENING = "opening"
@@ -56,8 +57,11 @@ class EdgeOwner(Protocol):
     def hold(self, client: EdgeClient) -> None:
         """Record how many bytes a client that is not accepted yet holds."""
 
+    def place(self, client: EdgeClient, data: bytes) -> bool:
+        """Find the log of a client from what it sent first; return False if more is needed."""
+
     def park(self, client: EdgeClient) -> None:
-        """Open a connection to the leader, as soon as there is one."""
+        """Open a connection to the leader of a client's log, as soon as there is one."""
 
     def accepted(self, client: EdgeClient) -> None:
         """Record that the leader has accepted the CONNECT of a client."""
@@ -68,7 +72,7 @@ class EdgeOwner(Protocol):
     def closing(self, client: EdgeClient) -> None:
         """Drop a client if it does not read its last bytes in time."""
 
-    def upstream_lost(self) -> None:
+    def upstream_lost(self, client: EdgeClient) -> None:
         """Record that the leader closed the connection for a client."""
 
 
@@ -88,6 +92,7 @@ class EdgeClient(asyncio.Protocol):
         "began",
         "bytes_out",
         "host",
+        "log",
         "stage",
         "transport",
     )
@@ -113,6 +118,8 @@ class EdgeClient(asyncio.Protocol):
         self.address = ""
         self.host = ""
         """Host of the client; empty if it is not known yet, or there is none."""
+        self.log = 0
+        """The number of the log that has its session, once it is known."""
         self.stage = ClientStage.SILENT
 
     @property
@@ -175,12 +182,13 @@ class EdgeClient(asyncio.Protocol):
             self._upstream.write(data)
         elif self.stage is not ClientStage.ENDED:
             self._early.append(data)
-            if not self._held and sum(map(len, self._early)) > _MOST_PARKED:
+            if not self._held and sum(map(len, self._early)) > MOST_PARKED:
                 self._held = True
                 self._pause_reading()
             if self.stage is ClientStage.SILENT:
-                self.stage = ClientStage.PARKED
-                self._edge.park(self)
+                self._early = [b"".join(self._early)]
+                if self._edge.place(self, self._early[0]):
+                    self._edge.park(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close the connection to the leader behind the bytes of the client."""
@@ -285,7 +293,7 @@ class EdgeClient(asyncio.Protocol):
     def upstream_lost(self) -> None:
         """Close the client: the leader, or its process, has closed the connection for it."""
         if not self.ended:
-            self._edge.upstream_lost()
+            self._edge.upstream_lost(self)
         self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The listeners of a node that does not lead, and the clients that it passes on."""
+"""The listeners of an edge, and the clients that it passes on."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import structlog
+from itertools import count
+from typing import TYPE_CHECKING, Final
 
 from actors.limits import ClientLimits
 from actors.transports import Acceptor, HandshakeError, build_stack
-from cluster.edge.client_header import PeerAnswer
-from cluster.edge.edge_client import ClientStage, EdgeClient, Upstream
-from cluster.status import Role
+from cluster.edge.connect_peek import Peeked, client_id_in
+from cluster.edge.edge_client import MOST_PARKED, ClientStage, EdgeClient, Upstream
+from cluster.edge.leader_link import LeaderLink
+from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     import ssl
@@ -23,41 +23,24 @@ if TYPE_CHECKING:
 
     from actors.configuration import LimitOptions
     from actors.connection import ListenerOptions
+    from cluster.edge.leader_link import LeaderPlace
     from cluster.status import NodeStatus
-
-_log = structlog.get_logger("foldmq")
 
 _SWEEP: Final = 0.25
 """Seconds between checks for clients that waited too long."""
-_AGAIN: Final = 0.05
-"""Seconds until the next attempt to reach a leader that could not be reached."""
-_OPENING_AT_MOST: Final = 64
-"""Connections to the leader that are being opened at a time."""
-_OPEN_SECONDS: Final = 5.0
-"""Seconds in which the leader has to accept a connection."""
 _LINGER: Final = 5.0
 """Seconds that a closing client gets to read its last bytes."""
-_SAID_EVERY: Final = 10.0
-"""Seconds between log lines about a leader that cannot be reached."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 _USER_TIMEOUT_MS: Final = 10_000
 """Milliseconds after which a connection whose bytes are not acknowledged is lost."""
 
 
-class LeaderPlace(NamedTuple):
-    """The leader, and where it accepts the connections of other nodes."""
-
-    epoch: int
-    node: str
-    host: str
-    port: int
-
-
 class Edges:
-    """The clients of this node while another one leads, and those that wait for a leader.
+    """The clients that this node passes on to the leader of their log, or that wait for it.
 
-    ``key`` is the key of the cluster, empty without; ``tls`` the context for connections to the
-    leader, None without TLS; ``now`` returns monotonic seconds.
+    ``key`` is the key of the cluster, empty without; ``tls`` the context for connections to a
+    leader, None without TLS; ``now`` returns monotonic seconds; ``logs`` is the number of logs:
+    with several, a client's identifier says which one has its session.
     """
 
     def __init__(
@@ -68,6 +51,7 @@ class Edges:
         limits: LimitOptions,
         max_connections: int,
         now: Callable[[], float],
+        logs: int = 1,
     ) -> None:
         self.node = node
         self.key = key
@@ -80,28 +64,17 @@ class Edges:
         self._options: dict[str, ListenerOptions] = {}
         self._acceptors: list[tuple[str, Acceptor]] = []
         self._clients: dict[EdgeClient, None] = {}
-        self._parked: dict[EdgeClient, None] = {}
-        """Clients that wait for a connection, the one that waits longest first."""
-        self._opening: dict[asyncio.Task[None], LeaderPlace] = {}
-        self._open: dict[EdgeClient, tuple[LeaderPlace, Upstream]] = {}
+        self.links = [LeaderLink(number, self, now) for number in range(logs)]
+        """The connections to the leader of each log."""
+        self._turn = count()
+        """Distributes clients that have no identifier yet."""
         self._closing: dict[EdgeClient, float] = {}
         """Clients that are being closed, with the time when that takes too long."""
-        self._leader: LeaderPlace | None = None
-        self._epoch = 0
-        """Epoch of the last known leader."""
-        self.led_at: float | None = None
-        """When a leader was heard last, in monotonic seconds; None: never."""
-        self._not_before = 0.0
-        """When to try again to reach the leader, in monotonic seconds."""
-        self._again: asyncio.TimerHandle | None = None
-        self._said_at = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
         self._swept_at = now()
-        self.on_lost: Callable[[], object] = lambda: None
-        """Called when the leader has closed the connection for a client, or refuses one: perhaps
-        its process is gone."""
-        self.longest_parked = 0.0
-        """The longest time in seconds that a client was parked before it was passed on."""
+        self.on_lost: Callable[[int], object] = lambda _log: None
+        """Called when the leader of a log has closed the connection for a client, or refuses one:
+        perhaps its process is gone."""
 
     # Listeners.
 
@@ -118,15 +91,16 @@ class Edges:
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
 
-    def release(self) -> dict[str, list[socket.socket]]:
+    def release(self, only: str | None = None) -> dict[str, list[socket.socket]]:
         """Stop accepting; return the sockets of each listener, on which clients may wait.
 
-        Clients stay.
+        Clients stay. ``only`` is the name of the only listener that stops; None: all stop.
         """
         found: dict[str, list[socket.socket]] = {}
         for name, acceptor in self._acceptors:
-            found.setdefault(name, []).append(acceptor.release())
-        self._acceptors.clear()
+            if only in (None, name):
+                found.setdefault(name, []).append(acceptor.release())
+        self._acceptors = [one for one in self._acceptors if one[0] not in found]
         return found
 
     def close(self) -> None:
@@ -134,12 +108,11 @@ class Edges:
         for _, acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
-        for timer in (self._sweeping, self._again):
-            if timer is not None:
-                timer.cancel()
-        self._sweeping = self._again = None
-        for task in list(self._opening):
-            task.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        for link in self.links:
+            link.close()
         for client in list(self._clients):
             client.drop()
 
@@ -212,14 +185,13 @@ class Edges:
         """Drop a client if it does not read its last bytes in time."""
         self._closing[client] = self._now() + _LINGER
 
-    def upstream_lost(self) -> None:
+    def upstream_lost(self, client: EdgeClient) -> None:
         """Record that the leader closed the connection for a client."""
-        self.on_lost()
+        self.on_lost(client.log)
 
     def ended(self, client: EdgeClient, error: Exception | None) -> None:
         """Forget a client whose connection is closed; ``error``: a stage below failed."""
-        self._parked.pop(client, None)
-        self._open.pop(client, None)
+        self.links[client.log].forget(client)
         self._closing.pop(client, None)
         if client not in self._clients:
             return
@@ -236,112 +208,40 @@ class Edges:
         if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
             self._limits.count_fault(client.host, self._now())
 
+    def place(self, client: EdgeClient, data: bytes) -> bool:
+        """Find the log of a client from what it sent first; return False if more is needed."""
+        logs = len(self.links)
+        if logs == 1:
+            return True
+        found = client_id_in(data)
+        if found is Peeked.INCOMPLETE:
+            if len(data) >= MOST_PARKED:
+                self._limits.refused.add("connect_too_long", self._now(), address=client.address)
+                client.drop()
+            return False
+        if isinstance(found, str) and found:
+            client.log = partition_of(found, logs)
+        else:  # the broker assigns an identifier of its own, or answers the error
+            client.log = next(self._turn) % logs
+        return True
+
     def park(self, client: EdgeClient) -> None:
-        """Open a connection to the leader, as soon as there is one."""
-        client.stage = ClientStage.PARKED
-        self._parked[client] = None
-        self._open_some()
+        """Open a connection to the leader of a client's log, as soon as there is one."""
+        self.links[client.log].park(client)
 
-    # The leader.
+    # The leaders.
 
-    @property
-    def leader(self) -> LeaderPlace | None:
-        """The leader that clients are passed on to; None: they wait."""
-        return self._leader
+    def heard(self, status: NodeStatus, log: int = 0) -> None:
+        """Pass clients of a log on to the leader that a status names."""
+        self.links[log].heard(status)
 
-    def heard(self, status: NodeStatus) -> None:
-        """Pass clients on to the leader that a status names, unless it is an earlier one."""
-        known = self._leader
-        if status.role is Role.STOPPED:
-            if known is not None and known.node == status.node:
-                self.follow(None)
-        elif status.role is Role.LEADING and status.epoch >= self._epoch:
-            host, _, port = status.peers.rpartition(":")
-            if host and port.isdigit():
-                self._epoch = status.epoch
-                self.led_at = self._now()
-                place = LeaderPlace(status.epoch, status.node, host.strip("[]"), int(port))
-                self.follow(place)
+    def leader_lost(self, log: int) -> None:
+        """Record that the leader of a log cannot be reached, or has closed a connection."""
+        self.on_lost(log)
 
-    def follow(self, leader: LeaderPlace | None) -> None:
-        """Pass clients on to another leader; those of an earlier leader are closed.
-
-        With None they wait until there is one.
-        """
-        before, self._leader = self._leader, leader
-        if leader is None or leader == before:
-            return
-        self._not_before = 0.0
-        for client, (place, upstream) in list(self._open.items()):
-            if place.epoch < leader.epoch:
-                upstream.abort()
-                client.close()
-        for task, place in list(self._opening.items()):
-            if place != leader:
-                task.cancel()
-        self._open_some()
-
-    def _open_some(self) -> None:
-        """Open connections for clients that wait."""
-        leader = self._leader
-        if leader is None or not self._parked:
-            return
-        wait = self._not_before - self._now()
-        if wait > 0:
-            if self._again is None:
-                self._again = self._loop.call_later(wait, self._try_again)
-            return
-        while self._parked and len(self._opening) < _OPENING_AT_MOST:
-            client = next(iter(self._parked))
-            del self._parked[client]
-            client.stage = ClientStage.OPENING
-            task = self._loop.create_task(self._connect(client, leader), name="edge")
-            self._opening[task] = leader
-            task.add_done_callback(self._opened)
-
-    def _try_again(self) -> None:
-        self._again = None
-        self._open_some()
-
-    def _opened(self, task: asyncio.Task[None]) -> None:
-        self._opening.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a client was not passed on", exc_info=error)
-        self._open_some()
-
-    async def _connect(self, client: EdgeClient, leader: LeaderPlace) -> None:
-        """Open the connection of one client; it waits again if that fails."""
-        upstream: Upstream | None = None
-        answer, problem = PeerAnswer.LATER, ""
-        try:
-            async with asyncio.timeout(_OPEN_SECONDS):
-                upstream = await self.reach(client, leader)
-                answer = await upstream.answered
-        except (OSError, TimeoutError) as error:
-            problem = str(error) or "no answer"
-            if self._leader == leader:
-                self.on_lost()
-        finally:
-            if client.stage is not ClientStage.OPEN:
-                if upstream is not None:
-                    upstream.abort()
-                if client.stage is not ClientStage.ENDED and answer is not PeerAnswer.REFUSED:
-                    client.stage = ClientStage.PARKED
-                    self._parked[client] = None
-        if answer is PeerAnswer.ACCEPTED and upstream is not None:
-            if client.stage is ClientStage.OPEN:
-                self._open[client] = leader, upstream
-                self.longest_parked = max(self.longest_parked, self._now() - client.began)
-            else:
-                upstream.close()
-            if self._leader is not None and self._leader.epoch > leader.epoch:
-                client.close()
-        elif answer is PeerAnswer.REFUSED:
-            self._limits.refused.add("refused_by_leader", self._now(), address=client.address)
-            client.drop()
-        elif client.stage is ClientStage.PARKED:
-            self._not_before = self._now() + _AGAIN
-            self._say(leader, problem)
+    def refused_by_leader(self, client: EdgeClient) -> None:
+        """Count a client that the leader refuses."""
+        self._limits.refused.add("refused_by_leader", self._now(), address=client.address)
 
     async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
         """Connect to the leader for a client; raises OSError."""
@@ -351,17 +251,6 @@ class Edges:
         _watch_peer(transport)
         return upstream
 
-    def _say(self, leader: LeaderPlace, problem: str) -> None:
-        now = self._now()
-        if now - self._said_at >= _SAID_EVERY and self._leader == leader:
-            self._said_at = now
-            _log.warning(
-                "clients wait: the leader does not accept their connections",
-                leader=leader.node,
-                address=f"{leader.host}:{leader.port}",
-                reason=problem or "it closed the connection",
-            )
-
     # Time.
 
     def _sweep(self) -> None:
@@ -369,7 +258,8 @@ class Edges:
         self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
         if now >= self._swept_at + 1.0:
             self._swept_at = now
-            for slow in self._limits.sweep(self._open, now):
+            passed_on = [client for link in self.links for client in link.open]
+            for slow in self._limits.sweep(passed_on, now):
                 self._limits.refused.add(slow.reason, now, address=slow.reader.address)
                 slow.reader.drop()
         for client, late in list(self._closing.items()):
@@ -391,12 +281,17 @@ class Edges:
     @property
     def clients(self) -> int:
         """The number of clients that are passed on."""
-        return len(self._open)
+        return sum(len(link.open) for link in self.links)
 
     @property
     def parked(self) -> int:
         """The number of clients that wait for a leader."""
-        return len(self._parked) + len(self._opening)
+        return sum(link.parked for link in self.links)
+
+    @property
+    def connected(self) -> int:
+        """The number of all clients, silent ones included."""
+        return len(self._clients)
 
     @property
     def refused(self) -> dict[str, int]:

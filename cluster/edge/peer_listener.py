@@ -69,11 +69,12 @@ class PeerListener:
     def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Accept connections on bound, listening sockets, until the broker drains."""
         for bound in sockets:
-            acceptor = Acceptor(bound, lambda _host: True, self._accept)
+            acceptor = Acceptor(bound, lambda _host: True, self.accept)
             acceptor.start()
             self.admission.acceptors.append(acceptor)
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    def accept(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
         if len(self._waiting) >= _WAITING_AT_MOST:
             next(iter(self._waiting)).refuse("too many connections without a header")
         stage = PeerStage(self)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         check_stream,
         durability_promise,
         ensure_stream,
+        read_partitions,
     )
     from eventstore.nats.node_lock import lock_node
     from eventstore.nats.replication import DEFAULT_REPLICAS, check_replication, in_cluster
@@ -95,6 +96,7 @@ __all__ = [
     "read_bounds",
     "read_info",
     "read_next",
+    "read_partitions",
     "request_stream",
     "sending",
     "split_urls",
@@ -136,6 +138,7 @@ _MODULE_OF = {
     "sending": "jetstream",
     "status_of": "jetstream",
     "LogIdentityMismatch": "log_stream",
+    "read_partitions": "log_stream",
     "StreamState": "log_stream",
     "check_stream": "log_stream",
     "durability_promise": "log_stream",

@@ -22,6 +22,7 @@ from eventstore.errors import (
     WeakDurability,
 )
 from eventstore.format import LEAST_RECORD
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, NO_STREAM, require
 from eventstore.nats.replication import (
     DEFAULT_REPLICAS,
@@ -43,6 +44,8 @@ LOG_FORMAT: Final = 1
 FORMAT_KEY: Final = "foldmq.log"
 IDENTITY_KEY: Final = "foldmq.cluster"
 """Metadata key that identifies the log's cluster; the log of a single node has none."""
+PARTITIONS_KEY: Final = "foldmq.partitions"
+"""Metadata key with the number of the cluster's logs, if there are several."""
 _NEW_SECONDS: Final = 5.0
 """Seconds to wait for the replicas of a new stream; one server of three may be away."""
 
@@ -78,6 +81,7 @@ async def ensure_stream(
     must_exist: bool = False,
     seconds: float | None = None,
     identity: str | None = None,
+    partitions: int = 1,
 ) -> StreamState:
     """Return the state of the log's stream, which is created if it is missing.
 
@@ -89,7 +93,8 @@ async def ensure_stream(
     ``must_exist`` says that a log existed before: then a missing stream is damage. (Without it,
     NATS fills the created stream with what it finds of the old one: a way to repair.) ``seconds``
     is the time limit for an existing stream's answer (None: 10). ``identity`` identifies the log's
-    cluster among others of its name; None: the log of a single node.
+    cluster among others of its name; None: the log of a single node. ``partitions`` is the number
+    of the cluster's logs.
 
     Raises LogIdentityMismatch when the log has another identity, WeakDurability with the setting
     that promises less, UnknownLogFormat for a log of a later foldmq, LostLog when a log that must
@@ -102,10 +107,14 @@ async def ensure_stream(
     if created:
         if must_exist:
             raise LostLog(name)
-        reply = await _create(client, _stream_config(name, subjects, identity), replicas)
+        made = _stream_config(name, subjects, identity, partitions)
+        reply = await _create(client, made, replicas)
     config = reply["config"]
     check_stream(config, subjects=subjects)
     _check_identity(config, identity)
+    found = _partitions_in(config)
+    if found != partitions:
+        raise LogIdentityMismatch(f"it has {found} logs, this node is for {partitions}")
     have = config.get("num_replicas") or 1
     if replicas is not None and have < replicas:
         await check_all_servers(client, replicas)
@@ -118,6 +127,27 @@ async def ensure_stream(
     most = config.get("max_msg_size") or -1
     servers = _placed(reply.get("cluster") or {}) if have > 1 else ""
     return StreamState(state["first_seq"], state["last_seq"], created, promise, most, have, servers)
+
+
+async def read_partitions(client: Client, cluster: str) -> int | None:
+    """Return the number of logs of a cluster; None: it has none yet.
+
+    Raises LogUnavailable while JetStream has no leader, NatsUnavailable.
+    """
+    for name, several in ((f"{cluster}-p0", True), (cluster, False)):
+        stream = f"{LOG_STREAM_PREFIX}{name}"
+        reply = await require(client, f"STREAM.INFO.{stream}", accept=(NO_STREAM,))
+        if "error" not in reply:
+            found = _partitions_in(reply["config"])
+            if found > 1 or not several:
+                return found
+    return None
+
+
+def _partitions_in(config: Mapping[str, Any]) -> int:
+    """Return the number of logs of the cluster of a stream."""
+    said = (config.get("metadata") or {}).get(PARTITIONS_KEY, "1")
+    return int(said) if said.isdecimal() else 1
 
 
 async def _create(
@@ -239,8 +269,12 @@ def _check_identity(config: Mapping[str, Any], identity: str | None) -> None:
     )
 
 
-def _stream_config(name: str, subjects: Sequence[str], identity: str | None) -> dict[str, object]:
+def _stream_config(
+    name: str, subjects: Sequence[str], identity: str | None, partitions: int
+) -> dict[str, object]:
     metadata = {FORMAT_KEY: str(LOG_FORMAT)}
+    if partitions > 1:
+        metadata[PARTITIONS_KEY] = str(partitions)
     if identity is not None:
         metadata[IDENTITY_KEY] = identity
     return {

@@ -41,7 +41,7 @@ async def test_connections_of_a_client_stay_in_order_while_its_process_is_away()
     handover = Handover(2, given.give, wait=60, most=100)
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
-    handover.listen([[listening]])
+    handover.listen(0, [listening])
     with contextlib.ExitStack() as stack:
         stack.callback(handover.close)
         sent = []
@@ -65,7 +65,7 @@ async def test_a_connection_waits_no_longer_than_it_may() -> None:
     handover = Handover(2, given.give, wait=0.1, most=100)
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
-    handover.listen([[listening]])
+    handover.listen(0, [listening])
     with contextlib.ExitStack() as stack:
         stack.callback(handover.close)
         silent = stack.enter_context(socket.create_connection(listening.getsockname()))

@@ -11,6 +11,7 @@ from cli.settings.log_settings import LogSettings, load_log_settings
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import load_settings
 
+SEVERAL = "cluster = 'c1'\nnats_url = 'nats://a'\ncluster_listen = '127.0.0.1:1'\n"
 FIELDS = tuple(LogSettings.__dataclass_fields__)[:-1]
 
 
@@ -54,6 +55,13 @@ def outcome(read: Any, flags: dict[str, object], env: dict[str, str], config: Pa
         ({}, {}, "max_ack_pending = 7\nlogin_jail = '1m'\n"),
         ({}, {}, "login_jail = '1m'\nlogin_backoff = '1m'\n"),
         ({}, {"FOLDMQ_CONFIG": "/nowhere.toml"}, None),
+        ({}, {}, f"{SEVERAL}partitions = 2\n"),
+        ({}, {"FOLDMQ_PARTITIONS": "3"}, SEVERAL),
+        ({}, {"FOLDMQ_PARTITIONS": "33"}, SEVERAL),
+        ({}, {}, f"{SEVERAL}partitions = 0\n"),
+        ({}, {}, f"{SEVERAL}partitions = 'two'\n"),
+        ({}, {}, f"{SEVERAL}partitions = true\n"),
+        ({}, {}, f"{SEVERAL}partitions = [2]\n"),
     ],
 )
 def test_they_are_read_as_all_settings_are(

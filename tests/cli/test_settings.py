@@ -11,6 +11,7 @@ from actors.authn.login_backoff import BackoffOptions
 from actors.configuration.broker_options import BrokerOptions
 from actors.configuration.limit_options import LimitOptions, Quota
 from cli.common.units import Address, size_shown, time_shown
+from cli.processes.member import MemberFacts, member_settings
 from cli.program.setting_flags import with_settings_flags
 from cli.serve import limits_factory
 from cli.serve.auth_factory import backoff_options
@@ -18,7 +19,7 @@ from cli.serve.banner import admitted
 from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
-from cli.settings.settings import RELOADABLE, Settings, load_settings
+from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
 from eventstore.server.binary import BINARY_VARIABLE
 
 SCRAM_TWICE = """
@@ -448,6 +449,10 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
     assert "password_file" in refusal({"allow_anonymous": False})
 
 
+CLUSTER = {"cluster": "c1", "nats_url": "nats://a"}
+PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
@@ -460,6 +465,13 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
         ({"cluster": "", "nats_url": "nats://a"}, "cluster = : must be a name of letters"),
         ({"cluster": "x" * 33, "nats_url": "nats://a"}, "at most 32 characters"),
         ({"cluster_key_file": "/key"}, "cluster_key_file also needs cluster"),
+        ({"partitions": 2}, "partitions also needs cluster: use processes"),
+        ({**CLUSTER, "partitions": 2}, "partitions = 2 also needs cluster_listen"),
+        ({**PARTITIONED, "processes": 2}, "processes = 2 and cluster cannot be combined"),
+        ({**PARTITIONED, "bridge": True}, "partitions = 2 and bridge cannot be combined yet"),
+        ({**PARTITIONED, "web": "127.0.0.1:1"}, "the web page shows one log only"),
+        ({**PARTITIONED, "cluster": "x" * 29}, "must be at most 28 characters with several logs"),
+        ({**PARTITIONED, "cluster_listen": "127.0.0.1:65535"}, "choose one below 65535"),
         (
             {"cluster": "c1", "nats_url": "nats://a", "pseudonyms": "true"},
             "pseudonyms in a cluster also needs cluster_key_file",
@@ -642,3 +654,14 @@ def test_defaults_as_help_gives_them_can_be_given() -> None:
             assert getattr(load_settings({name: given}, {}), name) == getattr(
                 load_settings({}, {}), name
             ), name
+
+
+def test_a_process_of_a_node_with_several_logs_is_a_node_of_one_of_them() -> None:
+    asked = {**PARTITIONED, "cluster_advertise": "10.0.0.1:7000", "metrics": "127.0.0.1:9000"}
+    settings = load_settings(asked, {})
+    facts = MemberFacts(1, ["c1-p0", "c1-p1"], "data/p1", {}, 0, cluster=True)
+    found = member_settings(settings, facts)
+    check_settings(found)
+    assert (found.cluster, found.partitions, found.data_dir) == ("c1-p1", 1, Path("data/p1"))
+    ports = [found.cluster_listen, found.cluster_advertise, found.metrics]
+    assert list(map(str, ports)) == ["127.0.0.1:7884", "10.0.0.1:7001", "127.0.0.1:9002"]

@@ -52,6 +52,22 @@ def test_the_leader_is_that_of_the_highest_epoch() -> None:
     assert leader.node == "b"
 
 
+@pytest.mark.parametrize(
+    ("heard", "wanted"),
+    [
+        ([], ["", "", ""]),
+        ([other("a")], ["a", "", "a"]),
+        ([other("z")], ["", "z", ""]),
+        ([other("a"), other("z")], ["a", "", "z"]),
+        # Nobody is preferred that could not take over now, and a start is awaited.
+        ([other("a"), other("z", Role.LEADING)], ["a", "", ""]),
+        ([other("a"), other("z", Role.STARTING)], ["", "", ""]),
+    ],
+)
+def test_the_leaders_of_several_logs_spread(heard: list[NodeStatus], wanted: list[str]) -> None:
+    assert [members(*heard).preferred(number, 0.1) for number in range(3)] == wanted
+
+
 def test_nodes_that_have_folded_more_take_over_first() -> None:
     found = members(other("a", sequence=12), other("b", sequence=9))
     assert found.wait_before_takeover(10, 0.1) > 0

@@ -19,13 +19,17 @@ PATIENCE = 15.0
 
 
 class Place:
-    """The broker, the authority that its clients trust, and where it listens."""
+    """The broker, the authority that its clients trust, and where it listens.
 
-    def __init__(self, directory: Path) -> None:
+    With several ``processes`` the broker is started as a user starts it.
+    """
+
+    def __init__(self, directory: Path, processes: int = 1) -> None:
+        self.processes = processes
         self.authority = Authority(directory / "authority")
         self.server = self.authority.server()
         self.revoked = self.authority.client("mallory")
-        self.broker = Broker(directory, forked=True)
+        self.broker = Broker(directory, forked=processes == 1)
         self.ports = {
             "tcp": self.broker.port,
             **{name: free_port() for name in ("tls", "ws", "wss", "mutual", "proxied")},
@@ -39,6 +43,7 @@ class Place:
         crl = self.authority.revoke(self.revoked)
         return f"""
 log_format = "json"
+processes = {self.processes}
 metrics = "127.0.0.1:0"
 tls_cert = "{self.server.certificate}"
 tls_key = "{self.server.key}"

@@ -28,9 +28,11 @@ pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own f
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp("listeners"))
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "two-processes"])
+def place(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("listeners"), request.param)
     made.broker.start()
     try:
         yield made

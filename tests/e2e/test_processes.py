@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import paho.mqtt.client as paho
 import pytest
 from harness import drill as drills
 from harness import packets as p
@@ -17,9 +19,10 @@ from harness.drill import ROUNDS, SEED, Drill, Publisher, Subscriber
 from harness.drillaccount import Account
 from harness.mqtt5_rawclient import RawClient5
 from harness.packets import Publish, Suback
-from harness.rawclient import RawClient
+from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
+from e2e.listening import Client, Place
 from eventstore.partitions import partition_of
 from protocol.mqtt5.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
@@ -248,6 +251,100 @@ def test_a_shared_subscription_loses_nothing_when_a_process_is_killed(
     assert code == 0, said
 
 
+def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path: Path) -> None:
+    place = Place(tmp_path, 2)
+    place.broker.start()
+    try:
+        here, there = client_of(0, "here"), client_of(1, "there")
+        options = {"clean_session": False}
+        with Client(place, "tls", there) as stays:
+            stays.subscribe("to/there", 2)
+            with Client(place, "wss", here, **options) as leaves:
+                leaves.subscribe("to/here", 2)
+                stays.publish("to/here", b"1", 2)
+                leaves.expect("to/here", b"1", 2)
+                leaves.publish("to/there", b"2", 2)
+                stays.expect("to/there", b"2", 2)
+                victim = processes(place.broker)[0]
+                os.kill(victim, signal.SIGKILL)
+                leaves.lost.get(timeout=30)
+            stays.publish("to/here", b"3", 2)  # perhaps before the process is back
+            with Client(place, "wss", here, **options) as back:
+                back.expect("to/here", b"3", 2)
+                back.publish("to/there", b"4", 2)
+                stays.expect("to/there", b"4", 2)
+            assert stays.lost.empty()
+            assert processes(place.broker)[0] != victim
+        node = Path(place.broker.data_dir, "node").read_text().strip()
+        code, said = run(place.broker, "log", "--node", f"{node}-p1", "--type", "SessionOpened")
+        assert (code, there in said, " via " in said) == (0, True, False), said
+        place.broker.stop()
+        code, said = run(place.broker, "log", "verify")
+        assert code == 0, said
+    finally:
+        place.broker.clean_up()
+        print(place.broker.log[-4000:])  # shown if the test failed
+
+
+def test_clients_over_tls_are_told_when_the_broker_stops(tmp_path: Path) -> None:
+    place = Place(tmp_path, 2)
+    place.broker.start()
+    try:
+        names = [client_of(number, "client") for number in range(2)]
+        with contextlib.ExitStack() as stack:
+            clients = [
+                stack.enter_context(Client(place, "tls", name, protocol=paho.MQTTv5))
+                for name in names
+            ]
+            place.broker.stop()
+            reasons = [client.lost.get(timeout=30) for client in clients]
+        assert [str(reason) for reason in reasons] == ["Server shutting down"] * 2
+    finally:
+        place.broker.clean_up()
+
+
+def test_proxy_protocol_is_switched_on_and_off_by_a_reload(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, args=TWO)
+
+    def listens(*, proxied: bool) -> str:
+        return f"""
+log_format = "json"
+[[listen]]
+address = "127.0.0.1:{broker.port}"
+proxy_protocol = {str(proxied).lower()}
+allow_anonymous = true
+"""
+
+    broker.configure(listens(proxied=False))
+    broker.start()
+    header = b"PROXY TCP4 192.0.2.77 198.51.100.1 4321 1883\r\n"
+
+    def admitted(name: str, *before: bytes) -> bool:
+        with RawClient(broker.port) as client:
+            client.send(*before, p.connect(name))
+            try:
+                return client.receive(20) == p.Connack(0)
+            except (ConnectionClosedError, OSError):
+                return False
+
+    try:
+        names = [client_of(number, "client") for number in range(2)]
+        for reloads, proxied in enumerate((False, True, False)):
+            if reloads:
+                broker.configure(listens(proxied=proxied))
+                broker.hangup()
+                # By both processes and the main one.
+                wanted = 3 * reloads
+                until(lambda most=wanted: len(broker.told("settings reloaded")) == most, "reload")  # type: ignore[misc]
+            for name in names:
+                assert admitted(name, *([header] if proxied else []))
+                assert not admitted(name, *([] if proxied else [header]))
+        broker.stop()
+    finally:
+        broker.clean_up()
+        print(broker.log[-4000:])  # shown if the test failed
+
+
 def run(broker: Broker, *args: str) -> tuple[int, str]:
     """Run a command on the data directory of a broker; return its exit code and output."""
     command = [foldmq(), *args, "--data-dir", str(broker.data_dir)]
@@ -358,7 +455,6 @@ def test_why_follows_a_message_of_a_shared_subscription(
             "nats_listen cannot be combined",
         ),
         (["--processes", "2", "--web", "127.0.0.1:14223"], "set web = off"),
-        (["--processes", "2", "--listen", "ws://127.0.0.1:14224"], "only TCP without TLS"),
         (["--processes", "2", "--pseudonyms"], "pseudonyms cannot be combined yet"),
         (["--processes", "99"], "must be at most 32"),
     ],

@@ -10,8 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from actors.connection import ListenerOptions
-from cluster.edge import Edges, LeaderPlace
-from cluster.edge.edge_client import EdgeClient, Upstream
+from cluster.edge import EdgeClient, Edges, LeaderPlace, Upstream
 from simulation.loop import SimClock
 
 if TYPE_CHECKING:
@@ -128,12 +127,10 @@ class SimEdges(Edges):
 
     def vanish(self) -> None:
         """Do nothing any more: the process is gone."""
-        for timer in (self._sweeping, self._again):
-            if timer is not None:
-                timer.cancel()
-        for task in list(self._opening):
-            task.remove_done_callback(self._opened)
-            task.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for link in self.links:
+            link.close()
         self._clients.clear()
 
     def accept(self) -> asyncio.BaseProtocol:
@@ -155,7 +152,7 @@ class SimEdges(Edges):
         near, far = PipeEnd(here, latency), PipeEnd(there, latency)
         near.other, far.other = far, near
         upstream = Upstream(client)
-        near.protocol, far.protocol = upstream, listener._accept()
+        near.protocol, far.protocol = upstream, listener.accept()
         for end in (near, far):
             end.node.pipes[end] = None
             end.protocol.connection_made(end)

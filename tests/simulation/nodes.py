@@ -230,7 +230,7 @@ class SimNode:
                 edges.heard(status)
 
         await self.messages.listen(follow)
-        edges.on_lost = standby.suspect
+        edges.on_lost = lambda _log: standby.suspect()
         leadership: Leadership = await standby.lead(_nothing)
         await self.messages.answer_as_leader(bytes)
         await self.messages.publish(standby.status().encode())

@@ -1,0 +1,133 @@
+"""The main process of a node in a cluster with several logs: ``--cluster NAME --partitions P``.
+
+A process for each log follows it or leads it, as a node of a cluster with one log does. The main
+process accepts clients, and passes each on to the node that leads the log of its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from actors.kernel import SystemClock
+from cli.logsource import open_cluster
+from cli.monitoring import HttpMonitor
+from cli.processes.process_listeners import ListenerSource, ProcessListeners
+from cli.processes.supervisor import Supervisor
+from cluster import decode_status
+from eventstore.nodes import NodeMessages
+from eventstore.partitions import partition_names
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from cli.common import Endpoint
+    from cluster.edge import Edges
+    from eventstore.datadir import DataDir
+
+_log = structlog.get_logger("foldmq")
+
+_PARKED_SECONDS: Final = 10.0
+"""Seconds without a leader of a log, after which the node is not ready."""
+_COUNT_EVERY: Final = 0.5
+"""Seconds between two reports of the clients that are passed on, to the processes of their logs."""
+
+
+class EdgeSource(ListenerSource, Protocol):
+    """The listeners as the settings describe them, and the connections between nodes."""
+
+    def edges(self, node: str, logs: int) -> Edges:
+        """Return what passes clients on to the leaders of the logs."""
+
+
+class PartitionedNode(Supervisor):
+    """Runs a process for each log of the cluster, and passes clients on."""
+
+    def __init__(self, source: EdgeSource) -> None:
+        super().__init__(source, lambda *_: None, source.settings.partitions)
+        self._edge_source = source
+        self._monitor = HttpMonitor()
+
+    async def prepare(self, stack: contextlib.AsyncExitStack, datadir: DataDir) -> ProcessListeners:
+        """Find the leaders of the logs, and create the data directories of the processes."""
+        settings = self.settings
+        cluster, node = settings.cluster, datadir.node()
+        assert cluster is not None  # noqa: S101 - cli.settings.storage_settings
+        await self._monitor.serve(stack, settings)
+        client = await open_cluster(stack, settings)
+        names = partition_names(cluster, len(self.members))
+        own = partition_names(node, len(self.members))
+        for member, name in zip(self.members, own, strict=True):
+            member.prepare(datadir, name, names, {}, cluster=True)
+        edges = self._edge_source.edges(node, len(names))
+        self._monitor.member = EdgeState(edges, node)
+        for number, name in enumerate(names):
+            await NodeMessages(client, name).listen(partial(_heard, edges, number))
+        counting = asyncio.create_task(self._report_counts(edges), name="counts")
+        stack.callback(counting.cancel)
+        return ProcessListeners(self._edge_source, edges, None)
+
+    async def serve(
+        self, listeners: ProcessListeners, listening: list[Endpoint], datadir: DataDir
+    ) -> None:
+        """Accept clients at once; they wait until there is a leader of their log."""
+        settings = self.settings
+        listeners.listen()
+        _log.info(
+            "node of a cluster",
+            cluster=settings.cluster,
+            node=datadir.node(),
+            logs=settings.partitions,
+            listening=", ".join(map(str, listening)),
+        )
+        await self.until(asyncio.gather(*(one.ready.wait() for one in self.members)))
+        self.notifier.ready(self.describe)
+
+    async def _report_counts(self, edges: Edges) -> None:
+        while True:
+            for member, link in zip(self.members, edges.links, strict=True):
+                member.tell_counts(len(link.open), link.parked)
+            await asyncio.sleep(_COUNT_EVERY)
+
+
+def _heard(edges: Edges, log: int, data: bytes) -> None:
+    status = decode_status(data)
+    if status is not None:
+        edges.heard(status, log)
+
+
+class EdgeState:
+    """The readiness of a node that passes clients on: ``cli.monitoring``'s view of a cluster."""
+
+    passes_on = True
+
+    def __init__(self, edges: Edges, node: str) -> None:
+        self._edges = edges
+        self._node = node
+        self._now = SystemClock().monotonic
+
+    def waiting(self) -> str:
+        """Return why some clients would not be served; empty if all are."""
+        now = self._now()
+        away = [
+            str(link.number)
+            for link in self._edges.links
+            if link.led_at is None or now - link.led_at >= _PARKED_SECONDS
+        ]
+        return f"no leader is known of log {', '.join(away)}" if away else ""
+
+    @property
+    def state(self) -> dict[str, str]:
+        """The leader of each log, for ``/readyz``."""
+        found = {"node": self._node, "role": "edge"}
+        for link in self._edges.links:
+            if link.leader is not None:
+                found[f"leader_{link.number}"] = link.leader.node
+        return found
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of the node."""
+        return {"edge_clients": self._edges.clients, "parked": self._edges.parked}

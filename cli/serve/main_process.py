@@ -1,0 +1,135 @@
+"""The main process of several: its listeners, made from the settings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.kernel import SystemClock
+from cli.common import logging_setup
+from cli.logsource import check_files
+from cli.processes import PartitionedNode, Supervisor
+from cli.serve.auth_factory import Access, make_permissions
+from cli.serve.banner import Facts, announce
+from cli.serve.edge_factory import partition_edges
+from cli.serve.limits_factory import affordable_connections, limit_options
+from cli.serve.listener_factory import Listeners
+from cli.settings import check_settings
+from eventstore.nats import durability_promise
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from actors.configuration import LimitOptions
+    from actors.connection import ListenerOptions
+    from cli.common import Endpoint
+    from cli.settings import Settings
+    from cluster.edge import Edges
+    from eventstore.datadir import DataDir
+
+_log = structlog.get_logger("foldmq")
+
+
+class MainListeners:
+    """The listeners of the main process: ``cli.processes.process_listeners.ListenerSource``.
+
+    ``reread`` reads the settings again.
+    """
+
+    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
+        """Create the TLS contexts; raises TlsConfigError for invalid files."""
+        self.settings = settings
+        self._reread = reread
+        self._listeners = Listeners(settings)
+        self._options = self._made(settings)
+        # Each client whose bytes pass through takes two descriptors.
+        self._most = affordable_connections(settings, each=2)
+
+    def _made(self, settings: Settings) -> list[ListenerOptions]:
+        return self._listeners.options(settings, settings.max_packet_size)
+
+    def probe(self) -> None:
+        """Raise ListenError if an address cannot be bound."""
+        self._listeners.probe(self.settings)
+
+    def bind(self) -> list[tuple[Endpoint, list[socket.socket]]]:
+        """Bind all listeners; return their addresses and sockets. Raises ListenError."""
+        return [self._listeners.bind(own) for own in self.settings.listeners()]
+
+    def options(self) -> list[ListenerOptions]:
+        """Return the options of each listener."""
+        return self._options
+
+    def edges(self, node: str, logs: int) -> Edges:
+        """Return what passes clients on to the leaders of the logs of a cluster."""
+        return partition_edges(self.settings, node, self._most, SystemClock(), logs)
+
+    def limits(self) -> tuple[LimitOptions, int]:
+        """Return the limits, and the maximum of clients whose bytes pass through."""
+        return limit_options(self.settings, self._most), self._most
+
+    async def reload(self) -> None:
+        """Read the settings again; raises FoldmqError, OSError or ValueError for invalid ones."""
+        merged = self.settings.reloaded(await asyncio.to_thread(self._reread))
+        check_settings(merged)
+        self._options = await asyncio.to_thread(self._made, merged)
+        self._listeners.reloaded(merged)
+        self._most = affordable_connections(merged, each=2)
+        self.settings = merged
+        logging_setup.set_level(merged.log_level)
+        _log.info("settings reloaded in the main process")
+
+    def close(self) -> None:
+        """Stop the TLS threads and remove the files of Unix sockets."""
+        self._listeners.close()
+
+
+async def run_partitioned(settings: Settings, reread: Callable[[], Settings]) -> None:
+    """Run a node of a cluster with several logs; raises the FoldmqError that prevents it."""
+    listeners = MainListeners(settings, reread)
+    try:
+        _check(settings, listeners)
+        await PartitionedNode(listeners).run()
+    finally:
+        listeners.close()
+
+
+def _check(settings: Settings, listeners: MainListeners) -> int:
+    """Check the files and addresses before a process is started; return the number of users."""
+    listeners.probe()
+    make_permissions(settings)
+    check_files(settings)
+    authenticator = Access(settings, "", None).authenticator(settings)
+    users = authenticator.user_count
+    authenticator.close()
+    return users
+
+
+async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
+    """Run several broker processes; raises the FoldmqError that prevents it."""
+    listeners = MainListeners(settings, reread)
+    users = _check(settings, listeners)
+
+    def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
+        embedded = settings.nats_url is None
+        facts = Facts(
+            listening=listening,
+            metrics=settings.metrics,
+            web=None,
+            web_token="",
+            users=users,
+            data=str(datadir.path),
+            node=datadir.node(),
+            nats=where,
+            promise=durability_promise(1, settings.sync if embedded else None),
+            durable=embedded and settings.sync == "always",
+        )
+        announce(settings, facts)
+
+    try:
+        await Supervisor(listeners, tell, settings.processes).run()
+    finally:
+        listeners.close()

@@ -1,0 +1,288 @@
+"""A cluster with several logs: each has a leader of its own, and any node takes all clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from harness import drill as drills
+from harness import packets as p
+from harness.broker import (
+    Broker,
+    children_of,
+    environment,
+    foldmq,
+    free_port,
+    wait_until_gone,
+)
+from harness.drill import ROUNDS, SEED, Drill
+from harness.foldcluster import Balancer, ClusterNode
+from harness.nats import ACCESS, PASSWORD, USER, Nats
+from harness.packets import Puback, Publish
+from harness.rawclient import RawClient
+from harness.waiting import PATIENCE, until
+
+from eventstore.partitions import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
+
+
+def client_in(log: int, name: str) -> str:
+    """A client identifier whose session belongs to a log of two."""
+    return next(one for one in (f"{name}{n}" for n in range(100)) if partition_of(one, 2) == log)
+
+
+def free_ports(count: int) -> int:
+    """The first of several free ports in a row: the processes of a node have one each."""
+    while True:
+        found = [free_port() for _ in range(count)]
+        if found[-1] - found[0] == count - 1:
+            return found[0]
+
+
+class Partitioned:
+    """Two nodes and two logs on one NATS server, behind a balancer."""
+
+    def __init__(self, folder: Path, nats: Nats, config: str = "") -> None:
+        key = folder / "key"
+        key.write_text("the key of this cluster\n")
+        self.nats = nats
+        self.settings = (
+            f"{ACCESS}cluster = 'c1'\npartitions = 2\ncluster_listen = '127.0.0.1:0'\n"
+            f"cluster_key_file = '{key}'\n{config}"
+        )
+        self.nodes = [
+            ClusterNode(folder / f"node{number}", nats.port, self.settings) for number in range(2)
+        ]
+        for node in self.nodes:
+            before, node.metrics = node.metrics, free_ports(3)
+            text = node.config_file.read_text()
+            node.configure(text.replace(f"127.0.0.1:{before}", f"127.0.0.1:{node.metrics}"))
+        self.balancer = Balancer(self.nodes, spread=True)
+
+    def start(self) -> None:
+        """Start both nodes; return when each leads the log that it is to lead."""
+        for node in self.nodes:
+            node.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until every log has a leader and a follower, and both nodes take clients."""
+        until(lambda: all(node.ready for node in self.nodes), "both nodes")
+        until(lambda: sorted(self.roles().values()) == ["following"] * 2 + ["leading"] * 2, "roles")
+
+    def roles(self) -> dict[tuple[str, int], str]:
+        """The role of each node in each log; those that are no roles of a serving node too."""
+        return {(row["node"], row["log"]): row["role"] for row in self.listed()}
+
+    def listed(self) -> list[dict[str, Any]]:
+        done = self.command("nodes", "--cluster=c1", "--json", check=False)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def leader(self, log: int) -> ClusterNode:
+        """The node that leads a log."""
+        found: list[str] = []
+
+        def look() -> bool:
+            roles = self.roles()
+            found[:] = [
+                node for (node, one), role in roles.items() if (one, role) == (log, "leading")
+            ]
+            return len(found) == 1
+
+        until(look, f"one leader of log {log}")
+        return next(node for node in self.nodes if node.name == found[0])
+
+    def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        access = ["--nats-url", self.nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
+        done = subprocess.run(
+            [foldmq(), *arguments, *access],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+            timeout=120,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == 0 or not check, done.stdout + done.stderr
+        return done
+
+    def kill(self, node: ClusterNode) -> None:
+        """SIGKILL to the main process of a node; its other processes end with it."""
+        children = children_of(node.pid)
+        node.kill()
+        assert all(map(wait_until_gone, children))
+
+    def clean_up(self) -> None:
+        self.balancer.close()
+        for node in self.nodes:
+            node.clean_up()
+            print(f"{node.directory}:\n{node.log[-6000:]}")  # shown if the test failed
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, nats: Nats) -> Iterator[Partitioned]:
+    made = Partitioned(tmp_path, nats)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.clean_up()
+
+
+def exchange(publisher: RawClient, subscriber: RawClient, payload: bytes) -> None:
+    """Publish at QoS 1 and expect the acknowledgement, and the message elsewhere."""
+    publisher.send(p.publish("t/x", payload, 1, 7))
+    assert isinstance(publisher.receive(PATIENCE), Puback)
+    found = subscriber.receive(PATIENCE)
+    assert isinstance(found, Publish)
+    assert found.payload == payload
+    subscriber.send(p.puback(found.packet_id or 0))
+
+
+def subscribed(port: int, client_id: str) -> RawClient:
+    client = RawClient(port)
+    assert client.connect(client_id, clean=False).code == 0
+    client.send(p.subscribe(1, ("t/#", 1)))
+    client.receive(PATIENCE)
+    return client
+
+
+def test_leaders_spread_and_any_node_takes_the_clients_of_all_logs(cluster: Partitioned) -> None:
+    until(lambda: cluster.leader(0) is not cluster.leader(1), "two leaders")
+    names = [client_in(log, "client") for log in range(2)]
+    for node in cluster.nodes:
+        for sender in names:
+            (reader,) = (one for one in names if one != sender)
+            with subscribed(node.port, reader) as there, RawClient(node.port) as here:
+                assert here.connect(sender, clean=True).code == 0
+                exchange(here, there, f"{node.name} {sender}".encode())
+    rows = cluster.command("nodes", "--cluster=c1").stdout.splitlines()
+    assert rows[0].split()[:3] == ["LOG", "NODE", "ROLE"]
+    assert [row.split()[0] for row in rows[1:]] == ["0", "0", "1", "1"]
+
+
+@pytest.mark.parametrize("victim", ["node", "process"])
+def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
+    cluster: Partitioned, victim: str
+) -> None:
+    until(lambda: cluster.leader(0) is not cluster.leader(1), "two leaders")
+    first, second = cluster.leader(0), cluster.leader(1)
+    # If only the process of a log is killed, its node goes on passing clients on.
+    edge = second if victim == "node" else first
+    with subscribed(edge.port, client_in(1, "stays")) as stays:
+        with subscribed(edge.port, client_in(0, "leaves")) as leaves:
+            if victim == "node":
+                cluster.kill(first)
+            else:
+                os.kill(int((first.data_dir / "p0" / "foldmq.lock").read_text()), signal.SIGKILL)
+            leaves.expect_closed()
+        with RawClient(edge.port) as sender:
+            assert sender.connect(client_in(0, "sender")).code == 0
+            exchange(sender, stays, b"over the same connection")
+    assert cluster.leader(0) is second
+    if victim == "process":
+        until(lambda: cluster.roles().get((first.name, 0)) == "following", "it follows again")
+
+
+def test_one_log_moves_and_the_others_stay(cluster: Partitioned) -> None:
+    until(lambda: cluster.leader(0) is not cluster.leader(1), "two leaders")
+    first, second = cluster.leader(0), cluster.leader(1)
+    with subscribed(first.port, client_in(1, "stays")) as stays:
+        for arguments, code, reason in (
+            (("nodes", "move"), 2, "give --log, 0 to 1"),
+            (("nodes", "move", "--log", "2"), 2, "give --log, 0 to 1"),
+            (("nodes", "move", first.name, "--log", "0"), 1, f"{first.name}-p0 leads already"),
+        ):
+            refused = cluster.command(*arguments, "--cluster=c1", check=False)
+            assert refused.returncode == code
+            assert reason in refused.stderr
+        said = cluster.command("nodes", "move", second.name, "--log", "0", "--cluster=c1").stdout
+        assert said.startswith(f"node {second.name} (")
+        assert " leads log 0, epoch " in said
+        assert cluster.leader(0) is second
+        with RawClient(first.port) as sender:
+            assert sender.connect(client_in(0, "sender")).code == 0
+            exchange(sender, stays, b"still there")
+
+
+def test_commands_about_a_session_find_its_log(cluster: Partitioned, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    reader, sender = client_in(0, "reader"), client_in(1, "sender")
+    with subscribed(node.port, reader) as there, RawClient(cluster.nodes[1].port) as here:
+        here.connect(sender, clean=False)
+        exchange(here, there, b"1")
+        config = ("--config", str(node.config_file))
+
+        def run(*arguments: str) -> tuple[int, str]:
+            done = cluster.command(*arguments, *config, check=False)
+            return done.returncode, done.stdout + done.stderr
+
+        code, said = run("sessions", "show", reader)
+        assert (code, "t/#" in said, f"via node {node.name}" in said) == (0, True, True), said
+        code, said = run("why", "--client", reader, "--topic", "t/x")
+        assert code == 0, said
+        home, copy = said.split("\n\n")
+        assert home.startswith("log c1-p1\n")
+        assert f"published by {sender} as packet 7" in home
+        assert copy.startswith("log c1-p0\n")
+        code, said = run("replay", "--session", reader)
+        assert (code, "t/#" in said) == (0, True), said
+        for command in (["sessions", "ls"], ["status"]):
+            code, said = run(*command)
+            assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
+            code, said = run(*command, "--node", "c1-p1")
+            assert code == 0, said
+        code, said = run("log", "verify")
+        assert code == 0, said
+        assert "log c1-p0: 1 message of other logs matched its subscriptions, all" in said
+
+
+def test_nodes_with_another_number_of_logs_are_refused(
+    cluster: Partitioned, tmp_path: Path
+) -> None:
+    for count in (1, 3):
+        place = tmp_path / f"other{count}"
+        place.mkdir()
+        settings = cluster.settings.replace("partitions = 2", f"partitions = {count}")
+        other = Broker(place, config=f"nats_url = '{cluster.nats.url}'\nbridge = false\n{settings}")
+        said = other.refused(78)
+        assert said.startswith(f"partitions = {count}: cluster c1 on NATS at")
+        assert "has 2 logs: set partitions = 2" in said
+
+
+def strike_kill(cluster: Partitioned, drill: Drill) -> None:
+    victim = cluster.leader(drill.random.randrange(2))
+    cluster.kill(victim)
+    drill.notes.append(f"node {victim.name} killed")
+    (other,) = (node for node in cluster.nodes if node is not victim)
+    until(lambda: cluster.leader(0) is other and cluster.leader(1) is other, "another leader")
+    victim.start()
+    cluster.settle()
+
+
+def test_nothing_is_lost_when_a_node_is_killed(
+    tmp_path: Path, nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drills, "SETTLE", 120.0)  # what one process queues, two clients publish
+    # Wills are published without a delay: the account expects them.
+    cluster = Partitioned(tmp_path, nats, "failover_grace = 0\n")
+    try:
+        cluster.start()
+        drill = Drill(cast("Any", cluster.balancer), SEED)
+        drill.start()
+        for _ in range(ROUNDS):
+            drill.strike(lambda: strike_kill(cluster, drill))
+        drill.judge()
+        done = cluster.command("log", "verify", "--config", str(cluster.nodes[0].config_file))
+        assert "log c1-p1: " in done.stdout
+    finally:
+        cluster.clean_up()
