@@ -52,6 +52,8 @@ _POSTPONED = 1024
 """Number of topics waiting for that above which abandoned ones are removed."""
 _ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
 """Subscription options that routes depend on."""
+_LARGE = 4096
+"""Receivers of a route above which it is not hashed."""
 _STALE = 1024
 """Maximum sets of receivers kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
@@ -101,12 +103,23 @@ class _EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
 class Routes(dict[bytes, Route]):
     """Routes by raw topic; a miss is looked up in the index."""
 
-    __slots__ = ("_forgot", "_interned", "_left", "_router", "_size", "_until", "matched_at_once")
+    __slots__ = (
+        "_forgot",
+        "_interned",
+        "_large",
+        "_left",
+        "_router",
+        "_size",
+        "_until",
+        "matched_at_once",
+    )
 
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
         self._interned: dict[Receivers, Route] = {}
+        self._large: list[Route] = []
+        """Routes with many receivers, each set of them once."""
         self._size = 0
         self._forgot = False
         """All routes were dropped since this was set to False."""
@@ -154,16 +167,33 @@ class Routes(dict[bytes, Route]):
             self._router.record_birth(topic, raw)
         route = NOWHERE
         if receivers != _NO_RECEIVERS:
-            known = self._interned.get(receivers)
-            if known is None:
-                targets, denied, own, no_local = receivers
-                known = Route(targets, denied, own, no_local=no_local)
-                self._interned[receivers] = known
-            route = known
+            route = self._intern(receivers)
         self[raw] = route
         self._size += len(raw)
         if self._left < _UNBOUNDED:
             self._left = 0 if self._router.clock() >= self._until else self._left - 1
+        return route
+
+    def _intern(self, receivers: Receivers) -> Route:
+        """Return the route with these receivers: a known one, if there is one."""
+        targets, denied, own, no_local = receivers
+        large = len(targets) + len(denied) > _LARGE
+        if large:
+            # The hash of many receivers takes longer than comparing them with those that are known.
+            for known in self._large:
+                if (
+                    known.targets == targets
+                    and known.denied == denied
+                    and tuple(known.own.values()) == own
+                ):
+                    return known
+        elif receivers in self._interned:
+            return self._interned[receivers]
+        route = Route(targets, denied, own, no_local=no_local)
+        if large:
+            self._large.append(route)
+        else:
+            self._interned[receivers] = route
         return route
 
     def changed(self, topic_filter: str) -> None:
@@ -174,13 +204,14 @@ class Routes(dict[bytes, Route]):
         raw = topic_filter.encode()
         if self.pop(raw, None) is not None:
             self._size -= len(raw)
-            if len(self._interned) > len(self) + _STALE:
+            if len(self._interned) + len(self._large) > len(self) + _STALE:
                 self.forget()  # sets of receivers that no topic has any longer
 
     def forget(self) -> None:
         """Drop all routes: the subscriptions changed, or there are too many."""
         self.clear()
         self._interned.clear()
+        self._large.clear()
         self._size = 0
         self._forgot = True
 

@@ -246,3 +246,17 @@ def test_what_changes_meanwhile_is_all_that_is_evaluated_in_the_last_step() -> N
     assert len(route.targets) == 998
     assert asked == ["a/b"]
     assert {one.session: one.qos for one in route.targets}["s7"] == 2
+
+
+def test_topics_with_the_same_many_receivers_share_a_route() -> None:
+    router = Router(lambda _name: None)
+    for number in range(router_module._LARGE + 1):
+        router.subscribe(f"s{number}", "a/#", 1)
+    one, two = router.routes[b"a/1"], router.routes[b"a/2"]
+    assert one is two
+    router.subscribe("other", "a/3", 1)
+    three = router.routes[b"a/3"]
+    assert three is not one
+    assert len(three.targets) == len(one.targets) + 1
+    router.subscribe("s1", "a/+", 2)
+    assert router.routes[b"a/1"] is router.routes[b"a/2"] is not one

@@ -42,6 +42,8 @@ class SimTransport(asyncio.Transport):
         self.stalled = False
         self.buffer = bytearray()
         self.arrived: deque[bytes] = deque()
+        self.passing = False
+        """The client is called by a write of the broker, which must not read its answer in it."""
 
     # As in asyncio.
 
@@ -143,7 +145,9 @@ class SimTransport(asyncio.Transport):
 
     def _pass(self, data: bytes) -> None:
         if not self._latency and not self._flying:
+            self.passing = True
             self._client.receive(data)
+            self.passing = False
         else:
             self._flying.append(data)
             asyncio.get_running_loop().call_later(self._latency, self._arrive)
@@ -235,7 +239,10 @@ class SimClient:
     def _send_next(self) -> None:
         if self._unsent and self.open:
             self.transport.arrived.append(self._unsent.popleft())
-            self.transport.deliver()
+            if self.transport.passing:
+                asyncio.get_running_loop().call_soon(self.transport.deliver)
+            else:
+                self.transport.deliver()
 
     def drop(self) -> None:
         """Let the connection end without a DISCONNECT."""
