@@ -428,9 +428,9 @@ class LogExchange(LoopActor):
         """Return whether the home of a shared subscription knows that this log has members."""
         return self._parts.is_known(name, self._taken_by)
 
-    def offer(self, name: str, online: int, room: int) -> None:
+    def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
         """Tell the home of a shared subscription how many members are connected, and their room."""
-        self._parts.offer(name, online, room)
+        self._parts.offer(name, measure)
 
     def reported(self, log: str, members: bytes) -> None:
         """Note what another broker reports about members of shared subscriptions."""

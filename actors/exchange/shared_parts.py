@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -29,6 +30,8 @@ _SILENT = 3.0
 """Seconds after which a log that reports nothing has no connected members."""
 _REPORTS = 64
 """Reports kept until the log of their sender has been taken up to their position."""
+_REPEATED = 200
+"""Reports of parts that are repeated at a time."""
 _SIZE = 32
 """Bytes of a report of a part, besides its name."""
 
@@ -71,9 +74,11 @@ class SharedParts:
         self._through = through
         self._began: dict[str, Position] = {}
         """Where the parts of this log began."""
-        self._offers: dict[str, Offer] = {}
-        """What was reported last of each part of this log."""
+        self._offers: dict[str, Callable[[], tuple[int, int]]] = {}
+        """What measures the members of each part of this log, and their room."""
         self._changed: set[str] = set()
+        self._repeated = 0
+        """Number of the part whose report is repeated next."""
         self._since: Position = 0
         """Position of this log from which on its assignments are known."""
         self._waiting: dict[str, deque[_Report]] = {}
@@ -110,10 +115,10 @@ class SharedParts:
         home = self.home_of(name)
         return not home or taken_by.get(home, 0) >= self._began.get(name, 0)
 
-    def offer(self, name: str, online: int, room: int) -> None:
+    def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
         """Report the members of a part soon, even if nothing changed: more was taken."""
         if name in self._began:
-            self._offers[name] = Offer(online, room)
+            self._offers[name] = measure
             self._change(name)
 
     def _change(self, name: str) -> None:
@@ -127,8 +132,10 @@ class SharedParts:
             self._tell(changed)
 
     def look_after(self) -> None:
-        """Repeat all reports, as some may be lost; notice logs that say nothing."""
-        self._tell(self._offers)
+        """Repeat some reports, as they may be lost; notice logs that say nothing."""
+        some = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
+        self._repeated = self._repeated + _REPEATED if len(some) == _REPEATED else 0
+        self._tell(some)
         silent = self._node.clock.monotonic() - _SILENT
         for log in [log for log, heard in self._heard.items() if heard < silent]:
             del self._heard[log]
@@ -137,8 +144,8 @@ class SharedParts:
 
     def end(self) -> None:
         """Report that no member is connected any longer."""
-        self._offers = dict.fromkeys(self._offers, Offer(0, 0))
-        self._tell(self._offers)
+        gone, self._offers = self._offers, {}
+        self._tell(gone)
 
     def _tell(self, names: Iterable[str]) -> None:
         """Send reports, in messages that are not too large."""
@@ -149,7 +156,8 @@ class SharedParts:
             if some and size + need > self._largest // 2:
                 self._send_some(some)
                 some, size = [], 0
-            some.append((name, *self._offers.get(name, Offer(0, 0))))
+            measure = self._offers.get(name)
+            some.append((name, *(measure() if measure is not None else (0, 0))))
             size += need
         self._send_some(some)
 

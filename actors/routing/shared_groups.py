@@ -282,6 +282,10 @@ class SharedGroups:
         self.waiting.add(name)
         self._wake(name, self.find(name))
 
+    def await_room(self, session: str) -> bool:
+        """Return whether shared subscriptions of a connected member wait for room."""
+        return bool(self.waiting) and session in self._of
+
     def has_room(self, session: str) -> None:
         """Wake the shared subscriptions that may have messages for a member."""
         for name in self._of.get(session, ()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from eventstore.log import OutputSink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from actors.authn import Verdict
@@ -248,8 +248,11 @@ class MessageExchange(Protocol):
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
         """Give back what a client of this log returns, though it has no members any longer."""
 
-    def offer(self, name: str, online: int, room: int) -> None:
-        """Tell the home of a shared subscription how many members are connected, and their room."""
+    def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
+        """Tell the home of a shared subscription how many members are connected, and their room.
+
+        ``measure`` returns both. It is called soon, and again from time to time.
+        """
 
     def pass_shared(self, log: str, name: str, batch: Batch) -> None:
         """Send messages of QoS 0 to the part of a shared subscription in another log."""

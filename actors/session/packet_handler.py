@@ -231,7 +231,8 @@ class PacketHandler:
         known = [event for event in events if event is not None]
         for event in known:
             session.emit(event)
-        waiting = session.state.queued or self._node.router.groups.waiting
+        groups = self._node.router.groups
+        waiting = session.state.queued or groups.await_room(session.name)
         if known and (waiting or self._delivery.resuming):
             self._delivery.send_queued()
         return None

@@ -15,6 +15,7 @@ from actors.session import decisions
 from actors.session.authorization import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
+from eventstore.format import LOG_SESSION
 from protocol.mqtt import (
     FAILURE,
     SUBSCRIBE_FAILURE,
@@ -224,11 +225,15 @@ class SubscriptionHandler:
     def _refuses_share(self, connection: ClientConnection, topic_filter: str) -> int:
         """Return the reason code with which a shared subscription is refused; 0: it is permitted.
 
-        Topics below $SYS are sent to each client individually, and cannot be shared.
+        Topics below $SYS are sent to each client individually, and cannot be shared. With several
+        logs, filters below $log denote these.
         """
         if not topic_filter.startswith(SHARE):
             return 0
-        if split_share(topic_filter)[1].split("/", 1)[0] == "$SYS":
+        plain = split_share(topic_filter)[1]
+        if plain.split("/", 1)[0] == "$SYS":
+            return ReasonCode.TOPIC_FILTER_INVALID
+        if self._node.exchange is not None and plain.startswith(LOG_SESSION):
             return ReasonCode.TOPIC_FILTER_INVALID
         if connection.properties is not None:
             return 0

@@ -699,11 +699,13 @@ class SharedDelivery(Delivery):
             exchange.pass_shared(remote.log, self._session.name, batch)
 
     def _offer(self) -> None:
-        """Tell the home of this part how many members are connected, and their room."""
+        """Tell the home of this part about its members."""
+        if self._node.exchange is not None:
+            self._node.exchange.offer(self._session.name, self._measure)
+
+    def _measure(self) -> tuple[int, int]:
+        """Return how many members are connected, and how many messages they have room for."""
         node, state = self._node, self._session.state
-        exchange = node.exchange
-        if exchange is None:
-            return
         window, online, room = node.delivery_limits.window, 0, -state.queued
         for subscriber in self._group.ordered():
             session = node.directory.find_session(subscriber.session)
@@ -713,7 +715,7 @@ class SharedDelivery(Delivery):
             if room < _OFFERED:
                 qos = min(1, subscriber.qos)
                 room += self._room(session, session.connection, subscriber, qos, window)
-        exchange.offer(self._session.name, online, max(0, room))
+        return online, max(0, room)
 
 
 def _has_limit(member: _Member) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -262,15 +263,19 @@ class PartitionShares:
         await check_exchange(self.worlds)
 
 
-def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+def run(
+    seed: int, use: Callable[[list[PartitionWorld]], object] = lambda _worlds: None
+) -> Counter[str]:
+    """Run a seed, then ``use`` its brokers; an error names it and says what happened last."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = PartitionShares(seed, errors)
         try:
-            return simulate(chaos.run)
+            counts = simulate(chaos.run)
         except BaseException as error:
             error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
             raise
+        use(chaos.worlds)
+        return counts
 
 
 if __name__ == "__main__":

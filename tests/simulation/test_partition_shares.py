@@ -311,6 +311,18 @@ def test_qos_2_messages_stay_with_their_member_of_another_log() -> None:
     two(scenario)
 
 
+def test_filters_that_denote_logs_cannot_be_shared() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        client = await here.connect(name_in([here, there], 0))
+        client.send(p.subscribe(1, (f"$share/g/{LOG_SESSION}{there.name}", 1), ("a", 1)))
+        await here.go(1)
+        (answer,) = client.take()
+        assert isinstance(answer, Suback)
+        assert answer.codes == (0x80, 1)
+
+    two(scenario)
+
+
 def test_the_group_ends_with_its_last_member_in_any_log() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
