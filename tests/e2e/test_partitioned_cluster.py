@@ -212,6 +212,20 @@ def test_one_log_moves_and_the_others_stay(cluster: Partitioned) -> None:
         with RawClient(first.port) as sender:
             assert sender.connect(client_in(0, "sender")).code == 0
             exchange(sender, stays, b"still there")
+            rows = {(row["node"], row["log"]): row for row in cluster.listed()}
+            assert rows[second.name, 0]["clients"] == 1
+            until(
+                lambda: (
+                    [row["clients"] for row in cluster.listed() if row["node"] == first.name]
+                    == [1, 1]
+                ),
+                "the clients that the other node passes on",
+            )
+    second.stop()
+    assert cluster.leader(0) is cluster.leader(1) is first
+    with RawClient(first.port) as again:
+        assert again.connect(client_in(1, "stays"), clean=False).session_present
+    first.stop()
 
 
 def test_commands_about_a_session_find_its_log(cluster: Partitioned, tmp_path: Path) -> None:
