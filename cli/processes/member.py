@@ -114,7 +114,10 @@ class ProcessMember:
         return len(self.facts.names) if self.facts.cluster else 1
 
     def watch(self) -> None:
-        """Read what the main process sends; end with it."""
+        """Read what the main process sends, and end with it.
+
+        Until :meth:`take_connections` no socket may be sent: it would be closed.
+        """
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
 
     def ready(self) -> None:
@@ -149,6 +152,7 @@ class ProcessMember:
                 self._accept(node, admission.listeners[names[number]], client)
 
         self._take = take
+        self.watch()
         self.ready()
 
     def stop_taking(self) -> None:

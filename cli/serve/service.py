@@ -243,7 +243,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        if self._process is not None:
+        if self._process is not None and self._process.facts.cluster:
             self._process.watch()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._notifier.telling())
@@ -375,6 +375,7 @@ class Service:
         process, on_following = self._process, tune_collector
         if process is not None:
             # The main process passes clients on.
+            member.listening += [str(one.endpoint) for one in self._settings.listen]
             member.count = lambda: process.counts
             member.spreads = process.logs_of_cluster
             on_following = partial(_follows, process)
