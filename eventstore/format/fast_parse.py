@@ -86,12 +86,12 @@ def _runs(values: object) -> bool:
 
 
 def _published(raw: dict[str, Any]) -> MessagePublished | None:
-    topics, properties, sizes = raw["topics"], raw["properties"], raw["sizes"]
+    topics, sizes = raw["topics"], raw["sizes"]
     session, will, retain = raw["session"], raw["will"], raw["retain"]
     qos, at, count = raw["qos"], raw["at"], raw["count"]
     which, pids = raw["which"], raw["pids"]
     if (
-        properties is not None
+        raw["properties"] is not None
         or type(session) is not str
         or type(qos) is not int
         or type(at) is not int
@@ -107,7 +107,7 @@ def _published(raw: dict[str, Any]) -> MessagePublished | None:
         if type(topic) is not str:
             return None
     return MessagePublished(
-        session, qos, retain, topics, which, pids, sizes, at, count, will, properties
+        session, qos, retain, topics, which, pids, sizes, at, count, will, None
     )
 
 
