@@ -180,7 +180,8 @@ class SharedSteps:
         self._groups.clear()
 
     def _subscribed(self, event: Subscribed, at: Position, turn: Position) -> None:
-        for topic_filter, qos in event.filters:
+        filters: Sequence[Any] = event.filters  # readers of columns have lists in place of tuples
+        for topic_filter, qos in filters:
             if topic_filter.startswith(SHARE):
                 self._groups.add(topic_filter)
                 self._step(topic_filter, at, turn, JOINED, number=qos)

@@ -6,7 +6,7 @@ check of the messages that a session must get.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import format_position
 from projections.audit.rules import Rule, Violation
@@ -14,6 +14,8 @@ from protocol.mqtt import matches
 from protocol.mqtt5 import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventstore.format import MessagePublished, Position, Subscribed
     from projections.state import SessionState, SubscriptionState
 
@@ -101,9 +103,10 @@ def filters_without_retained(state: SessionState | None, event: Subscribed) -> l
     """
     if state is None or not event.options:
         return []
+    filters: Sequence[Any] = event.filters  # readers of columns have lists in place of tuples
     return [
         topic_filter
-        for (topic_filter, _), options in zip(event.filters, event.options, strict=True)
+        for (topic_filter, _), options in zip(filters, event.options, strict=True)
         if (handling := options & RETAIN_HANDLING) == _NEVER
         or (handling == _IF_NEW and is_subscribed(state, topic_filter))
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format import (
     INDEX_BITS,
@@ -25,6 +25,8 @@ from protocol.mqtt import FilterTrie
 from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from projections.state import SubscriptionState
 
 SUBSCRIPTION_EVENTS: Final[
@@ -100,7 +102,10 @@ class SubscriptionSpans:
             if state.clean:
                 self._close(list(self._open), at)
         elif isinstance(event, Subscribed):
-            for topic_filter, _ in event.filters:
+            filters: Sequence[Any] = (
+                event.filters
+            )  # readers of columns have lists in place of tuples
+            for topic_filter, _ in filters:
                 self._grant(state.subscriptions[topic_filter], at)
         elif isinstance(event, Unsubscribed):
             self._close(event.filters, at)

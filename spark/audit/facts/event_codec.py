@@ -51,9 +51,10 @@ class _Layout:
         """Number of those fields, without the type."""
         self.whole = _reader([*usual, *added]) if added else None
         """Returns the added fields as well; None: there are none."""
-        self.added: Callable[[Any], Any] = attrgetter(*added) if added else _nothing
+        get: Any = attrgetter(*added) if added else _nothing
+        self.added: Callable[[Any], Any] = get
         """Returns only the added fields."""
-        self.defaults: Any = self.added(kind(*[None] * names.index("e")))
+        self.defaults: Any = get(kind(*[None] * names.index("e")))
         """Its result if all added fields have their defaults."""
 
 
