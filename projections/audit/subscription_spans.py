@@ -102,9 +102,7 @@ class SubscriptionSpans:
             if state.clean:
                 self._close(list(self._open), at)
         elif isinstance(event, Subscribed):
-            filters: Sequence[Any] = (
-                event.filters
-            )  # readers of columns have lists in place of tuples
+            filters: Sequence[Any] = event.filters  # in a log that is read, lists
             for topic_filter, _ in filters:
                 self._grant(state.subscriptions[topic_filter], at)
         elif isinstance(event, Unsubscribed):
