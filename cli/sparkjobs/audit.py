@@ -50,7 +50,7 @@ def run_prepare(flags: SparkFlags) -> None:
         if len(bounds) == 1 and bounds[0].last - bounds[0].first >= _RECORDS_TO_PREPARE:
             log = log.until(bounds[0].first + _RECORDS_TO_PREPARE)
         with job.busy("preparing") as tell:
-            audit(log, progress=tell)
+            audit(log, progress=tell, local_bytes=0)
 
     run_job(flags, None, no_claims, work, record_classes=True)
     write_result("prepared: jobs on this machine start with the stored classes of Spark")

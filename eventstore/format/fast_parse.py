@@ -90,12 +90,12 @@ def _runs(values: object) -> bool:
 
 
 def _published(raw: dict[str, Any]) -> MessagePublished | None:
-    topics, properties, sizes = raw["topics"], raw["properties"], raw["sizes"]
+    topics, sizes = raw["topics"], raw["sizes"]
     session, will, retain = raw["session"], raw["will"], raw["retain"]
     qos, at, count = raw["qos"], raw["at"], raw["count"]
     which, pids = raw["which"], raw["pids"]
     if (
-        properties is not None
+        raw["properties"] is not None
         or type(session) is not str
         or type(qos) is not int
         or type(at) is not int
@@ -110,9 +110,7 @@ def _published(raw: dict[str, Any]) -> MessagePublished | None:
     for topic in topics:
         if type(topic) is not str:
             return None
-    return MessagePublished(
-        session, qos, retain, topics, which, pids, sizes, at, count, will, properties
-    )
+    return MessagePublished(session, qos, retain, topics, which, pids, sizes, at, count, will, None)
 
 
 def _delivered(raw: dict[str, Any]) -> Delivered | None:

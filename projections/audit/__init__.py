@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         topic_of,
     )
     from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
-    from projections.audit.session_audit import BUCKETS, SessionAudit
+    from projections.audit.session_audit import SessionAudit
     from projections.audit.shared_subscription_audit import SharedAudit
     from projections.audit.shared_subscription_steps import ASSIGNED, SHARE, SharedStep
     from projections.audit.subscriber_state import (
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     )
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
+        HeldSubscription,
+        SubscribedSessions,
         SubscriptionSpan,
         SubscriptionSpans,
     )
+    from projections.audit.unfinished_deliveries import BUCKETS
 
 __all__ = [
     "ASSIGNED",
@@ -42,6 +45,7 @@ __all__ = [
     "DeliveryCopy",
     "DeliveryOutcome",
     "DeniedFilter",
+    "HeldSubscription",
     "MessageStory",
     "Rule",
     "SessionAudit",
@@ -49,6 +53,7 @@ __all__ = [
     "SharedStep",
     "StoryBuilder",
     "StoryStep",
+    "SubscribedSessions",
     "SubscriberState",
     "SubscriptionSpan",
     "SubscriptionSpans",
@@ -73,15 +78,17 @@ _MODULE_OF = {
     "RULES": "rules",
     "Rule": "rules",
     "Violation": "rules",
-    "BUCKETS": "session_audit",
     "SessionAudit": "session_audit",
     "SharedAudit": "shared_subscription_audit",
     "ASSIGNED": "shared_subscription_steps",
     "SHARE": "shared_subscription_steps",
     "SharedStep": "shared_subscription_steps",
     "SUBSCRIPTION_EVENTS": "subscription_spans",
+    "HeldSubscription": "subscription_spans",
+    "SubscribedSessions": "subscription_spans",
     "SubscriptionSpan": "subscription_spans",
     "SubscriptionSpans": "subscription_spans",
+    "BUCKETS": "unfinished_deliveries",
 }
 
 if not TYPE_CHECKING:

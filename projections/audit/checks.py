@@ -1,6 +1,6 @@
 """Checks of one event against the state of its session before it.
 
-All checks are pure functions that yield violations.
+All checks are pure functions that return violations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from projections.audit.shared_subscription_steps import SHARE
 from projections.state import FLAG_BITS, QOS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable
 
     from eventstore.format import (
         Acked,
@@ -55,69 +55,76 @@ def is_clean_start(event: SessionOpened) -> bool:
     return event.clean_start if event.level >= _LEVEL_5 else event.clean
 
 
-def opened(state: SessionState | None, event: SessionOpened, at: Position) -> Iterator[Violation]:
+def opened(state: SessionState | None, event: SessionOpened, at: Position) -> list[Violation]:
     """Check that a session continues exactly when it must [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
+    what = ""
     if not event.resumed:
         if state is not None and not state.clean and not is_clean_start(event):
-            yield Violation(Rule.SESSION, at, "its state was thrown away though it was to be kept")
+            what = "its state was thrown away though it was to be kept"
     elif state is None:
-        yield Violation(Rule.SESSION, at, "a session was resumed that there was not")
+        what = "a session was resumed that there was not"
     elif state.clean:
-        yield Violation(Rule.SESSION, at, "a session was resumed that was clean")
+        what = "a session was resumed that was clean"
     elif is_clean_start(event):
-        yield Violation(Rule.SESSION, at, "a session was resumed though a clean one was asked for")
+        what = "a session was resumed though a clean one was asked for"
+    return [Violation(Rule.SESSION, at, what)] if what else []
 
 
 def ended(
     state: SessionState | None, event: SessionClosed | SessionExpired, at: Position
-) -> Iterator[Violation]:
+) -> list[Violation]:
     """Check that the session or connection that ends did exist."""
     if state is None:
-        yield Violation(Rule.SESSION, at, "a session ended that there was not")
-    elif event.e == "SessionExpired" and state.connected:
-        yield Violation(Rule.SESSION, at, "a session expired while its client was connected")
+        return [Violation(Rule.SESSION, at, "a session ended that there was not")]
+    if event.e == "SessionExpired" and state.connected:
+        return [Violation(Rule.SESSION, at, "a session expired while its client was connected")]
+    return []
 
 
 # ------------------------------------------------------------------------------ deliveries
 
 
-def identifiers(
-    state: SessionState, pids: Sequence[int], count: int, at: Position
-) -> Iterator[Violation]:
+def identifiers(state: SessionState, pids: list[int], count: int, at: Position) -> list[Violation]:
     """Check the packet identifiers given to ``count`` messages [MQTT-2.3.1-4]."""
-    if len(pids) != count or len(set(pids)) != count:
-        yield Violation(Rule.PACKET_ID_REUSE, at, "not one packet identifier for each message")
+    found: list[Violation] = []
+    if len(pids) != count or (count > 1 and len(set(pids)) != count):
+        what = "not one packet identifier for each message"
+        found.append(Violation(Rule.PACKET_ID_REUSE, at, what))
     for number, pid in enumerate(pids):
         if pid in state.inflight or pid in state.releasing:
             what = f"packet identifier {pid} was in flight already"
-            yield Violation(Rule.PACKET_ID_REUSE, at + number, what)
+            found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
         elif not 0 < pid <= _MOST_PID:
-            yield Violation(Rule.PACKET_ID_REUSE, at + number, f"{pid} is no packet identifier")
+            what = f"{pid} is no packet identifier"
+            found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
+    return found
 
 
 def from_the_head(
-    held: SubscriptionState | None, refs: Sequence[Position], flags: int | None, at: Position
-) -> Iterator[Violation]:
+    held: SubscriptionState | None, refs: list[Position], flags: int | None, at: Position
+) -> list[Violation]:
     """Check that messages, with these flags if given, are the first of a queue."""
     queue = held.queue if held is not None else None
     head = list(islice(queue, len(refs))) if queue is not None else []
     if flags is None:
-        found, wanted = [packed >> FLAG_BITS for packed in head], list(refs)
+        there, wanted = [packed >> FLAG_BITS for packed in head], refs
     else:
-        found, wanted = head, [ref << FLAG_BITS | flags for ref in refs]
-    if found != wanted:
-        yield Violation(Rule.QUEUE, at, "what left the queue did not stand at its head")
+        there, wanted = head, [ref << FLAG_BITS | flags for ref in refs]
+    if there != wanted:
+        return [Violation(Rule.QUEUE, at, "what left the queue did not stand at its head")]
+    return []
 
 
 def dropped(
-    state: SessionState, event: MessageDropped, refs: Sequence[Position], at: Position
-) -> Iterator[Violation]:
+    state: SessionState, event: MessageDropped, refs: list[Position], at: Position
+) -> list[Violation]:
     """Check that messages dropped from a queue are its first ones, and that all are named."""
-    if event.queued >= 0 and event.count != len(refs):
+    if event.queued < 0:
+        return []
+    if event.count != len(refs):
         what = f"{event.count} messages left the queue, but {len(refs)} are named"
-        yield Violation(Rule.QUEUE, at, what)
-    elif event.queued >= 0:
-        yield from from_the_head(state.subscriptions.get(event.filter), refs, None, at)
+        return [Violation(Rule.QUEUE, at, what)]
+    return from_the_head(state.subscriptions.get(event.filter), refs, None, at)
 
 
 # ----------------------------------------------------------------------------------- expiry
@@ -127,63 +134,71 @@ def dropped(
 
 
 def sent_in_time(
-    held: SubscriptionState | None, refs: Sequence[Position], time_ms: int, at: Position
-) -> Iterator[Violation]:
+    held: SubscriptionState | None, refs: list[Position], time_ms: int, at: Position
+) -> list[Violation]:
     """Check that messages sent from the head of a queue have not expired [MQTT-3.3.2-5]."""
     queue = held.queue if held is not None else None
     expires = queue.expiries(len(refs)) if queue is not None else []
+    found: list[Violation] = []
     for number, (ref, end) in enumerate(zip(refs, expires, strict=False)):
         if 0 < end < time_ms // 1000:
             what = f"message {format_position(ref)} was sent {time_ms // 1000 - end} s too late"
-            yield Violation(Rule.EXPIRY, at + number, what)
+            found.append(Violation(Rule.EXPIRY, at + number, what))
+    return found
 
 
 def expiry_differs(
     message: ExpectedMessage, ref: Position, expires: int, at: Position
-) -> Iterator[Violation]:
+) -> list[Violation]:
     """Check that a waiting message expires at the time that its publication names."""
-    if message.expires is not None and message.expires != expires:
-        what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
-        told = f"at {message.expires}" if message.expires else "never"
-        yield Violation(Rule.EXPIRY, at, f"{what} {told}")
+    if message.expires is None or message.expires == expires:
+        return []
+    what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
+    told = f"at {message.expires}" if message.expires else "never"
+    return [Violation(Rule.EXPIRY, at, f"{what} {told}")]
 
 
-def put_behind(state: SessionState, event: Queued, at: Position) -> Iterator[Violation]:
+def put_behind(state: SessionState, event: Queued, at: Position) -> list[Violation]:
     """Check that a queue is as long as the part of it behind which messages are put back."""
     held = state.subscriptions.get(event.filter)
     waiting = len(held.queue) if held is not None and held.queue is not None else 0
-    if event.behind > waiting:
-        what = f"messages wait again behind {event.behind} others, but there are {waiting}"
-        yield Violation(Rule.QUEUE, at, what)
+    if event.behind <= waiting:
+        return []
+    what = f"messages wait again behind {event.behind} others, but there are {waiting}"
+    return [Violation(Rule.QUEUE, at, what)]
 
 
-def bytes_left(held: SubscriptionState | None, at: Position) -> Iterator[Violation]:
+def bytes_left(held: SubscriptionState, at: Position) -> list[Violation]:
     """Check that an empty queue has zero bytes, and that no queue has a negative size."""
-    if held is not None and (held.queued_bytes < 0 or (held.queued_bytes and not held.queue)):
-        what = f"{held.queued_bytes} bytes are left of a queue"
-        yield Violation(Rule.QUEUE, at, f"{what}{'' if held.queue else ' that is empty'}")
+    if held.queued_bytes >= 0 and (not held.queued_bytes or held.queue):
+        return []
+    what = f"{held.queued_bytes} bytes are left of a queue"
+    return [Violation(Rule.QUEUE, at, f"{what}{'' if held.queue else ' that is empty'}")]
 
 
-def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> Iterator[Violation]:
+def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> list[Violation]:
     """Check that expired messages were the first of the queue, and had reached their expiry."""
-    refs = from_runs(event.refs)
     held = state.subscriptions.get(event.filter)
-    due = Counter(held.queue.expired(time_ms // 1000 + 1)) if held and held.queue else Counter()
-    for number, ref in enumerate(refs):
+    queue = held.queue if held is not None else None
+    due = Counter(queue.expired(time_ms // 1000 + 1) if queue is not None else ())
+    found: list[Violation] = []
+    for number, ref in enumerate(from_runs(event.refs)):
         if not due[ref]:
             what = f"message {format_position(ref)} expired that was not to expire by then"
-            yield Violation(Rule.EXPIRY, at + number, what)
+            found.append(Violation(Rule.EXPIRY, at + number, what))
         due[ref] -= 1
+    return found
 
 
 # ------------------------------------------------------------- what a client answers and sends
 
 
-def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> Iterator[Violation]:
+def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> list[Violation]:
     """Check that deliveries ended as too large could be so [MQTT-3.1.2-25]."""
-    if not state.packet_maximum and TOO_LARGE_CODE in from_runs(event.reasons):
-        what = "a delivery was ended as too large, but the client accepts packets of any size"
-        yield Violation(Rule.ACKNOWLEDGEMENT, at, what)
+    if state.packet_maximum or TOO_LARGE_CODE not in from_runs(event.reasons):
+        return []
+    what = "a delivery was ended as too large, but the client accepts packets of any size"
+    return [Violation(Rule.ACKNOWLEDGEMENT, at, what)]
 
 
 def is_shared(state: SessionState) -> bool:
@@ -191,56 +206,64 @@ def is_shared(state: SessionState) -> bool:
     return state.session.startswith(SHARE)
 
 
-def _received(state: SessionState, event: Received | Refused, at: Position) -> Iterator[Violation]:
-    if isinstance(event, Refused):
-        yield from ended_unsent(state, event, at)
+def _received(state: SessionState, event: Received | Refused, at: Position) -> list[Violation]:
+    found = ended_unsent(state, event, at) if isinstance(event, Refused) else []
     for number, pid in enumerate(from_runs(event.pids)):
         sent = state.inflight.get(pid)
         if sent is None or sent.flags & QOS_MASK != 2:
             what = f"PUBREC {pid}: not on its way at QoS 2"
-            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+    return found
 
 
-def _returned(state: SessionState, event: Returned, at: Position) -> Iterator[Violation]:
+def _returned(state: SessionState, event: Returned, at: Position) -> list[Violation]:
+    found: list[Violation] = []
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         sent = state.inflight.get(pid)
         if sent is None or sent.ref != ref or sent.subscription.filter != event.filter:
             what = f"{pid}: message {format_position(ref)} was not on its way"
-            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
         elif sent.flags & QOS_MASK != 1:
             what = f"message {format_position(ref)} was returned, which is of QoS 2"
-            yield Violation(Rule.SHARED, at + number, what)
+            found.append(Violation(Rule.SHARED, at + number, what))
+    return found
 
 
-def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Iterator[Violation]:
+def _redelivered(state: SessionState, event: Redelivered, at: Position) -> list[Violation]:
+    found: list[Violation] = []
     for number, pid in enumerate(from_runs(event.pids)):
         if pid not in state.inflight and pid not in state.releasing:
             what = f"{pid} was sent again, not on its way"
-            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
     if event.cause not in _AGAIN:
         what = f"packets were sent again for a cause that there is not: {event.cause!r:.60}"
-        yield Violation(Rule.ACKNOWLEDGEMENT, at, what)
+        found.append(Violation(Rule.ACKNOWLEDGEMENT, at, what))
+    return found
 
 
-def _published(state: SessionState, event: MessagePublished, at: Position) -> Iterator[Violation]:
+def _published(state: SessionState, event: MessagePublished, at: Position) -> list[Violation]:
+    found: list[Violation] = []
     if event.qos != 2 or event.will:
-        return
+        return found
     for number, pid in enumerate(from_runs(event.pids)):
         if pid in state.inbound:
             what = f"PUBLISH {pid} was taken as new, the one before was not released"
-            yield Violation(Rule.PACKET_ID_REUSE, at + number, what)
+            found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
+    return found
 
 
-def _released(state: SessionState, event: Released, at: Position) -> Iterator[Violation]:
+def _released(state: SessionState, event: Released, at: Position) -> list[Violation]:
+    found: list[Violation] = []
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         if state.inbound.get(pid) != ref:
             what = f"PUBREL {pid}: message {format_position(ref)} did not wait for it"
-            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+    return found
 
 
-WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], Iterable[Violation]]]] = {
+WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], list[Violation]]]] = {
     Received: _received,
     Refused: _received,
     Returned: _returned,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from eventstore.format import format_position
+from projections.audit.rules import Rule, Violation
 from protocol.mqtt import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Mapping
 
     from eventstore.format import Position
 
@@ -21,14 +23,12 @@ class ExpectedMessage:
         "allowed", "at", "expires", "least", "qos", "size", "stream", "time_ms", "topic"
     )  # fmt: skip
 
-    def __init__(
-        self, at: Position, topic: str, time_ms: int, stream: tuple[str, Hashable], qos: int
-    ) -> None:
+    def __init__(self, at: Position, topic: str, time_ms: int, origin: Hashable, qos: int) -> None:
         self.at = at
         """The position at which it took effect."""
         self.topic = topic
         self.time_ms = time_ms
-        self.stream = stream
+        self.stream = topic, origin
         """Key of its stream: messages of one stream are delivered in order."""
         self.qos = qos
         self.allowed = 0
@@ -63,7 +63,7 @@ class ExpectedMessages:
         ref: Position,
         topic: str,
         time_ms: int,
-        stream: tuple[str, Hashable],
+        origin: Hashable,
         qos: int,
         granted: int,
         *,
@@ -77,7 +77,7 @@ class ExpectedMessages:
         """
         message = self._messages.get(ref)
         if message is None or message.at != at:
-            message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, stream, qos)
+            message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, origin, qos)
             message.size, message.expires = size, expires
         level = min(qos, granted)
         message.allowed |= 1 << level
@@ -128,11 +128,14 @@ class ExpectedMessages:
                 del messages[ref]
         self._unsure = later
 
-    def overdue(self, before: Position) -> Iterator[tuple[Position, ExpectedMessage]]:
-        """Yield the messages that took effect before a position and have to be delivered."""
+    def overdue(self, before: Position) -> list[Violation]:
+        """Return a violation for each message that took effect before a position and was owed."""
+        found: list[Violation] = []
         for ref, message in self._messages.items():
             if message.least and message.at < before:
-                yield ref, message
+                what = f"message {format_position(ref)} was neither delivered nor queued nor "
+                found.append(Violation(Rule.UNDELIVERED, message.at, f"{what}dropped"))
+        return found
 
     def clear(self) -> None:
         """Forget everything: the session has ended."""

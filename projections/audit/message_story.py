@@ -594,7 +594,7 @@ class StoryBuilder:
                     story.steps.append(StoryStep(at, ms, "discarded"))
 
 
-_FLAGS = RETAIN_FLAG | QOS_MASK
+_FLAGS: Final[int] = RETAIN_FLAG | QOS_MASK
 _ERROR: Final = 0x80
 """The lowest reason code that reports an error."""
 _Answer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned

@@ -9,7 +9,7 @@ from eventstore.format import from_runs
 from projections.audit.rules import Rule, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable
 
     from eventstore.format import Acked, Completed, Position, Received, Redelivered
     from projections.state import SessionState
@@ -84,28 +84,30 @@ class RedeliveryOrder:
         self._order = deque((*state.releasing, *state.inflight))
         self._left = set(self._order)
 
-    def again(self, event: Redelivered, at: Position) -> Iterator[Violation]:
-        """Process packets sent again because the session was resumed; yield violations."""
+    def again(self, event: Redelivered, at: Position) -> list[Violation]:
+        """Process packets sent again because the session was resumed; return violations."""
+        found: list[Violation] = []
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._left:
                 continue  # a second repetition is harmless; ``checks`` reports unknown packets
             first = self._first()
             self._left.discard(pid)
             if pid != first:
-                yield Violation(
-                    Rule.ORDER, at + number, f"packet {pid} was sent again before packet {first}"
-                )
+                what = f"packet {pid} was sent again before packet {first}"
+                found.append(Violation(Rule.ORDER, at + number, what))
+        return found
 
     def answered(self, event: Acked | Received | Completed) -> None:
         """Record answers: these packets need not be sent again."""
         self._left.difference_update(from_runs(event.pids))
 
-    def overtaken(self, at: Position) -> Iterator[Violation]:
-        """Process a new message; yield a violation if older packets still have to be repeated."""
-        if self._left:
-            what = f"a message was sent before packet {self._first()} was sent again"
-            self._left.clear()
-            yield Violation(Rule.ORDER, at, what)
+    def overtaken(self, at: Position) -> list[Violation]:
+        """Process a new message; return a violation if older packets still have to be repeated."""
+        if not self._left:
+            return []
+        what = f"a message was sent before packet {self._first()} was sent again"
+        self._left.clear()
+        return [Violation(Rule.ORDER, at, what)]
 
     def __bool__(self) -> bool:
         """Return whether packets still have to be sent again."""

@@ -9,9 +9,8 @@ the rules.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
     INDEX_BITS,
@@ -29,7 +28,6 @@ from eventstore.format import (
     Received,
     Redelivered,
     Refused,
-    Released,
     RetainedSnapshot,
     Returned,
     SessionClosed,
@@ -49,6 +47,7 @@ from projections.audit.rules import (
     UNEXPECTED,
     CheckpointSnapshotAudit,
     DropAudit,
+    EventCases,
     LogOutline,
     OwnershipAudit,
     QueueProgress,
@@ -56,7 +55,6 @@ from projections.audit.rules import (
     SessionEnds,
     Violation,
     WillAudit,
-    count_cases,
 )
 from projections.audit.shared_subscription_steps import SHARE, SharedSteps
 from projections.audit.subscription_options import (
@@ -65,7 +63,7 @@ from projections.audit.subscription_options import (
     is_subscribed,
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.audit.unfinished_deliveries import UnfinishedDeliveries
+from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
 from projections.state import (
     INCONSISTENCIES,
     QOS_MASK,
@@ -76,18 +74,13 @@ from projections.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable
 
     from projections.audit.shared_subscription_steps import SharedStep
     from projections.state import SessionState
 
-BUCKETS: Final = 40
-"""Number of latency classes: a latency counts by its bit length in milliseconds: 0, 1, 2-3, ..."""
-
 _ERROR: Final = 0x80
 """The lowest reason code that reports an error."""
-_NO_PROGRESS: Final = frozenset({Queued, Subscribed, Unsubscribed, MessagePublished, Released})
-"""Events that may happen to a session whose queue stands still."""
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
 """A position behind the end of every log."""
@@ -119,12 +112,14 @@ class SessionAudit:
         self.session = session
         self.fold = SessionFold(session, whole)
         self.violations: list[Violation] = []
-        self.latencies: dict[int, array[int]] = {}
-        """QoS of the delivery -> acknowledged deliveries by latency, see ``BUCKETS``."""
-        self.slowest_ms: dict[int, int] = {}
-        """QoS of the delivery -> the longest latency in milliseconds."""
-        self.cases: Counter[str] = Counter()
-        """Rule -> number of checked cases."""
+        self._latencies = Latencies()
+        self.latencies = self._latencies.counts
+        self.slowest_ms = self._latencies.slowest_ms
+        self._of_events = EventCases()
+        self._due = self._timed = 0
+        """Messages that the session had to get, and queued ones that expire."""
+        self._counted: Counter[str] = Counter()
+        """Rule -> other cases."""
         self._begin = begin
         self._found = self.violations.append if tell is None else tell
         self._known = not whole
@@ -153,6 +148,14 @@ class SessionAudit:
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
 
+    @property
+    def cases(self) -> Counter[str]:
+        """The number of checked cases of each rule."""
+        found = self._counted + self._of_events.by_rule()
+        found[Rule.UNDELIVERED] += self._due
+        found[Rule.EXPIRY] += self._timed
+        return found
+
     def expect(
         self,
         at: Position,
@@ -177,9 +180,8 @@ class SessionAudit:
         subscription that the message matches, before the session's own events at that position.
         """
         if self._known and self.fold.state is not None:
-            stream = topic, origin
-            self.cases[Rule.UNDELIVERED] += self._expected.expect(
-                at, ref, topic, time_ms, stream, qos, granted, owed=owed, size=size, expires=expires
+            self._due += self._expected.expect(
+                at, ref, topic, time_ms, origin, qos, granted, owed=owed, size=size, expires=expires
             )
 
     def take(
@@ -197,40 +199,47 @@ class SessionAudit:
         """
         if self._broken:
             return
-        fold = self.fold
+        fold, kind = self.fold, type(event)
         turn = (at >> INDEX_BITS) - part << INDEX_BITS
         if turn != self._turn:
             self._begin_turn(turn)
         if not self._known and at >= fold.whole:
             self._known = True  # anything that the checkpoint does not contain did not exist
-        check = self._CHECKS.get(type(event))
         try:
-            if type(event) is RetainedSnapshot:
-                if self._known and at >= fold.whole:
-                    self._repetitions.messages(fold, event, at, payload)
-            elif check is not None:
-                check(self, event, at, time_ms)
-            elif self._known:
-                self._check_with_state(event, at, time_ms)
+            self._check(event, kind, at, time_ms, payload)
             if self._known:
-                count_cases(self.cases, event, fold.state)
-                self._owner.take(event, fold.state, at, turn)
-                self._wills.take(event, fold.state, at, time_ms, turn)
+                state = fold.state
+                self._of_events.take(event, state)
+                self._owner.take(event, state, at, turn)
+                self._wills.take(event, state, at, time_ms, turn)
                 self._progress.before(at, time_ms)
             fold.take(event, at, time_ms, payload)
         except INCONSISTENCIES as error:
             self._broken = True
-            self._tell(Rule.EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
+            self._tell(Rule.EVENT, at, f"{kind.__name__} does not fit: {error!r:.100}")
             return
+        state = fold.state
         if self._known:
-            moved = type(event) not in _NO_PROGRESS
-            self._progress.after(fold.state, at, time_ms, moved=moved)
-            if type(event) in _QUEUE_CHANGES:
-                self._check_bytes(event, at)
+            self._progress.after(state, at, time_ms, kind)
+            if state is not None and kind in _QUEUE_CHANGES:
+                self._check_bytes(state, event, at)
         if self._shared is not None:
             self._tell_shared(self._shared, event, at)
-        if fold.state is None:
+        if state is None:
             self._forget()
+
+    def _check(
+        self, event: Event, kind: type, at: Position, time_ms: int, payload: bytes | None
+    ) -> None:
+        """Check an event against the state before it."""
+        check = _CHECKS.get(kind)
+        if kind is RetainedSnapshot:
+            if self._known and at >= self.fold.whole:
+                self._repetitions.messages(self.fold, event, at, payload)  # type: ignore[arg-type]
+        elif check is not None:
+            check(self, event, at, time_ms)
+        elif self._known:
+            self._check_with_state(event, kind, at, time_ms)
 
     def _tell_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
         """Report an event that concerns shared subscriptions."""
@@ -239,16 +248,16 @@ class SessionAudit:
         elif self._known:
             shared.begin(self.fold.state, at)
 
-    def _check_with_state(self, event: Event, at: Position, time_ms: int) -> None:
+    def _check_with_state(self, event: Event, kind: type, at: Position, time_ms: int) -> None:
         state = self.fold.state
         if state is None:
-            if isinstance(event, Delivered | Queued):
+            if kind is Delivered or kind is Queued:
                 self._tell(Rule.NO_SUBSCRIPTION, at, "there is no session to deliver to")
             return
-        check = self._CHECKS_WITH_STATE.get(type(event))
+        check = _CHECKS_WITH_STATE.get(kind)
         if check is not None:
             check(self, state, event, at, time_ms)
-        pure = checks.WITH_STATE.get(type(event))
+        pure = checks.WITH_STATE.get(kind)
         if pure is not None:
             self._tell_all(pure(state, event, at))
 
@@ -258,7 +267,7 @@ class SessionAudit:
             return
         state = self.fold.state
         if state is not None:
-            self._overdue(_BEYOND)
+            self._tell_all(self._expected.overdue(_BEYOND))
         self._end_turn()
         self._ends.finish(state)
         self._wills.finish(state)
@@ -272,13 +281,15 @@ class SessionAudit:
         self._end_turn()
 
     def _end_turn(self) -> None:
-        for one in (self._drops, self._ends, self._owner, self._repetitions):
-            one.end_turn()
+        self._drops.end_turn()
+        self._ends.end_turn()
+        self._owner.end_turn()
+        self._repetitions.end_turn()
 
     # Reporting.
 
     def _case(self, rule: str) -> None:
-        self.cases[rule] += 1
+        self._counted[rule] += 1
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
@@ -287,15 +298,11 @@ class SessionAudit:
         for violation in found:
             self._found(violation)
 
-    def _overdue(self, before: Position) -> None:
-        for ref, message in self._expected.overdue(before):
-            what = f"message {format_position(ref)} was neither delivered nor queued nor dropped"
-            self._tell(Rule.UNDELIVERED, message.at, what)
-
     def _forget(self) -> None:
         """Forget the session, which ended: no more messages are due to it."""
         self._owner.ended(self._turn)
-        self._overdue(self._turn)  # messages of the turn in which it ended are not overdue
+        # Messages of the turn in which it ended are not overdue.
+        self._tell_all(self._expected.overdue(self._turn))
         self._expected.clear()
         self._queue.clear()
         self._open.clear()
@@ -359,7 +366,7 @@ class SessionAudit:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
         self._tell_all(checks.identifiers(state, pids, len(refs), at))
         self._tell_all(self._unfinished.sent(state.receive_maximum, pids, at))
-        if self._resending:
+        if self._resending is not None:
             self._tell_all(self._resending.overtaken(at))
         known = self._check_subscription(state, event.filter, at)
         if event.queued >= 0:
@@ -376,17 +383,18 @@ class SessionAudit:
                     held = state.subscriptions.get(event.filter)
                     self._tell_all(self._local.replayed(held, refs, at))
             return
-        if event.queued < 0:
+        topic_filter, qos, queued = event.filter, event.qos, event.queued >= 0
+        if not queued:
             self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         for number, ref in enumerate(refs):
-            if event.queued < 0:
+            if not queued:
                 message = self._expected.pop(ref)
                 if message is None:
                     self._unexpected(ref, at + number)
                     continue
-                self._check_message(message, event.qos, at + number)
-                if not self._expected.match(event.filter, message.topic):
-                    what = f"{event.filter!r:.200} does not match the topic"
+                self._check_message(message, qos, at + number)
+                if not self._expected.match(topic_filter, message.topic):
+                    what = f"{topic_filter!r:.200} does not match the topic"
                     self._tell(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
                 message = self._queue.pop(ref, None)
@@ -398,13 +406,12 @@ class SessionAudit:
                 what = f"message {format_position(ref)} came after a later one of its topic"
                 self._tell(Rule.ORDER, at + number, what)
 
-    def _check_bytes(self, event: Event, at: Position) -> None:
+    def _check_bytes(self, state: SessionState, event: Any, at: Position) -> None:
         """Check the size of a queue that messages left; report a wrong size once."""
-        state = self.fold.state
-        topic_filter = getattr(event, "filter", None) or event.session.split("/", 2)[-1]  # type: ignore[union-attr]
-        held = state.subscriptions.get(topic_filter) if state is not None else None
+        topic_filter = getattr(event, "filter", None) or event.session.split("/", 2)[-1]
+        held = state.subscriptions.get(topic_filter)
         if held is not None and self._off.get(topic_filter, 0) != held.queued_bytes:
-            wrong = [*checks.bytes_left(held, at)]
+            wrong = checks.bytes_left(held, at)
             if wrong:
                 self._off[topic_filter] = held.queued_bytes
                 self._tell_all(wrong)
@@ -426,7 +433,7 @@ class SessionAudit:
             if message is None:
                 self._unexpected(ref, at + number)
                 continue
-            self.cases[Rule.EXPIRY] += bool(message.expires)
+            self._timed += bool(message.expires)
             self._tell_all(checks.expiry_differs(message, ref, ends[number], at + number))
             # The filter need not match: a message is queued behind the waiting messages of another
             # filter of the session, so that it does not overtake a message of its topic.
@@ -522,12 +529,11 @@ class SessionAudit:
     # What its client answers.
 
     def _acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
-        if self._resending:
+        if self._resending is not None:
             self._resending.answered(event)
         self._unfinished.ended(event.pids)
-        codes: Sequence[int] = ()
-        if event.reasons:
-            codes = from_runs(event.reasons)
+        codes = from_runs(event.reasons)
+        if codes:
             self._tell_all(checks.ended_unsent(state, event, at))
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
@@ -541,7 +547,7 @@ class SessionAudit:
                 self._done(1, sent.ref, ms)
 
     def _received(self, _state: SessionState, event: Received, _at: Position, _ms: int) -> None:
-        if self._resending:
+        if self._resending is not None:
             self._resending.answered(event)
 
     def _refused(
@@ -554,7 +560,7 @@ class SessionAudit:
                 self._open.pop(sent.ref, None)
 
     def _completed(self, state: SessionState, event: Completed, at: Position, ms: int) -> None:
-        if self._resending:
+        if self._resending is not None:
             self._resending.answered(event)
         self._unfinished.ended(event.pids)
         for number, pid in enumerate(from_runs(event.pids)):
@@ -572,46 +578,40 @@ class SessionAudit:
     def _redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
         publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
         self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
-        if self._resending and event.cause == "resumed":
+        if self._resending is not None and event.cause == "resumed":
             self._tell_all(self._resending.again(event, at))
 
     def _done(self, qos: int, ref: Position, ms: int) -> None:
         message = self._open.pop(ref, None)
-        if message is None:
-            return
-        latency_ms = max(0, ms - message.time_ms)  # a clock may be set back
-        counts = self.latencies.get(qos)
-        if counts is None:
-            counts = self.latencies[qos] = array("q", bytes(8 * BUCKETS))
-        counts[min(latency_ms.bit_length(), BUCKETS - 1)] += 1
-        if latency_ms > self.slowest_ms.get(qos, -1):
-            self.slowest_ms[qos] = latency_ms
+        if message is not None:
+            self._latencies.add(qos, ms - message.time_ms)
 
-    _CHECKS: ClassVar[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
-        SessionOpened: _opened,
-        SessionClosed: _ended,
-        SessionExpired: _ended,
-        SessionSnapshot: _snapshot,
-        OperatorActed: _acted,
-        Subscribed: _subscribed,
-        Unsubscribed: _unsubscribed,
-    }
-    """Type of event -> its check, whether the state is known or not."""
 
-    _CHECKS_WITH_STATE: ClassVar[
-        dict[type, Callable[[SessionAudit, SessionState, Any, Position, int], None]]
-    ] = {
-        Delivered: _delivered,
-        Queued: _queued,
-        MessageDropped: _dropped,
-        MessagePublished: _own_published,
-        Expired: _expired,
-        Assigned: _assigned,
-        Refused: _refused,
-        Returned: _refused,
-        Acked: _acked,
-        Received: _received,
-        Completed: _completed,
-        Redelivered: _redelivered,
-    }
-    """Type of event -> its check where the state is known, besides ``checks.WITH_STATE``."""
+_CHECKS: Final[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
+    SessionOpened: SessionAudit._opened,
+    SessionClosed: SessionAudit._ended,
+    SessionExpired: SessionAudit._ended,
+    SessionSnapshot: SessionAudit._snapshot,
+    OperatorActed: SessionAudit._acted,
+    Subscribed: SessionAudit._subscribed,
+    Unsubscribed: SessionAudit._unsubscribed,
+}
+"""Type of event -> its check, whether the state is known or not."""
+
+_CHECKS_WITH_STATE: Final[
+    dict[type, Callable[[SessionAudit, SessionState, Any, Position, int], None]]
+] = {
+    Delivered: SessionAudit._delivered,
+    Queued: SessionAudit._queued,
+    MessageDropped: SessionAudit._dropped,
+    MessagePublished: SessionAudit._own_published,
+    Expired: SessionAudit._expired,
+    Assigned: SessionAudit._assigned,
+    Refused: SessionAudit._refused,
+    Returned: SessionAudit._refused,
+    Acked: SessionAudit._acked,
+    Received: SessionAudit._received,
+    Completed: SessionAudit._completed,
+    Redelivered: SessionAudit._redelivered,
+}
+"""Type of event -> its check where the state is known, besides ``checks.WITH_STATE``."""

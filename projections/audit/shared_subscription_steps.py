@@ -7,13 +7,15 @@ spread over the events of all of them: this module extracts the part of each ses
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format import (
     Acked,
     Assigned,
     Completed,
     Delivered,
+    Position,
     Queued,
     Refused,
     Returned,
@@ -27,9 +29,9 @@ from eventstore.format import (
 from projections.state import QOS_MASK, SHARED_HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from eventstore.format import Event, Position
+    from eventstore.format import Event
     from projections.audit.expected_messages import ExpectedMessage
     from projections.state import SessionState
 
@@ -111,7 +113,7 @@ class SharedSteps:
 
     def take(self, event: Event, at: Position, turn: Position) -> None:
         """Process the session's next event."""
-        taker = self._HANDLERS.get(type(event))
+        taker = _HANDLERS.get(type(event))
         if taker is not None:
             taker(self, event, at, turn)
 
@@ -185,7 +187,8 @@ class SharedSteps:
         if self._session.startswith(SHARE):
             self._home = self._home or any(options & SHARED_HOME for options in event.options)
             return
-        for topic_filter, qos in event.filters:
+        filters: Sequence[Any] = event.filters  # readers of columns have lists in place of tuples
+        for topic_filter, qos in filters:
             if topic_filter.startswith(SHARE):
                 self._groups.add(topic_filter)
                 self._step(topic_filter, at, turn, JOINED, number=qos)
@@ -235,16 +238,17 @@ class SharedSteps:
             self._sent.pop(pid, None)
         self._step(event.filter, at, turn, RETURNED, from_runs(event.refs))
 
-    _HANDLERS: ClassVar[dict[type, Callable[[SharedSteps, Any, Position, Position], None]]] = {
-        SessionOpened: _opened,
-        SessionClosed: _closed,
-        SessionExpired: _expired,
-        Subscribed: _subscribed,
-        Unsubscribed: _unsubscribed,
-        Delivered: _delivered,
-        Queued: _queued,
-        Acked: _finished,
-        Refused: _finished,
-        Completed: _finished,
-        Returned: _returned,
-    }
+
+_HANDLERS: Final[dict[type, Callable[[SharedSteps, Any, Position, Position], None]]] = {
+    SessionOpened: SharedSteps._opened,
+    SessionClosed: SharedSteps._closed,
+    SessionExpired: SharedSteps._expired,
+    Subscribed: SharedSteps._subscribed,
+    Unsubscribed: SharedSteps._unsubscribed,
+    Delivered: SharedSteps._delivered,
+    Queued: SharedSteps._queued,
+    Acked: SharedSteps._finished,
+    Refused: SharedSteps._finished,
+    Completed: SharedSteps._finished,
+    Returned: SharedSteps._returned,
+}

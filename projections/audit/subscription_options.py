@@ -6,7 +6,7 @@ check of the messages that a session must get.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import format_position
 from projections.audit.rules import Rule, Violation
@@ -14,7 +14,7 @@ from protocol.mqtt import matches
 from protocol.mqtt5 import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from eventstore.format import MessagePublished, Position, Subscribed
     from projections.state import SessionState, SubscriptionState
@@ -36,9 +36,7 @@ class OwnMessages:
 
     def published(self, state: SessionState, event: MessagePublished, at: Position) -> None:
         """Record messages of the session."""
-        if not event.retain and not any(
-            held.options & NO_LOCAL for held in state.subscriptions.values()
-        ):
+        if not event.retain and not _is_no_local(state):
             return
         for number in range(event.count):
             topic = event.topics[event.which[number] if event.which else 0]
@@ -47,38 +45,50 @@ class OwnMessages:
             del self._topics[next(iter(self._topics))]
 
     def sent(
-        self, state: SessionState, refs: Iterable[Position], at: Position, *, changed: bool
-    ) -> Iterator[Violation]:
+        self, state: SessionState, refs: list[Position], at: Position, *, changed: bool
+    ) -> list[Violation]:
         """Check messages that are sent to the session or queued for it [MQTT-3.8.3-3].
 
         A message that also matches a subscription without No Local is sent for that one.
         ``changed``: subscriptions changed in this turn, and may have been others at the time of the
         transmission.
         """
+        found: list[Violation] = []
         if changed or not self._topics:
-            return
+            return found
         for number, ref in enumerate(refs):
             topic = self._topics.get(ref)
-            if topic is None or any(
-                held.active and not held.options & NO_LOCAL and matches(held.filter, topic)
-                for held in state.subscriptions.values()
-            ):
-                continue
-            yield _own(ref, at + number)
+            if topic is not None and not _matches_another(state, topic):
+                found.append(_own(ref, at + number))
+        return found
 
     def replayed(
-        self, held: SubscriptionState | None, refs: Iterable[Position], at: Position
-    ) -> Iterator[Violation]:
+        self, held: SubscriptionState | None, refs: list[Position], at: Position
+    ) -> list[Violation]:
         """Check retained messages that are sent because the session subscribed."""
         if held is None or not held.options & NO_LOCAL:
-            return
-        for number, ref in enumerate(refs):
-            if ref in self._topics:
-                yield _own(ref, at + number)
+            return []
+        return [_own(ref, at + number) for number, ref in enumerate(refs) if ref in self._topics]
 
     def clear(self) -> None:
         """Forget everything: the session has ended."""
         self._topics.clear()
+
+
+def _is_no_local(state: SessionState) -> bool:
+    """Return whether a session has a subscription with No Local."""
+    for held in state.subscriptions.values():  # noqa: SIM110 - all() costs a generator
+        if held.options & NO_LOCAL:
+            return True
+    return False
+
+
+def _matches_another(state: SessionState, topic: str) -> bool:
+    """Return whether a topic matches a subscription without No Local."""
+    return any(
+        held.active and not held.options & NO_LOCAL and matches(held.filter, topic)
+        for held in state.subscriptions.values()
+    )
 
 
 def _own(ref: Position, at: Position) -> Violation:
@@ -93,9 +103,10 @@ def filters_without_retained(state: SessionState | None, event: Subscribed) -> l
     """
     if state is None or not event.options:
         return []
+    filters: Sequence[Any] = event.filters  # readers of columns have lists in place of tuples
     return [
         topic_filter
-        for (topic_filter, _), options in zip(event.filters, event.options, strict=True)
+        for (topic_filter, _), options in zip(filters, event.options, strict=True)
         if (handling := options & RETAIN_HANDLING) == _NEVER
         or (handling == _IF_NEW and is_subscribed(state, topic_filter))
     ]

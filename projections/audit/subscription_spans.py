@@ -1,8 +1,9 @@
-"""The spans of a session's subscriptions: they determine the messages that it had to get."""
+"""The spans of subscriptions: they determine the messages that a session had to get."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format import (
     INDEX_BITS,
@@ -20,12 +21,27 @@ from eventstore.format import (
 )
 from projections.audit.shared_subscription_steps import SHARE
 from projections.state import SHARED_PART, SessionFold
+from protocol.mqtt import FilterTrie
 from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from projections.state import SubscriptionState
 
-SUBSCRIPTION_EVENTS = (
+SUBSCRIPTION_EVENTS: Final[
+    tuple[
+        type[SessionOpened],
+        type[SessionClosed],
+        type[SessionExpired],
+        type[SessionSnapshot],
+        type[Subscribed],
+        type[Unsubscribed],
+        type[WillArmed],
+        type[WillCancelled],
+        type[WillFired],
+    ]
+] = (
     SessionOpened,
     SessionClosed,
     SessionExpired,
@@ -37,6 +53,8 @@ SUBSCRIPTION_EVENTS = (
     WillFired,
 )
 """The events that change subscriptions; all others may be left out."""
+_TOPICS: Final = 65_536
+"""Maximum topics whose filters are remembered."""
 
 
 class SubscriptionSpan(NamedTuple):
@@ -84,7 +102,8 @@ class SubscriptionSpans:
             if state.clean:
                 self._close(list(self._open), at)
         elif isinstance(event, Subscribed):
-            for topic_filter, _ in event.filters:
+            filters: Sequence[Any] = event.filters  # in a log that is read, lists
+            for topic_filter, _ in filters:
                 self._grant(state.subscriptions[topic_filter], at)
         elif isinstance(event, Unsubscribed):
             self._close(event.filters, at)
@@ -128,3 +147,112 @@ class SubscriptionSpans:
                 self._closed.append(
                     SubscriptionSpan(topic_filter, qos, since, at, begins, self._turn, no_local)
                 )
+
+
+class HeldSubscription:
+    """A span of a session at QoS 1 or 2, for :class:`SubscribedSessions`."""
+
+    __slots__ = ("begins", "ends", "no_local", "qos", "session", "since")
+
+    def __init__(
+        self,
+        session: str,
+        qos: int,
+        since: Position,
+        begins: Position,
+        ends: Position,
+        no_local: bool,
+    ) -> None:
+        self.session = session
+        self.qos = qos
+        self.since = since
+        self.begins = begins
+        self.ends = ends
+        self.no_local = no_local
+
+
+_begins: Final = attrgetter("begins")
+
+
+class _OfFilter:
+    """The spans of one filter, seen from a turn that only moves on."""
+
+    __slots__ = ("_here", "_next", "_spans", "_turn", "_until")
+
+    def __init__(self) -> None:
+        self._spans: list[HeldSubscription] = []
+        self._next = 0
+        """Number of the first span that begins behind the turn."""
+        self._here: list[HeldSubscription] = []
+        self._turn: Position = -1
+        self._until: Position = -1
+        """The first end of a span in ``_here``."""
+
+    def add(self, one: HeldSubscription) -> None:
+        """Add a span before the first question."""
+        self._spans.append(one)
+
+    def at(self, turn: Position) -> list[HeldSubscription]:
+        """Return the spans that exist in a turn."""
+        if turn == self._turn:
+            return self._here
+        if self._turn < 0:
+            self._spans.sort(key=_begins)
+        if turn < self._turn:  # another part of the log, before the one so far
+            self._next, self._here = 0, []
+        self._turn = turn
+        spans, number, here = self._spans, self._next, self._here
+        if here and self._until < turn:
+            here = self._here = [one for one in here if one.ends >= turn]
+        elif number == len(spans) or spans[number].begins > turn:
+            return here
+        while number < len(spans) and spans[number].begins <= turn:
+            if spans[number].ends >= turn:
+                here.append(spans[number])
+            number += 1
+        self._next = number
+        self._until = min([one.ends for one in here], default=turn)
+        return here
+
+
+class SubscribedSessions:
+    """The subscriptions at QoS 1 and 2 of all sessions of a log: who gets a message.
+
+    Add all of them before asking, and ask in the order of the log: then each is looked at once.
+    """
+
+    __slots__ = ("_filters", "_topics", "_wild")
+
+    def __init__(self) -> None:
+        self._filters: dict[str, _OfFilter] = {}
+        self._wild: FilterTrie[_OfFilter] = FilterTrie()
+        """Those filters with wildcards."""
+        self._topics: dict[str, list[_OfFilter]] = {}
+
+    def add(self, topic_filter: str, one: HeldSubscription) -> None:
+        """Add the span of a subscription to a filter."""
+        found = self._filters.get(topic_filter)
+        if found is None:
+            found = self._filters[topic_filter] = _OfFilter()
+            if "+" in topic_filter or "#" in topic_filter:
+                self._wild.insert(topic_filter, None, found)
+        found.add(one)
+
+    def matching(self, topic: str, turn: Position) -> list[HeldSubscription]:
+        """Return the spans that match a topic and exist in a turn, once for each filter."""
+        filters = self._topics.get(topic)
+        if filters is None:
+            filters = self._find(topic)
+        if len(filters) == 1:
+            return filters[0].at(turn)
+        return [one for some in filters for one in some.at(turn)]
+
+    def _find(self, topic: str) -> list[_OfFilter]:
+        if len(self._topics) >= _TOPICS:
+            self._topics.clear()
+        found = list(self._wild.match(topic))
+        exact = self._filters.get(topic)
+        if exact is not None:
+            found.append(exact)
+        self._topics[topic] = found
+        return found

@@ -13,7 +13,7 @@ from eventstore.format import format_position
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from eventstore.format import Position, Unsubscribed
 
@@ -69,9 +69,9 @@ class TurnSubscriptions:
         return topic_filter in self._left
 
     def replayed(
-        self, topic_filter: str | None, refs: Iterable[Position], qos: int, at: Position
-    ) -> Iterator[Violation]:
-        """Record retained messages that are sent; yield violations.
+        self, topic_filter: str | None, refs: list[Position], qos: int, at: Position
+    ) -> list[Violation]:
+        """Record retained messages that are sent; return violations.
 
         Each is sent once for each subscription to its filter. None as the filter: the messages are
         queued, which may be for another filter, behind messages that they must not overtake.
@@ -88,21 +88,21 @@ class TurnSubscriptions:
         withheld = self._withheld if topic_filter is None else self._withheld & {topic_filter}
         if withheld and (topic_filter is not None or not grants):
             what = "a retained message was sent though the Retain Handling of its filter forbids it"
-            yield Violation(Rule.RETAIN_HANDLING, at, what)
-            return
+            return [Violation(Rule.RETAIN_HANDLING, at, what)]
         if not grants:
             what = "a retained message was sent for a filter that was not subscribed to then"
-            yield Violation(Rule.NO_SUBSCRIPTION, at, what)
-            return
+            return [Violation(Rule.NO_SUBSCRIPTION, at, what)]
+        found: list[Violation] = []
         if qos > max(grants):
             what = f"a retained message was sent at QoS {qos}, granted was {max(grants)}"
-            yield Violation(Rule.QOS, at, what)
+            found.append(Violation(Rule.QOS, at, what))
         for number, ref in enumerate(refs):
             key = topic_filter or "", ref
             self._replays[key] += 1
             if self._replays[key] > len(grants):
                 what = f"retained message {format_position(ref)} was sent more than once"
-                yield Violation(UNEXPECTED, at + number, what, ref)
+                found.append(Violation(UNEXPECTED, at + number, what, ref))
+        return found
 
     def clear(self) -> None:
         """Begin a new turn."""

@@ -1,16 +1,18 @@
 """The guarantees of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
 
 The log is read once. ``facts.fact_scan`` converts its records into *facts*, narrow rows that are
-kept on disk; everything else is computed from facts:
+kept on disk; everything else is computed from facts, for small logs in the memory of the driver
+(``local_facts``):
 
 - ``facts.chain_check``: checks that records and turns follow each other, on the driver, from a few
   facts;
-- ``expected_deliveries``: the messages that each session had to get, by native joins;
-- ``session_audit_task``: each session's events and expected messages, through
+- ``sessions.expected_deliveries``: the messages that each session had to get;
+- ``sessions.session_audit_task``: each session's events and expected messages, through
   ``projections.audit.session_audit.SessionAudit``;
-- ``shared_rules``: each shared subscription with all its members, through
+- ``sessions.shared_rules``: each shared subscription with all its members, through
   ``projections.audit.shared_subscription_audit.SharedAudit``;
-- ``retained_rules``: the history of every retained topic, by native windows;
+- ``retained_rules``: the history of every retained topic, by native windows; ``local_retained``
+  for small logs;
 - ``checkpoint_rules``: state repeated by checkpoints and messages carried over cuts.
 """
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from projections.audit import Rule
 from spark.audit.facts import CARRIED, EFFECT, SENT, WILL, cuts_behind, cuts_within, with_marks
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.session_result_rows import NEEDED
+from spark.audit.sessions import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

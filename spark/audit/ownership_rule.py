@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from eventstore.format import NATS_SESSION
 from projections.audit import Rule
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.session_result_rows import CONNECTED
+from spark.audit.sessions import CONNECTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

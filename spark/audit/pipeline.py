@@ -7,11 +7,12 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pyspark import StorageLevel
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
@@ -20,67 +21,76 @@ from projections.audit.rules import UNKNOWN_LIMITS
 from spark.audit import retained_rules, state_claims, statistics
 from spark.audit.checkpoint_rules import find_changed_repetitions, find_missing_repetitions
 from spark.audit.duplicate_rule import classify_unexpected
-from spark.audit.expected_deliveries import (
-    expected_deliveries_of,
-    position_of,
-    published_messages,
-    subscription_spans,
-)
 from spark.audit.facts import (
     BEYOND_ALL,
     CARRIED,
     COUNTS,
     DROPS,
+    EFFECT,
     EVENTS,
+    FEW,
     FILTERS,
     GRANT,
-    MANY,
     MOST_VIOLATIONS,
     NODE,
     RATES,
+    RELEASED,
     REPLAY,
     RETAINED,
     SESSION_CLAIM,
     SHARED_THERE,
+    SPANS,
     FactTables,
     LogNote,
     LogSummaries,
     Outcome,
+    StateClaim,
     facts_of,
     merge_rates,
     summarize_logs,
 )
+from spark.audit.local_facts import LOCAL_BYTES, LocalFacts
+from spark.audit.local_retained import (
+    claim_violations,
+    history_violations,
+    owed_retained,
+    replay_violations,
+    retained_history,
+)
+from spark.audit.local_sessions import audit_local_sessions
 from spark.audit.ownership_rule import find_double_owners
-from spark.audit.session_audit_task import (
+from spark.audit.sessions import (
     CLAIMED,
+    COLUMNS,
     EXPECTED,
     HAPPENED,
+    OF_RESULTS,
     OWED,
+    TOTALS,
+    VIOLATION,
+    AuditTotals,
     SessionPlan,
     audit_sessions,
+    audit_shared,
+    expected_deliveries_of,
+    expected_of_few,
+    few_subscription_spans,
+    position_of,
+    published_messages,
+    session_marks,
+    subscription_spans,
 )
-from spark.audit.session_checker import session_marks
-from spark.audit.session_result_rows import DDL as OF_RESULTS
-from spark.audit.session_result_rows import TOTALS, VIOLATION, AuditTotals
-from spark.audit.shared_rules import audit_shared
+from spark.datasource import bytes_of
 from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from eventstore.format import Position
-    from spark.audit.expected_deliveries import PublishedMessages
-    from spark.audit.facts import ClaimsCompared, LogSummary, StateClaim
+    from spark.audit.facts import ClaimsCompared, LogSummary
+    from spark.audit.sessions import PublishedMessages
     from spark.datasource import Log
 
-_ROW: Final = {
-    "node": "string", "session": "string", "at": "bigint", "rank": "int", "ref": "bigint",
-    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "size": "int",
-    "expires": "bigint", "data": "binary", "payload": "binary",
-}  # fmt: skip
-"""Columns of the rows for the audit of sessions."""
 _FEW_TASKS: Final = 4
 """Maximum tasks of which the driver takes all violations that they keep."""
 
@@ -91,11 +101,13 @@ def audit(
     *,
     cluster: bool = True,
     progress: Callable[[str], object] | None = None,
+    local_bytes: int = LOCAL_BYTES,
 ) -> Outcome:
     """Check all guarantees over whole logs, and claims about their state; return the outcome.
 
     ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
-    time. ``progress`` is called with the next step, in a few words.
+    time. ``progress`` is called with the next step, in a few words. Logs of up to ``local_bytes``
+    are read by Spark and audited in the memory of the driver.
 
     The log is read once, up to its current end; derived data is kept on the disks of Spark until
     this returns. Raises the errors of reading a log (see
@@ -103,7 +115,8 @@ def audit(
     not read.
     """
     with ExitStack() as kept:
-        return _Audit(log, claims, kept, progress or _silent, cluster=cluster).outcome()
+        run = _Audit(log, claims, kept, progress or _silent, local_bytes, cluster=cluster)
+        return run.outcome()
 
 
 def _silent(_doing: str) -> None:
@@ -142,6 +155,7 @@ class _Audit:
         claims: Iterable[StateClaim] | DataFrame | None,
         kept: ExitStack,
         progress: Callable[[str], object],
+        local_bytes: int,
         *,
         cluster: bool,
     ) -> None:
@@ -150,8 +164,12 @@ class _Audit:
         self._spark = log.spark
         self._keeping = kept
         self._tell = progress
+        self._local_bytes = local_bytes
         self._cluster = cluster
-        self._claims = state_claims.claim_table_of(self._spark, claims)
+        self._said = state_claims.claims_in_memory(claims)
+        """Claims that are in the memory of the driver; None: there are none, or they are a
+        table."""
+        self._claims = state_claims.claims_in_table(claims)
         self._compared: tuple[ClaimsCompared, ...] = ()
         self._complete: dict[str, list[tuple[Position, str]]] = {}
         self._wrong = _Violations()
@@ -162,20 +180,29 @@ class _Audit:
         """Whether there are shared subscriptions."""
         self._retained = 0
         """Number of changes and repetitions of retained messages."""
+        self._trusted = True
+        """Whether all facts are judged."""
 
     def outcome(self) -> Outcome:
         """Run the audit and return its outcome."""
-        if self._claims is not None:
+        if self._said is not None or self._claims is not None:
             self._tell("looking at what is claimed")
-            self._compared = state_claims.claims_compared(self._claims)
+            self._look_at_claims()
             check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
-        self._tasks = self._log.fit_shuffles()
-        facts = self._keep(facts_of(self._log))
-        few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
-        # Both are made as soon as rows of the smaller one are requested.
-        rows = few.where(F.col("kind") == NODE).select("node", "at", "data").collect()
-        notes = [LogNote.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
+        ranges = self._log.ranges()
+        self._tasks = self._log.fit_shuffles(ranges)
+        local = facts = few = None
+        if sum(map(bytes_of, ranges)) <= self._local_bytes:
+            whole = facts_of(self._log.having(partitions="1"))
+            local = LocalFacts(self._spark, whole.toArrow())
+            notes = local.notes()
+        else:
+            facts = self._keep(facts_of(self._log))
+            few = self._keep(facts.where(F.col("kind").isin(*FEW)))
+            # Both are made as soon as rows of the smaller one are requested.
+            rows = few.where(F.col("kind") == NODE).select("node", "at", "data").collect()
+            notes = [LogNote.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
         counts: Counter[int] = Counter()
         for note in notes:
             if note.about == COUNTS:
@@ -184,12 +211,25 @@ class _Audit:
         for node, (rule, at, what) in found.breaks:
             self._wrong.add(Violation(rule, at, what, node=node))
         if found.logs:
-            if any(log.trusted < BEYOND_ALL for log in found.logs.values()):
-                trusted = F.col("at") < position_of("trusted", found.logs)
-                facts, few = facts.where(trusted), few.where(trusted)
             self._shared = any(note.about == SHARED_THERE for note in notes)
-            self._audit(FactTables(facts, few, counts, _filters_of(notes)), found)
+            wild = _filters_of(notes)
+            if local is not None:
+                self._audit_small(local.trusted(found.logs), counts, wild, found)
+            elif facts is not None and few is not None:
+                self._trusted = all(log.trusted == BEYOND_ALL for log in found.logs.values())
+                if not self._trusted:
+                    trusted = F.col("at") < position_of("trusted", found.logs)
+                    facts, few = facts.where(trusted), few.where(trusted)
+                self._audit(FactTables(facts, few, counts, wild), found)
         return self._told(notes, found, counts)
+
+    def _look_at_claims(self) -> None:
+        if self._said is not None:
+            self._compared = state_claims.compared_claims(self._said)
+            self._complete = state_claims.complete_claims(self._said)
+        elif self._claims is not None:
+            self._compared = state_claims.compared_in_table(self._claims)
+            self._complete = state_claims.complete_in_table(self._claims)
 
     def _keep(self, table: DataFrame) -> DataFrame:
         """Persist a table that is read more than once."""
@@ -197,10 +237,43 @@ class _Audit:
         self._keeping.callback(table.unpersist)
         return table
 
-    def _audit(self, facts: FactTables, found: LogSummaries) -> None:
+    def _audit_small(
+        self,
+        facts: LocalFacts,
+        counts: Mapping[int, int],
+        wild: Mapping[str, Collection[str]],
+        found: LogSummaries,
+    ) -> None:
+        """Audit logs whose facts are in the memory of the driver."""
         logs = found.logs
         if self._claims is not None:
-            self._complete = state_claims.complete_claims(self._claims)
+            self._said = [StateClaim(*row) for row in self._claims.collect()]
+        history = retained_history(facts)
+        self._retained = sum(map(len, history.values()))
+        self._tell("auditing sessions")
+        owed = owed_retained(facts, history, logs)
+        results = audit_local_sessions(self._plan(logs), facts, owed, self._said or ())
+        self._take_results(results.to_pylist(), partial(facts.in_spark, counts, wild))
+        self._tell("auditing what is retained and repeated")
+        for one in chain(
+            history_violations(history, logs),
+            replay_violations(facts, history, logs),
+            claim_violations(self._said or (), history, logs, self._complete),
+        ):
+            self._wrong.add(one)
+        cut = any(log.cuts for log in logs.values())
+        if cut or counts.get(CARRIED) or self._joins_nodes(logs):
+            tables, held = facts.in_spark(counts, wild), None
+            if cut and history:
+                released = published_messages(tables).released
+                held = retained_rules.retained_intervals(tables, released)
+            in_spark = self._spark.createDataFrame(results)
+            self._find_in(self._of_repetitions(tables, held, in_spark, logs))
+
+    def _audit(self, facts: FactTables, found: LogSummaries) -> None:
+        logs = found.logs
+        if self._said is not None:
+            self._claims = state_claims.claim_table_of(self._spark, self._said)
         messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
@@ -209,7 +282,9 @@ class _Audit:
         results = self._sessions(facts, messages, held, found)
         self._tell("auditing what is retained and repeated")
         self._natively(facts, held, results, logs)
-        if held is not None:
+        if messages.released is None and self._trusted:
+            self._retained = facts.counts.get(RETAINED, 0)
+        elif held is not None:
             self._retained = held.count()
 
     # Sessions.
@@ -223,35 +298,45 @@ class _Audit:
     ) -> DataFrame:
         logs = found.logs
         tasks = self._tasks
-        subscribed = self._keep(subscription_spans(facts, logs, tasks))
-        rows = [
-            _row(facts.of(EVENTS), HAPPENED),
-            _row(expected_deliveries_of(messages.effects, subscribed, facts.wild), EXPECTED),
-        ]
+        rows = [_row(facts.of(EVENTS), HAPPENED)]
+        if facts.has(SPANS) and (facts.has(EFFECT) or facts.has(RELEASED)):
+            rows.append(_row(self._expected(facts, messages, logs), EXPECTED))
         if held is not None and facts.has(GRANT):
             rows.append(_row(retained_rules.expected_retained(facts, held, logs), OWED))
         if self._claims is not None:
             rows.append(_row(self._claims_of_sessions(self._claims, logs), CLAIMED))
-        connections = self._cluster and len(logs) > 1
-        marks = {
-            node: session_marks(log, self._complete.get(node, ())) for node, log in logs.items()
-        }
-        plan = SessionPlan(logs, marks, connections)
         results = (
             reduce(lambda one, other: one.unionByName(other), rows)
             .repartition(tasks, "node", "session")
             .sortWithinPartitions("node", "session", "at", "rank")
-            .mapInArrow(partial(audit_sessions, plan), OF_RESULTS)
+            .mapInArrow(partial(audit_sessions, self._plan(logs)), OF_RESULTS)
         )
-        if self._shared or connections or any(log.cuts for log in logs.values()):
+        if self._shared or self._joins_nodes(logs) or any(log.cuts for log in logs.values()):
             results = self._keep(results)
         told = results
         if self._shared:
             told = results.unionByName(audit_shared(results, logs, tasks))
+        self._take_results(_told_of(told, tasks).collect(), lambda: facts)
+        return results
+
+    def _joins_nodes(self, logs: Mapping[str, LogSummary]) -> bool:
+        """Return whether the connections to several nodes are compared."""
+        return self._cluster and len(logs) > 1
+
+    def _plan(self, logs: Mapping[str, LogSummary]) -> SessionPlan:
+        marks = {
+            node: session_marks(log, self._complete.get(node, ())) for node, log in logs.items()
+        }
+        return SessionPlan(logs, marks, self._joins_nodes(logs))
+
+    def _take_results(self, rows: Iterable[Any], facts: Callable[[], FactTables]) -> None:
+        """Take the totals and the violations of the sessions; ``facts`` returns the facts."""
         unexpected = []
-        for row in _told_of(told, tasks).collect():
+        for row in rows:
             if row["kind"] == TOTALS:
                 self._totals.merge(orjson.loads(bytes(row["data"])))
+            elif row["kind"] != VIOLATION:
+                continue
             elif row["rule"] == UNEXPECTED:
                 unexpected.append(row)
             else:
@@ -261,8 +346,17 @@ class _Audit:
                 self._wrong.add(one, 0)
         self._count_wrong()
         if unexpected:
-            self._classify(facts, unexpected)
-        return results
+            self._classify(facts(), unexpected)
+
+    def _expected(
+        self, facts: FactTables, messages: PublishedMessages, logs: Mapping[str, LogSummary]
+    ) -> DataFrame:
+        """Return the messages that sessions must or may get."""
+        few = few_subscription_spans(facts, logs)
+        if few is not None:
+            return expected_of_few(messages.effects, few)
+        subscribed = self._keep(subscription_spans(facts, logs, self._tasks))
+        return expected_deliveries_of(messages.effects, subscribed, facts.wild)
 
     def _claims_of_sessions(self, claims: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
         return claims.where(
@@ -303,9 +397,7 @@ class _Audit:
         results: DataFrame,
         logs: Mapping[str, LogSummary],
     ) -> None:
-        tables: list[DataFrame | None] = [find_missing_repetitions(facts, results, held, logs)]
-        if facts.has(CARRIED):
-            tables.append(find_changed_repetitions(facts))
+        tables = self._of_repetitions(facts, held, results, logs)
         if held is not None:
             tables += [retained_rules.repeated(held, logs), retained_rules.not_repeated(held, logs)]
             tables.append(retained_rules.expired_early(held, logs))
@@ -313,8 +405,25 @@ class _Audit:
                 tables.append(retained_rules.replays(facts, held, logs))
             if self._claims is not None:
                 tables.append(retained_rules.claims(self._claims, held, logs, self._complete))
-        if self._cluster and len(logs) > 1:
+        self._find_in(tables)
+
+    def _of_repetitions(
+        self,
+        facts: FactTables,
+        held: DataFrame | None,
+        results: DataFrame,
+        logs: Mapping[str, LogSummary],
+    ) -> list[DataFrame | None]:
+        """Return violations about messages carried over cuts, and sessions on several nodes."""
+        tables: list[DataFrame | None] = [find_missing_repetitions(facts, results, held, logs)]
+        if facts.has(CARRIED):
+            tables.append(find_changed_repetitions(facts))
+        if self._joins_nodes(logs):
             tables.append(find_double_owners(results))
+        return tables
+
+    def _find_in(self, tables: Iterable[DataFrame | None]) -> None:
+        """Add the first violations in tables, and the number of all."""
         there = [table for table in tables if table is not None]
         if not there:
             return
@@ -352,7 +461,7 @@ class _Audit:
                 self._wrong.counts,
                 checkpoints=found.checkpoints,
                 retained=self._retained,
-                claims=self._claims is not None,
+                claims=self._said is not None or self._claims is not None,
                 retained_claims=sum(one.retained for one in self._compared),
             ),
             violations=self._wrong.first(),
@@ -415,6 +524,6 @@ def _row(table: DataFrame, rank: int) -> DataFrame:
         else F.col(name)
         if name in there
         else F.lit(None).cast(kind).alias(name)
-        for name, kind in _ROW.items()
+        for name, kind in COLUMNS.items()
     ]
     return table.select(*columns)

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from projections.audit import Rule
 from protocol.mqtt import matches
 from protocol.mqtt5 import NO_LOCAL
-from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts import (
     BEYOND_ALL,
     BROKER,
@@ -30,6 +29,7 @@ from spark.audit.facts import (
     next_checkpoint,
     with_marks,
 )
+from spark.audit.sessions import position_of, topics_to_filters
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:

@@ -23,17 +23,48 @@ _DDL: Final = "where string, node string, kind string, name string, bound bigint
 _AT_ONCE: Final = 10_000
 
 
-def claim_table_of(
-    spark: SparkSession, claims: Iterable[StateClaim] | DataFrame | None
-) -> DataFrame | None:
-    """Return claims as a table; None if there are none."""
+def claim_table_of(spark: SparkSession, claims: Iterable[StateClaim]) -> DataFrame:
+    """Return claims as a table."""
+    return spark.createDataFrame([astuple(claim) for claim in claims], _DDL)
+
+
+def claims_in_memory(
+    claims: Iterable[StateClaim] | DataFrame | None,
+) -> list[StateClaim] | None:
+    """Return claims that are no table as a list; None if there are none."""
     if claims is None or isinstance(claims, DataFrame):
-        return None if claims is None else claims.select(*COLUMNS)
-    rows = [astuple(claim) for claim in claims]
-    return spark.createDataFrame(rows, _DDL) if rows else None
+        return None
+    return list(claims) or None
 
 
-def claims_compared(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
+def claims_in_table(claims: Iterable[StateClaim] | DataFrame | None) -> DataFrame | None:
+    """Return claims that are a table; None if they are none."""
+    return claims.select(*COLUMNS) if isinstance(claims, DataFrame) else None
+
+
+def compared_claims(claims: Iterable[StateClaim]) -> tuple[ClaimsCompared, ...]:
+    """Return the number of claims by source and node, and their last position."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for one in claims:
+        counts = found.setdefault((one.where, one.node), [0, 0, 0])
+        known = one.digest is not None
+        counts[0] += known and one.kind == SESSION_CLAIM
+        counts[1] += known and one.kind == RETAINED_CLAIM
+        counts[2] = max(counts[2], one.bound)
+    return tuple(ClaimsCompared(*key, *counts) for key, counts in sorted(found.items()))
+
+
+def complete_claims(claims: Iterable[StateClaim]) -> dict[str, list[tuple[Position, str]]]:
+    """Return the positions where the claims of each node are complete: (bound, source)."""
+    found: dict[str, list[tuple[Position, str]]] = {}
+    for node, bound, where in sorted(
+        {(one.node, one.bound, one.where) for one in claims if one.kind == ALL_CLAIM}
+    ):
+        found.setdefault(node, []).append((bound, where))
+    return found
+
+
+def compared_in_table(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
     """Return the number of claims by source and node, and their last position."""
     found = (
         claims.groupBy("where", "node")
@@ -48,7 +79,7 @@ def claims_compared(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
     return tuple(ClaimsCompared(*row) for row in found)
 
 
-def complete_claims(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
+def complete_in_table(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
     """Return the positions where the claims of each node are complete: (bound, source)."""
     found: dict[str, list[tuple[Position, str]]] = {}
     for row in claims.where(F.col("kind") == ALL_CLAIM).distinct().collect():

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from projections.audit import BUCKETS, RULES, Rule
 from spark.audit.facts import REPLAY, DropCount, LatencyHistogram, RuleResult, SlowSession
-from spark.audit.session_result_rows import bounded, quantile
+from spark.audit.sessions import bounded, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from spark.audit.facts import NodeSummary
-    from spark.audit.session_result_rows import AuditTotals
+    from spark.audit.sessions import AuditTotals
 
 
 def rule_results(

@@ -119,14 +119,15 @@ class Log:
         options = SourceOptions.read(self.options)
         return plan_ranges(find_logs(options), options, options.pushed)
 
-    def fit_shuffles(self) -> int:
+    def fit_shuffles(self, ranges: Iterable[RecordRange] | None = None) -> int:
         """Set the session's number of shuffle partitions by the size of the log; return it.
 
         A number that the operator has set stays. Spark's own default, 200, makes thousands of tasks
-        for a log of a few records.
+        for a log of a few records. ``ranges`` are those of the log, if they are known.
         """
         cores = self.spark.sparkContext.defaultParallelism
-        return set_shuffle_partitions(self.spark, shuffle_partitions(self.ranges(), cores))
+        found = self.ranges() if ranges is None else ranges
+        return set_shuffle_partitions(self.spark, shuffle_partitions(found, cores))
 
     def bounds(self) -> dict[str, LogBounds]:
         """Return the bounds of each node's log as of now, by the node's name.

@@ -49,10 +49,11 @@ _JAVA_OPTIONS = (
 _SHORT_BYTES = 1 << 30
 """Logs up to this size are read in less time than Java takes to optimize its code fully."""
 _SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+# One thread collects garbage in less processor time than several; and Java's usual collector marks
+# all objects whenever a large batch of Arrow is allocated, which took more than all other work.
+_SERIAL = "-XX:+UseSerialGC"
 _TINY_BYTES = 16 << 20
 """Logs up to this size are read in less time than Spark takes to compile and improve its plans."""
-# One thread collects garbage in less processor time than several.
-_TINY_JAVA_OPTIONS = "-XX:+UseSerialGC"
 _TINY_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -272,10 +273,9 @@ def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) 
         return {**settings, **driver, "spark.executor.memory": memory}
     options = _JAVA_OPTIONS
     if log_bytes is not None and log_bytes <= _SHORT_BYTES:
-        options += f" {_SHORT_JAVA_OPTIONS}"
+        options += f" {_SHORT_JAVA_OPTIONS} {_SERIAL}"
     if log_bytes is not None and log_bytes <= _TINY_BYTES:
         settings |= _TINY_SETTINGS
-        options += f" {_TINY_JAVA_OPTIONS}"
     return {
         **settings,
         "spark.driver.host": "127.0.0.1",
@@ -325,7 +325,7 @@ def _environment(
         # Otherwise Spark looks up the address of its host's name, which takes long without a DNS.
         "SPARK_LOCAL_IP": "127.0.0.1",
         # The JVM that puts together the command for the one with Spark.
-        "SPARK_LAUNCHER_OPTS": f"{_SHORT_JAVA_OPTIONS} {_TINY_JAVA_OPTIONS}",
+        "SPARK_LAUNCHER_OPTS": f"{_SHORT_JAVA_OPTIONS} {_SERIAL}",
         # It would override spark.local.dir.
         "SPARK_LOCAL_DIRS": None,
         # Otherwise memory for the workers' batches would be released and allocated anew each time.

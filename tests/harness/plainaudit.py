@@ -16,14 +16,14 @@ from eventstore.format import INDEX_BITS, format_position, position
 from projections.audit import UNEXPECTED, Rule, SharedAudit, SharedStep, SubscriptionSpans
 from protocol.mqtt import matches
 from spark.audit.duplicate_rule import classify_copy
-from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.chain_check import LogNote
 from spark.audit.facts.event_codec import unpack_events
 from spark.audit.facts.fact_scan import FactScan
 from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
-from spark.audit.session_checker import SessionChecker, session_marks
-from spark.audit.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
+from spark.audit.sessions.expected_packs import OWED_FLAG
+from spark.audit.sessions.session_checker import SessionChecker, session_marks
+from spark.audit.sessions.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -28,6 +28,7 @@ from spark.audit.facts.audit_outcome import (
     SESSION_CLAIM,
     StateClaim,
 )
+from spark.audit.local_facts import LOCAL_BYTES
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 from spark.runtime.marked_errors import BadOption
@@ -220,14 +221,17 @@ def made() -> dict[str, Made]:
     return cases
 
 
-@pytest.fixture(scope="module")
-def outcome(spark: SparkSession, nats: Nats, made: dict[str, Made]) -> Outcome:
+@pytest.fixture(scope="module", params=[0, LOCAL_BYTES], ids=["in Spark", "in the driver"])
+def outcome(
+    request: pytest.FixtureRequest, spark: SparkSession, nats: Nats, made: dict[str, Made]
+) -> Outcome:
     told: list[StateClaim] = []
     for log, said, _ in made.values():
         log.store(nats)
         told += said
     streams = ",".join(log.stream for log, _, _ in made.values())
-    return audit(Log(spark, {**access(nats), "stream": streams}), told, cluster=False)
+    log = Log(spark, {**access(nats), "stream": streams})
+    return audit(log, told, cluster=False, local_bytes=request.param)
 
 
 @pytest.mark.parametrize("name", [make.__name__ for make in CASES])

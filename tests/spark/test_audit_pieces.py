@@ -42,7 +42,7 @@ from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, 
 from spark.audit.facts.fact_source import FactRange, FactsPartition, FactsReader
 from spark.audit.facts.histogram import LEAST_MS, RateCounts, interval_ms, merge_rates
 from spark.audit.facts.log_summary import BEYOND_ALL, summarize_logs
-from spark.audit.session_result_rows import (
+from spark.audit.sessions.session_result_rows import (
     SLOWEST,
     TOTALS,
     VIOLATION,

@@ -13,8 +13,7 @@ from spark.audit.facts.fact_tables import FactTables
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
 from spark.audit.pipeline import _told_of
 from spark.audit.retained_rules import _asked, _periods, expected_retained, retained_intervals
-from spark.audit.session_result_rows import DDL as OF_RESULTS
-from spark.audit.session_result_rows import NEEDED, TOTALS, VIOLATION
+from spark.audit.sessions.session_result_rows import NEEDED, OF_RESULTS, TOTALS, VIOLATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,10 +13,12 @@ from harness.nats import access
 from harness.spark_plans import compiled
 
 from projections.audit import RULES, Rule
-from spark.audit.expected_deliveries import published_messages
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import FactTables
+from spark.audit.local_facts import LOCAL_BYTES
 from spark.audit.pipeline import audit
+from spark.audit.sessions import expected_deliveries
+from spark.audit.sessions.expected_deliveries import published_messages
 from spark.datasource.log import Log
 
 if TYPE_CHECKING:
@@ -44,13 +46,32 @@ def outcome(spark: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
             case.after(nats)
     streams = ",".join(case.log.stream for case in cases.values())
     with compiled(spark):
-        return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False)
+        return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False, local_bytes=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Outcome) -> None:
     found = [(str(one.rule), one.at, one.session) for one in outcome.violations if one.node == name]
     assert sorted(found, key=str) == sorted(cases[name].expected, key=str)
+
+
+@pytest.mark.parametrize("local_bytes", [0, LOCAL_BYTES])
+def test_another_way_to_the_outcome_finds_the_same(
+    spark: SparkSession,
+    nats: Nats,
+    outcome: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+    local_bytes: int,
+) -> None:
+    """Spark's joins, for many subscriptions, and the memory of the driver, for small logs."""
+    monkeypatch.setattr(expected_deliveries, "FEW_SPANS", 0)
+    streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
+    log = Log(spark, {**access(nats), "stream": streams})
+    found = audit(log, cluster=False, local_bytes=local_bytes)
+    assert found.violations == outcome.violations
+    assert found.rules == outcome.rules
+    assert found.notes == outcome.notes
+    assert found.latencies == outcome.latencies
 
 
 def test_every_rule_is_broken_by_some_log() -> None:

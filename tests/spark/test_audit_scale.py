@@ -80,7 +80,8 @@ def logs(nats: Nats) -> list[Generated]:
 
 def audited(spark: SparkSession, nats: Nats, logs: list[Generated], **options: str) -> Outcome:
     streams = ",".join(one.log.stream for one in logs)
-    return audit(Log(spark, {**access(nats), "stream": streams, **options}), cluster=False)
+    log = Log(spark, {**access(nats), "stream": streams, **options})
+    return audit(log, cluster=False, local_bytes=0)
 
 
 @pytest.fixture(scope="module")

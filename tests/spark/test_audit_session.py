@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
+import orjson
 from brokenlogs import at, closed, delivered, opened
 
 from eventstore.format import Subscribed, Unsubscribed
 from projections.audit import UNEXPECTED, Rule
-from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.event_codec import pack_events, packed_item
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
-from spark.audit.session_result_rows import SessionResults
+from spark.audit.sessions.expected_packs import OWED_FLAG
+from spark.audit.sessions.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
+from spark.audit.sessions.session_result_rows import SessionResults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +80,43 @@ def test_a_message_of_two_subscriptions_is_expected_once() -> None:
     one.finish()
     assert results.totals.counts[f"cases {Rule.UNDELIVERED}"] == 1
     assert not any("wrong" in name for name in results.totals.counts)
+
+
+def test_packed_expectations_are_taken_in_the_order_of_the_log() -> None:
+    """However they are packed, and wherever the packs of events begin."""
+    chance = random.Random(1)
+    for _ in range(200):
+        steps: list[tuple[Event, Position]] = [
+            (opened(), at(1)),
+            (Subscribed("s", [("t", 1), ("#", 1)]), at(1, 1)),
+        ]
+        rows = []
+        for number in range(2, 40):
+            rows += [[at(number), at(number), number % 3, 0, 1 | 1 << 2 | OWED_FLAG, 7, 0, 0]] * 2
+            if chance.random() < 0.9:
+                one_sent = delivered(at(number), topic_filter="#", pid=number)
+                steps.append((one_sent, at(number, 1)))
+        packs = [(steps[0][1], "events", steps[: (cut := chance.randrange(2, len(steps)))])]
+        packs += [(steps[cut][1], "events", steps[cut:])]
+        chance.shuffle(rows)
+        while rows:
+            some = sorted(rows[: (count := chance.randrange(1, 20))])
+            rows = rows[count:]
+            packs.append((some[0][0], "", some))
+        results = SessionResults()
+        one = SessionChecker(LOG, (), "s", results)
+        for place, what, some in sorted(packs, key=lambda pack: pack[:2]):
+            if what:
+                items = [packed_item(event, position, 0, 0) for event, position in some]
+                one.happened(pack_events(items), None)
+            else:
+                one.expected_several(place, orjson.dumps([["t", "u", "v"], some]))
+        one.finish()
+        counts = results.totals.counts
+        missing = 38 - (len(steps) - 2)
+        assert counts[f"cases {Rule.UNDELIVERED}"] == 38
+        assert counts[f"wrong {Rule.UNDELIVERED}"] == missing
+        assert sum(count for name, count in counts.items() if "wrong" in name) == missing
 
 
 def test_marks_count_for_sessions_that_there_are() -> None:

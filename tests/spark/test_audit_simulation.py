@@ -57,7 +57,7 @@ def outcome(spark: SparkSession, nats: Nats, logs: list[FoldedLog]) -> Outcome:
         one.store(nats)
     streams = ",".join(one.log.stream for one in logs)
     log = Log(spark, {**access(nats), "stream": streams})
-    return audit(log, chain.from_iterable(map(claims, logs)), cluster=False)
+    return audit(log, chain.from_iterable(map(claims, logs)), cluster=False, local_bytes=0)
 
 
 def claims(one: FoldedLog) -> Iterator[StateClaim]:

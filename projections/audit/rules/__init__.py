@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from projections.audit.rules.log_outline import BrokerRun, Limits, LogOutline, OutlineBuilder
     from projections.audit.rules.ownership import OwnershipAudit
     from projections.audit.rules.queue_progress import QueueProgress
-    from projections.audit.rules.rule_coverage import count_cases
+    from projections.audit.rules.rule_coverage import EventCases
     from projections.audit.rules.rule_table import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.rules.session_ends import SessionEnds
     from projections.audit.rules.will_rules import WillAudit, with_content
@@ -21,7 +21,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "rule_coverage": "count_cases",
+            "rule_coverage": "EventCases",
             "drop_rules": "UNKNOWN_LIMITS DropAudit",
             "log_outline": "BrokerRun Limits LogOutline OutlineBuilder",
             "ownership": "OwnershipAudit",
@@ -40,6 +40,7 @@ __all__ = [
     "BrokerRun",
     "CheckpointSnapshotAudit",
     "DropAudit",
+    "EventCases",
     "Limits",
     "LogOutline",
     "OutlineBuilder",
@@ -49,6 +50,5 @@ __all__ = [
     "SessionEnds",
     "Violation",
     "WillAudit",
-    "count_cases",
     "with_content",
 ]

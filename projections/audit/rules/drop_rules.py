@@ -6,7 +6,7 @@ not record limits: there the limits are not checked. A reason is true as far as 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import escaped
 from eventstore.format import format_position
@@ -86,7 +86,7 @@ class DropAudit:
             self._tell(at, what)
             return
         limits = self._outline.limits_at(at)
-        check = self._CHECKS.get(event.reason)
+        check = _CHECKS.get(event.reason)
         if check is None:
             return
         if limits is None and event.reason in _LIMITED:
@@ -183,18 +183,17 @@ class DropAudit:
             return ""
         return "dropped as packet_too_large, but the client accepts packets of any size"
 
-    _CHECKS: ClassVar[dict[str, Callable[..., str]]] = {
-        "queue_messages": _queue_messages,
-        "queue_bytes": _queue_bytes,
-        "unsubscribed": _unsubscribed,
-        "slow_reader": _slow_reader,
-        "not_permitted": _not_permitted,
-        "topic_levels": _topic_levels,
-        "payload_format": _payload_format,
-        "packet_too_large": _too_large,
-    }
 
-
+_CHECKS: Final[dict[str, Callable[..., str]]] = {
+    "queue_messages": DropAudit._queue_messages,
+    "queue_bytes": DropAudit._queue_bytes,
+    "unsubscribed": DropAudit._unsubscribed,
+    "slow_reader": DropAudit._slow_reader,
+    "not_permitted": DropAudit._not_permitted,
+    "topic_levels": DropAudit._topic_levels,
+    "payload_format": DropAudit._payload_format,
+    "packet_too_large": DropAudit._too_large,
+}
 _LIMITED: Final = frozenset(
     {"queue_messages", "queue_bytes", "not_permitted", "topic_levels", "payload_format"}
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from eventstore.format import MessagePublished, Queued, Released, Subscribed, Unsubscribed
 from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt5 import SHARE
 
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
     from eventstore.format import Position
     from projections.audit.rules.log_outline import LogOutline
-    from projections.state import SessionState
+    from projections.state import SessionState, SubscriptionState
 
 _PATIENCE_MS: Final = 600_000
 """Milliseconds beyond ``slow_reader_time`` that a client may take to read its packets."""
 _PACKET_IDS: Final = 65_535
+_NO_PROGRESS: Final = frozenset({Queued, Subscribed, Unsubscribed, MessagePublished, Released})
+"""Events that may happen to a session whose queue stands still."""
 
 
 class QueueProgress:
@@ -47,11 +50,11 @@ class QueueProgress:
         if self._at >= 0:
             self._judge(self._outline.until(self._at, at, ms))
 
-    def after(self, state: SessionState | None, at: Position, ms: int, *, moved: bool) -> None:
-        """Check the state behind an event; ``moved``: the event shows that the client is served."""
+    def after(self, state: SessionState | None, at: Position, ms: int, kind: type) -> None:
+        """Check the state behind an event of some type."""
         if state is None or not state.queued or not state.connected or not self._open(state, at):
             self._at = -1
-        elif moved or self._at < 0:
+        elif self._at < 0 or kind not in _NO_PROGRESS:
             self._at, self._since_ms = at, ms
             self._cases(Rule.PROGRESS)
 
@@ -74,7 +77,7 @@ class QueueProgress:
         limits = self._outline.limits_at(at)
         if limits is None or limits.max_ack_pending is None or state.session.startswith(SHARE):
             return False
-        held = next(iter(state.waiting.values()), None)
+        held: SubscriptionState | None = next(iter(state.waiting.values()), None)
         unfinished = len(state.inflight) + len(state.releasing)
         return (
             held is not None

@@ -9,13 +9,14 @@ time [MQTT-3.1.3-9], and published when the delay has passed or the session ends
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from eventstore.display import name as shown
 from eventstore.format import (
     MessageDropped,
     MessagePublished,
+    Position,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -29,7 +30,7 @@ from protocol.mqtt import is_death, with_timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Event, Position
+    from eventstore.format import Event
     from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
@@ -112,7 +113,7 @@ class WillAudit:
         if turn != self._turn:
             self.end_turn()
             self._turn, self._opened = turn, False
-        taker = self._HANDLERS.get(type(event))
+        taker = _HANDLERS.get(type(event))
         if taker is not None:
             taker(self, event, state, at, ms)
 
@@ -283,16 +284,17 @@ class WillAudit:
         if self._publication is not None and event.reason in _WITHHELD and not event.refs:
             self._publication = None
 
-    _HANDLERS: ClassVar[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
-        SessionOpened: _on_opened,
-        SessionClosed: _on_closed,
-        SessionExpired: _on_expired,
-        WillArmed: _on_armed,
-        WillFired: _on_fired,
-        WillCancelled: _on_cancelled,
-        MessagePublished: _on_published,
-        MessageDropped: _on_dropped,
-    }
+
+_HANDLERS: Final[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
+    SessionOpened: WillAudit._on_opened,
+    SessionClosed: WillAudit._on_closed,
+    SessionExpired: WillAudit._on_expired,
+    WillArmed: WillAudit._on_armed,
+    WillFired: WillAudit._on_fired,
+    WillCancelled: WillAudit._on_cancelled,
+    MessagePublished: WillAudit._on_published,
+    MessageDropped: WillAudit._on_dropped,
+}
 
 
 def _differences(event: MessagePublished, owed: _Publication) -> list[str]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         EFFECT,
         EVENTS,
         EXPIRED_SO,
+        FEW,
         GRANT,
         MANY,
         NODE,
@@ -68,7 +69,7 @@ else:
             "event_codec": "Packed unpack_events",
             "fact_scan": "collect_seldom",
             "fact_schema": (
-                "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO GRANT MANY NODE RELEASED REPEATED_SO "
+                "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO FEW GRANT MANY NODE RELEASED REPEATED_SO "
                 "REPLAY RETAINED SENT SET SPANS WILL"
             ),
             "fact_source": "facts_of",
@@ -95,6 +96,7 @@ __all__ = [
     "EFFECT",
     "EVENTS",
     "EXPIRED_SO",
+    "FEW",
     "FILTERS",
     "GRANT",
     "MANY",

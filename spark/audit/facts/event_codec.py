@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import orjson
 
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 Packed: TypeAlias = tuple["Position", int, int, Event]
 """Position of an event, time in milliseconds, part of its record in its turn, and the event."""
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
-_OWNED = frozenset(
-    name for name, kind in _KINDS.items() if next(iter(fields(kind))).name == "session"
-)
-"""Types whose first field is the session, which is not packed."""
-
 
 def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that returns some fields of an event, and its type."""
@@ -37,46 +31,47 @@ def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda event: (event.e,)
 
 
-class _Layout(NamedTuple):
+class _Layout:
     """The serialized form of the events of a type."""
 
-    usual: Callable[[Any], tuple[Any, ...]]
-    """Returns the fields that all events have, and the type."""
-    width: int
-    """Number of those fields, without the type."""
-    all: Callable[[Any], tuple[Any, ...]] | None
-    """Returns the added fields as well; None: there are none."""
-    added: Callable[[Any], Any]
-    """Returns only the added fields."""
-    defaults: Any
-    """Its result if all added fields have their defaults."""
+    __slots__ = ("added", "defaults", "kind", "owned", "usual", "version", "whole", "width")
 
-
-def _layout(kind: type) -> _Layout:
-    names = [one.name for one in fields(kind)]
-    usual, added = names[: names.index("e")], names[names.index("v") + 1 :]
-    if kind.__name__ in _OWNED:
-        del usual[0]
-    if not added:
-        return _Layout(_reader(usual), len(usual), None, _nothing, None)
-    get = attrgetter(*added)
-    defaults = get(kind(*[None] * names.index("e")))
-    return _Layout(_reader(usual), len(usual), _reader([*usual, *added]), get, defaults)
+    def __init__(self, kind: type) -> None:
+        names = [one.name for one in fields(kind)]
+        usual, added = names[: names.index("e")], names[names.index("v") + 1 :]
+        self.kind: Any = kind
+        self.version: int = VERSIONS[kind.__name__]
+        self.owned = usual[:1] == ["session"]
+        """Whether the first field is the session, which is not packed."""
+        if self.owned:
+            del usual[0]
+        self.usual = _reader(usual)
+        """Returns the fields that all events have, and the type."""
+        self.width = len(usual)
+        """Number of those fields, without the type."""
+        self.whole = _reader([*usual, *added]) if added else None
+        """Returns the added fields as well; None: there are none."""
+        get: Any = attrgetter(*added) if added else _nothing
+        self.added: Callable[[Any], Any] = get
+        """Returns only the added fields."""
+        self.defaults: Any = get(kind(*[None] * names.index("e")))
+        """Its result if all added fields have their defaults."""
 
 
 def _nothing(_event: object) -> None:
     """Return None: the event type has no added fields."""
 
 
-_LAYOUTS = {kind: _layout(kind) for kind in _KINDS.values()}
+_LAYOUTS: dict[type, _Layout] = {kind: _Layout(kind) for kind in get_args(Event)}
+_BY_NAME: dict[str, _Layout] = {kind.__name__: layout for kind, layout in _LAYOUTS.items()}
 
 
 def packed_item(event: Event, at: Position, time_ms: int, part: int) -> tuple[Any, ...]:
     """Return an item for :func:`pack_events`."""
     layout = _LAYOUTS[type(event)]
-    if layout.all is None or layout.added(event) == layout.defaults:
+    if layout.whole is None or layout.added(event) == layout.defaults:
         return (at, time_ms, part, *layout.usual(event))
-    return (at, time_ms, part, *layout.all(event))
+    return (at, time_ms, part, *layout.whole(event))
 
 
 def pack_events(items: Sequence[tuple[Any, ...]]) -> bytes:
@@ -89,10 +84,10 @@ def unpack_events(session: str, data: bytes) -> list[Packed]:
     found: list[Packed] = []
     for at, time_ms, part, *values in orjson.loads(data):
         name = values[-1]
-        kind = _KINDS[name]
-        usual = _LAYOUTS[kind].width
+        layout = _BY_NAME[name]
+        usual = layout.width
         if len(values) > usual + 1:
-            values[usual:] = [name, VERSIONS[name], *values[usual:-1]]
-        event = kind(session, *values) if name in _OWNED else kind(*values)
+            values[usual:] = [name, layout.version, *values[usual:-1]]
+        event = layout.kind(session, *values) if layout.owned else layout.kind(*values)
         found.append((at, time_ms, part, event))
     return found

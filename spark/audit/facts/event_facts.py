@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from eventstore.format import (
@@ -134,14 +134,7 @@ class FactMakers:
             return False
         refs = range(at, at + count)
         if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
-            (payload,) = self._payloads(event)
-            record = self.record
-            level = qos | record.part << 2
-            (topic,), (check,) = _topics(event), self._checks(event, (payload,))
-            (ends,) = self._expiries(event)
-            self._facts.effects.add(
-                event.session, at, at, record.time_ms, level, check, topic, len(payload), ends
-            )
+            self._message(event, at)
             return False
         topics, payloads = _topics(event), self._payloads(event)
         checks, sizes = self._checks(event, payloads), list(map(len, payloads))
@@ -172,6 +165,18 @@ class FactMakers:
                 *(refs, refs, kinds, nothing, topics, digests, nothing, expires),
             )
         return False
+
+    def _message(self, event: MessagePublished, at: Position) -> None:
+        """Make the fact of a single message that takes effect at once."""
+        payload, record = self._payload(event), self.record
+        check, ends = crc32(payload), 0
+        if event.blocks:
+            (check,), (ends,) = self._checks(event, (payload,)), self._expiries(event)
+        topic = _topics(event)[0] if event.which else event.topics[0]
+        level = event.qos | record.part << 2
+        self._facts.effects.add(
+            event.session, at, at, record.time_ms, level, check, topic, len(payload), ends
+        )
 
     def _released(self, event: Released, at: Position) -> None:
         time_ms, facts, session = self.record.time_ms, self._facts, event.session
@@ -410,6 +415,14 @@ class FactMakers:
             raise IndexError("payloads that the record does not hold")
         return [area[start:stop] for start, stop in pairwise(bounds)]
 
+    def _payload(self, event: MessagePublished) -> memoryview:
+        """Return the payload of an event with one message."""
+        area, begin, sizes = self.record.payload, event.at, event.sizes
+        size = sizes if isinstance(sizes, int) else sum(sizes) if len(sizes) == 1 else -1
+        if begin < 0 or size < 0 or begin + size > len(area):
+            raise IndexError("payloads that the record does not hold")
+        return area[begin : begin + size]
+
     def _digests(
         self,
         event: MessagePublished | RetainedSnapshot | MessagesCarried,
@@ -434,33 +447,34 @@ class FactMakers:
             for topic, payload, *rest in columns
         ]
 
-    OF: ClassVar[dict[type, Callable[[FactMakers, Any, Position], bool | None]]] = {
-        **dict.fromkeys(OF_SPANS, _of_span),
-        MessagePublished: _published,
-        Released: _released,
-        Delivered: _delivered,
-        Queued: _queued,
-        MessageDropped: _dropped,
-        Subscribed: _subscribed,
-        WillArmed: _armed,
-        SessionSnapshot: _snapshot,
-        RetainedSnapshot: _repeated_messages,
-        RetainedCleared: _cleared,
-        RetainedExpired: _cleared,
-        MessagesCarried: _carried,
-        CheckpointBegun: _begun,
-        CheckpointCompleted: _completed,
-        LogCut: _cut,
-        BrokerStarted: _started,
-        BrokerStopped: _stopped,
-        LimitsApplied: _limits,
-        OperatorActed: _acted,
-        Followed: _followed,
-        LogArchived: _archived,
-    }
-    """Type of event -> method that makes its facts; other types make none.
 
-    A method returns True if it has passed the event to its session."""
+FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]]] = {
+    **dict.fromkeys(OF_SPANS, FactMakers._of_span),
+    MessagePublished: FactMakers._published,
+    Released: FactMakers._released,
+    Delivered: FactMakers._delivered,
+    Queued: FactMakers._queued,
+    MessageDropped: FactMakers._dropped,
+    Subscribed: FactMakers._subscribed,
+    WillArmed: FactMakers._armed,
+    SessionSnapshot: FactMakers._snapshot,
+    RetainedSnapshot: FactMakers._repeated_messages,
+    RetainedCleared: FactMakers._cleared,
+    RetainedExpired: FactMakers._cleared,
+    MessagesCarried: FactMakers._carried,
+    CheckpointBegun: FactMakers._begun,
+    CheckpointCompleted: FactMakers._completed,
+    LogCut: FactMakers._cut,
+    BrokerStarted: FactMakers._started,
+    BrokerStopped: FactMakers._stopped,
+    LimitsApplied: FactMakers._limits,
+    OperatorActed: FactMakers._acted,
+    Followed: FactMakers._followed,
+    LogArchived: FactMakers._archived,
+}
+"""Type of event -> method that makes its facts; other types make none.
+
+A method returns True if it has passed the event to its session."""
 
 
 def _publishers(event: MessagesCarried | RetainedSnapshot) -> list[str]:

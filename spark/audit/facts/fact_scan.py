@@ -35,7 +35,7 @@ from spark.audit.facts.chain_check import (
 )
 from spark.audit.facts.event_batches import EventBatches
 from spark.audit.facts.event_codec import packed_item
-from spark.audit.facts.event_facts import FactMakers
+from spark.audit.facts.event_facts import FACT_MAKERS, FactMakers
 from spark.audit.facts.fact_schema import FactBuffer
 from spark.audit.facts.histogram import LEAST_MS, RateCounts
 from spark.audit.facts.log_summary import BEYOND_ALL
@@ -144,7 +144,7 @@ class FactScan:
                 size = entries(event)
                 if size > MAX_INDEX:
                     raise IndexError("more entries than a record can have")
-                handle = FactMakers.OF.get(kind)
+                handle = FACT_MAKERS.get(kind)
                 given = handle is not None and handle(takers, event, at)
                 session: str | None = getattr(event, "session", None)
                 if session is not None and not given and kind not in _ELSEWHERE:

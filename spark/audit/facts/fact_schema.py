@@ -16,50 +16,54 @@ if TYPE_CHECKING:
 
 NODE: Final = 0
 """About the log as a whole, for the driver: ``data`` is JSON, see ``chain_check.LogNote``."""
-EVENTS: Final = 1
+EVENTS: Final = 8
 """Events of a session (``data``, packed) from ``at`` on; ``payload`` where their fold needs it."""
-SPANS: Final = 2
+SPANS: Final = 1
 """Events that begin or end subscriptions (``data``, packed), again; ``number`` 1: a snapshot."""
-EFFECT: Final = 3
+EFFECT: Final = 9
 """A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
 
 ``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
 its properties and payload, ``time_ms`` the time of its effect, ``size`` the bytes of its payload,
 ``expires`` the Unix time in seconds at which it expires, 0: never."""
-SENT: Final = 4
+SENT: Final = 2
 """A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
 
 ``at`` is the position of this statement, ``size`` and ``expires`` are as for EFFECT; ``number`` 1:
 it becomes retained then, ``digest`` is that of the retained message, empty if it clears a topic."""
-RELEASED: Final = 5
+RELEASED: Final = 3
 """The message of ``ref`` took effect at ``at``; the scan did not see its publication.
 
 ``session`` and ``number`` are as for EFFECT."""
-RETAINED: Final = 6
+RETAINED: Final = 10
 """The retained message of ``topic`` changed at ``at``: ``number`` is one of the four below, plus
 four times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of
 the record.
 
 From there on the message is known by ``ref``, and has this ``digest``, empty if there is none.
 ``session`` is its publisher, empty if unknown."""
-REPLAY: Final = 7
+REPLAY: Final = 4
 """``session`` got the message of ``ref`` as a retained one, for the filter ``topic``, at ``at``.
 
 ``time_ms`` is the position where the record of its turn begins; ``number`` 0: it was queued."""
-CARRIED: Final = 8
+CARRIED: Final = 5
 """The message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
 
 ``session`` is its publisher, empty if unknown; the other columns are as for SENT and EFFECT."""
-WILL: Final = 9
+WILL: Final = 6
 """A will was armed at ``at``, which is also its ``ref``; ``topic`` and ``check`` are its
 message's."""
-GRANT: Final = 10
+GRANT: Final = 7
 """``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
 
 ``number`` is that QoS, plus 4 with No Local."""
 
 MANY: Final = (EVENTS, EFFECT, RETAINED)
-"""Kinds with up to as many facts as the log has entries; the other kinds have fewer."""
+"""Kinds with up to as many facts as the log has entries; the other kinds have fewer.
+
+Their numbers are the highest: Spark skips cached batches by the range of the values in them."""
+FEW: Final = (NODE, SPANS, SENT, RELEASED, REPLAY, CARRIED, WILL, GRANT)
+"""The other kinds."""
 
 SET, REPEATED_SO, CLEARED, EXPIRED_SO = 0, 1, 2, 3
 """Kinds of changes of a retained message: published, repeated by a checkpoint (then ``check`` is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,14 +34,17 @@ from eventstore.format import (
 )
 from projections.audit import (
     UNEXPECTED,
+    HeldSubscription,
     Rule,
     SessionAudit,
+    SubscribedSessions,
     SubscriptionSpan,
     SubscriptionSpans,
     Violation,
 )
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.state import SessionFold, encode_session
+from protocol.mqtt import matches
 
 M = [position(100 + number, 0) for number in range(6)]
 """Positions of messages."""
@@ -482,6 +486,30 @@ def test_spans_of_a_cut_log_begin_with_the_checkpoint() -> None:
         SubscriptionSpan("a", 1, at(20), at(25), at(20), at(25)),
         SubscriptionSpan("b", 2, at(20), None, at(20), None),
     ]
+
+
+def test_a_message_meets_the_subscriptions_of_its_turn() -> None:
+    chance = random.Random(3)
+    filters = ("a", "a/b", "a/+", "#", "+/b", "$s/#", "c")
+    for _ in range(50):
+        held = SubscribedSessions()
+        spans = []
+        for number in range(chance.randrange(60)):
+            begins = at(chance.randrange(50))
+            ends = at(chance.randrange(50)) + begins
+            one = HeldSubscription(str(number), 1, begins, begins, ends, no_local=False)
+            spans.append((chance.choice(filters), one))
+            held.add(*spans[-1])
+        turns = sorted(at(chance.randrange(110)) for _ in range(80))
+        behind = chance.randrange(80)
+        for turn in turns[behind:] + turns[:behind]:
+            topic = chance.choice(("a", "a/b", "$s/b", "c", "d"))
+            found = {one.session for one in held.matching(topic, turn)}
+            assert found == {
+                one.session
+                for topic_filter, one in spans
+                if matches(topic_filter, topic) and one.begins <= turn <= one.ends
+            }
 
 
 def test_what_is_no_event_of_the_session_changes_nothing() -> None:

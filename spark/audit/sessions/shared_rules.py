@@ -11,7 +11,7 @@ import orjson
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.audit import SharedAudit, SharedStep
-from spark.audit.session_result_rows import DDL, SHARED, SessionResults
+from spark.audit.sessions.session_result_rows import OF_RESULTS, SHARED, SessionResults
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
@@ -33,26 +33,33 @@ def audit_shared(results: DataFrame, logs: Mapping[str, LogSummary], partitions:
         .select("node", "session", "at", "data")
         .repartition(partitions, "node", "session")
         .sortWithinPartitions("node", "session", "at")
-        .mapInArrow(partial(_audited, dict(logs)), DDL)
+        .mapInArrow(partial(_audited, dict(logs)), OF_RESULTS)
     )
 
 
 def _audited(
     logs: Mapping[str, LogSummary], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    results = SessionResults()
     with mark_errors():
-        for (node, group), rows in groupby(_rows(batches), key=itemgetter(0, 1)):
-            log = logs[node]
+        yield from shared_results(logs, batches)
 
-            def tell(one: Violation, node: str = node, group: str = group) -> None:
-                results.violation(one.rule, node, group, one.at, one.what)
 
-            audit = SharedAudit(group, log.whole, log.unsure, tell)
-            for _, _, data in rows:
-                audit.take(_step(group, data))
-            audit.finish()
-            yield from results.full()
+def shared_results(
+    logs: Mapping[str, LogSummary], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the results of steps sorted by node, shared subscription and position."""
+    results = SessionResults()
+    for (node, group), rows in groupby(_rows(batches), key=itemgetter(0, 1)):
+        log = logs[node]
+
+        def tell(one: Violation, node: str = node, group: str = group) -> None:
+            results.violation(one.rule, node, group, one.at, one.what)
+
+        audit = SharedAudit(group, log.whole, log.unsure, tell)
+        for _, _, data in rows:
+            audit.take(_step(group, data))
+        audit.finish()
+        yield from results.full()
     yield from results.rest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -13,6 +13,7 @@ from eventstore.format import (
     Delivered,
     Event,
     MessageDropped,
+    Position,
     Queued,
     SessionClosed,
     SessionExpired,
@@ -26,24 +27,30 @@ from eventstore.format import (
 )
 from projections.audit import ASSIGNED, Rule, SessionAudit
 from projections.state import digest, encode_session, expand_runs, reference_runs
-from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
+from spark.audit.sessions.expected_packs import OWED_FLAG
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from eventstore.format import Position
     from projections.audit import SharedStep, Violation
     from projections.state import SessionState
     from spark.audit.facts import LogSummary, Packed
-    from spark.audit.session_result_rows import SessionResults
+    from spark.audit.sessions.session_result_rows import SessionResults
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
 """Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
 
+CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
+"""Ranks of rows at the same position: their order of processing."""
+
+Row: TypeAlias = tuple[
+    int, int, int, str | None, int, int, int, int, int, bytes | None, bytes | None
+]
+"""Rank, at, ref, topic, time_ms, number, origin, size, expires, data, payload; 0 for integers that
+the row does not have. See ``session_audit_task``."""
+
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
-
-
 _OF_WHOLE_TURNS: Final = frozenset(
     {
         Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
@@ -93,6 +100,11 @@ class SessionChecker:
         self._mark = 0
         self._mark_at = marks[0].at if marks else BEYOND_ALL
         self._last_expected: Position = -1
+        self._coming: list[list[int]] = []
+        """Packed expectations, the next one last, see ``expected_packs.PackRow``."""
+        self._coming_topics: list[str] = []
+        self._coming_at: Position = BEYOND_ALL
+        """The position of the next one."""
         self._repeating = False
         """A checkpoint is in progress, and has not repeated the session yet."""
         self._existed: list[tuple[Position, str]] = []
@@ -105,12 +117,39 @@ class SessionChecker:
 
     # Input.
 
+    def take(self, rows: Iterable[Row]) -> None:
+        """Take the next rows of the session."""
+        for rank, at, ref, topic, time_ms, number, origin, size, expires, data, payload in rows:
+            if rank == HAPPENED:
+                self.happened(data or b"", payload)
+            elif rank == OWED:
+                self.owed(at, ref, topic)
+            elif rank == CLAIMED:
+                self.claimed(at, topic or "", None if data is None else data.decode())
+            elif data is not None:
+                self.expected_several(at, data)
+            else:
+                self.expected(at, ref, topic or "", time_ms, number, origin, size, expires)
+
     def happened(self, data: bytes, payload: bytes | None) -> None:
         """Take the next packed events of the session."""
-        self._advance(BEYOND_ALL)
-        self._events = unpack_events(self._session, data)
+        events = unpack_events(self._session, data)
+        self._advance(events[0][0])
+        self._events = events
         self._next = 0
         self._payload = payload
+
+    def expected_several(self, at: Position, data: bytes) -> None:
+        """Take packed expectations, the first of them at a position."""
+        self._advance(at)
+        topics, rows = orjson.loads(data)
+        if self._coming:
+            for row in rows:
+                row[2] += len(self._coming_topics)
+            topics = self._coming_topics + topics
+        self._coming_topics = topics
+        self._coming = sorted([*rows, *self._coming], reverse=True)
+        self._coming_at = self._coming[-1][0]
 
     def expected(
         self,
@@ -139,6 +178,25 @@ class SessionChecker:
             size=size,
             expires=expires,
         )
+
+    def _expect(self, before: Position) -> None:
+        """Pass the packed expectations before a position to the audit."""
+        coming, topics, audit = self._coming, self._coming_topics, self._audit
+        while coming and coming[-1][0] < before:
+            at, ref, topic, time_ms, number, origin, size, expires = coming.pop()
+            audit.expect(
+                at,
+                ref,
+                topics[topic],
+                time_ms,
+                origin=origin,
+                qos=number & 3,
+                granted=number >> 2 & 3,
+                owed=bool(number & OWED_FLAG),
+                size=size,
+                expires=expires,
+            )
+        self._coming_at = coming[-1][0] if coming else BEYOND_ALL
 
     def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
         """Take a retained message that must be sent for a granted filter."""
@@ -194,15 +252,17 @@ class SessionChecker:
     # Events.
 
     def _advance(self, before: Position) -> None:
-        """Audit the events before a position."""
+        """Audit the events and the packed expectations before a position."""
         events, audit, log = self._events, self._audit, self._log
-        take, fold = audit.take, audit.fold
+        fold, count = audit.fold, len(events)
         before = min(before, log.trusted)
-        for number in range(self._next, len(events)):
-            at, time_ms, part, event = events[number]
+        while self._next < count:
+            at, time_ms, part, event = events[self._next]
             if at >= before:
-                self._next = number
-                return
+                break
+            self._next += 1
+            if at >= self._coming_at:
+                self._expect(at + 1)
             if at >= self._mark_at:
                 self._pass_marks(at)
             if self._owed:
@@ -214,8 +274,9 @@ class SessionChecker:
             elif kind is SessionSnapshot:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
-            take(event, at, time_ms, self._payload, part)
-        self._next = len(events)
+            audit.take(event, at, time_ms, self._payload, part)
+        if self._coming_at < before:
+            self._expect(before)
 
     def _pay(self, event: Event, at: Position, part: int) -> None:
         """Settle owed retained messages with an event; report late ones."""

@@ -1,11 +1,15 @@
 """The messages that each session must get: joins of messages that took effect with subscriptions.
 
-They are native. Python sees each subscription once, and for filters with wildcards each topic once.
+If a log has few subscriptions, as nearly all have, each task has all of them in memory and joins in
+Python, message by message: that takes a fraction of the processor time of Spark's joins, and few
+rows travel. Otherwise the joins are native: Python sees each subscription once, and for filters
+with wildcards each topic once.
 
 A session subscribes to a filter from one position to another, and may do so a million times in the
-life of a log, each time for a moment. To compare a message with few of them, positions are cut into
-*bins*, as wide as a subscription to the filter lasts on average: then a subscription lies in about
-two of them, and a message in one. Turns are the unit: a subscription exists in the whole of each.
+life of a log, each time for a moment. To compare a message with few of them, the native join cuts
+positions into *bins*, as wide as a subscription to the filter lasts on average: then a subscription
+lies in about two of them, and a message in one. Turns are the unit: a subscription exists in the
+whole of each.
 """
 
 from __future__ import annotations
@@ -21,17 +25,27 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from eventstore.format import INDEX_BITS
 from projections.audit import SubscriptionSpans
 from protocol.mqtt import FilterTrie
-from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS, unpack_events
+from spark.audit.facts import (
+    CARRIED,
+    EFFECT,
+    RELEASED,
+    SENT,
+    SPANS,
+    collect_seldom,
+    unpack_events,
+)
+from spark.audit.sessions.expected_packs import EFFECT_COLUMNS, OWED_FLAG, ExpectedPacks
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
     from eventstore.format import Position
     from projections.audit import SubscriptionSpan
     from spark.audit.facts import FactTables, LogSummary
+    from spark.audit.sessions.expected_packs import SpanRow
 
 _SPANS = (
     "node string, session string, filter string, qos int, since bigint, until bigint, "
@@ -53,17 +67,25 @@ _SPANS_SCHEMA = pa.schema(
 _PAIRS = "node string, topic string, filter string"
 _PAIRS_SCHEMA = pa.schema([(name, pa.string()) for name in ("node", "topic", "filter")])
 _ROWS = 8192
+FEW_SPANS: Final = 50_000
+"""Number of changes of subscriptions up to which each task has all of them in memory."""
+_PACKS: Final = "node string, session string, at bigint, data binary"
+_PACKS_SCHEMA: Final = pa.schema(
+    [("node", pa.string()), ("session", pa.string()), ("at", pa.int64()), ("data", pa.binary())]
+)
+_PACKED: Final = 16_384
+"""Number of expectations that are collected before they are packed."""
 
 
 class PublishedMessages(NamedTuple):
     """Published messages."""
 
     effects: DataFrame
-    """(node, at, turn, ref, time_ms, topic, level, origin, size, expires): a row for each time that
-    a message took effect.
+    """(node, at, turn, ref, time_ms, level, publisher, origin, topic, size, expires): a row for
+    each time that a message took effect.
 
-    ``turn`` is the position where that turn begins, ``level`` the QoS, 1 or 2, ``origin`` a hash of
-    the publisher's client identifier."""
+    ``turn`` is the position where that turn begins, ``level`` the QoS, 1 or 2, ``publisher`` a
+    client identifier, ``origin`` a hash of it."""
     released: DataFrame | None
     """Those of them with a separate release, with ``number`` and ``digest``; None: there are
     none."""
@@ -94,6 +116,7 @@ def _effects(told: DataFrame, *more: str) -> DataFrame:
         "ref",
         "time_ms",
         F.col("number").bitwiseAND(3).alias("level"),
+        F.col("session").alias("publisher"),
         F.xxhash64("session").alias("origin"),
         *more,
     )
@@ -103,16 +126,38 @@ def subscription_spans(
     facts: FactTables, logs: Mapping[str, LogSummary], partitions: int
 ) -> DataFrame:
     """Return the spans in which each filter of a session was subscribed to, at QoS 1 or 2."""
-    counts = (F.col("number") == 0) | (F.col("at") < position_of("whole", logs))
     told = (
-        facts.of(SPANS)
-        .where(counts)
-        .select("node", "session", "at", "data")
+        _span_events(facts, logs)
         .repartition(partitions, "node", "session")
         .sortWithinPartitions("node", "session", "at")
     )
-    known = {node: (log.whole, log.end) for node, log in logs.items()}
-    return told.mapInArrow(partial(_spans, known), _SPANS)
+    return told.mapInArrow(partial(_spans, _known(logs)), _SPANS)
+
+
+def few_subscription_spans(
+    facts: FactTables, logs: Mapping[str, LogSummary]
+) -> list[SpanRow] | None:
+    """Return what :func:`subscription_spans` does as a list; None if there are too many."""
+    if facts.counts.get(SPANS, 0) > FEW_SPANS:
+        return None
+    return spans_of_facts((tuple(row) for row in _span_events(facts, logs).collect()), logs)
+
+
+def spans_of_facts(
+    facts: Iterable[tuple[str, str, Position, bytes]], logs: Mapping[str, LogSummary]
+) -> list[SpanRow]:
+    """Return the spans of the facts (node, session, at, data) of a small log."""
+    events = ((node, session, bytes(data)) for node, session, _, data in sorted(facts))
+    return [one for some in _spans_of(_known(logs), events) for one in some]
+
+
+def _span_events(facts: FactTables, logs: Mapping[str, LogSummary]) -> DataFrame:
+    counts = (F.col("number") == 0) | (F.col("at") < position_of("whole", logs))
+    return facts.of(SPANS).where(counts).select("node", "session", "at", "data")
+
+
+def _known(logs: Mapping[str, LogSummary]) -> dict[str, tuple[Position, Position]]:
+    return {node: (log.whole, log.end) for node, log in logs.items()}
 
 
 def position_of(what: str, logs: Mapping[str, LogSummary]) -> Column:
@@ -129,28 +174,36 @@ def position_of(what: str, logs: Mapping[str, LogSummary]) -> Column:
 
 
 def _spans(
-    known: Mapping[str, tuple[int, int]], batches: Iterator[pa.RecordBatch]
+    known: Mapping[str, tuple[Position, Position]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[Any, ...]] = []
     with mark_errors():
-        for (node, session), some in groupby(_rows(batches), key=itemgetter(0, 1)):
-            whole, end = known[node]
-            held = SubscriptionSpans(session, whole)
-            for _, _, data in some:
-                for at, time_ms, part, event in unpack_events(session, data):
-                    held.take(event, at, time_ms, part)
-                rows += _span_rows(node, session, held.ended(), end)
-                if len(rows) >= _ROWS:
-                    yield _batch(rows, _SPANS_SCHEMA)
-                    rows.clear()
-            rows += _span_rows(node, session, held.finish(), end)
+        for some in _spans_of(known, _rows(batches)):
+            rows += some
+            if len(rows) >= _ROWS:
+                yield _batch(rows, _SPANS_SCHEMA)
+                rows.clear()
         if rows:
             yield _batch(rows, _SPANS_SCHEMA)
 
 
+def _spans_of(
+    known: Mapping[str, tuple[Position, Position]], events: Iterable[tuple[str, str, bytes]]
+) -> Iterator[Iterator[SpanRow]]:
+    """Yield the spans of (node, session, packed events), which are in order."""
+    for (node, session), some in groupby(events, key=itemgetter(0, 1)):
+        whole, end = known[node]
+        held = SubscriptionSpans(session, whole)
+        for _, _, data in some:
+            for at, time_ms, part, event in unpack_events(session, data):
+                held.take(event, at, time_ms, part)
+            yield _span_rows(node, session, held.ended(), end)
+        yield _span_rows(node, session, held.finish(), end)
+
+
 def _span_rows(
     node: str, session: str, spans: Iterable[SubscriptionSpan], end: Position
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[SpanRow]:
     """Yield the spans at QoS 1 or 2; open ones extend to the end of the log."""
     for topic_filter, qos, since, until, begins, ends, no_local in spans:
         if not qos:
@@ -167,7 +220,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]
         yield from zip(*columns, strict=True)
 
 
-def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -227,11 +280,6 @@ def _matched(
 # -------------------------------------------------------------------------------- expectations
 
 
-OWED_FLAG: Final = 16
-"""Flag in the number of an expectation; the lower bits are the QoS of the message, and that of the
-subscription shifted by two bits."""
-
-
 def expected_deliveries_of(
     effects: DataFrame, held: DataFrame, wild: Mapping[str, Collection[str]]
 ) -> DataFrame:
@@ -268,3 +316,32 @@ def expected_deliveries_of(
             *("size", "expires"),
         )
     )
+
+
+def expected_of_few(effects: DataFrame, spans: Sequence[SpanRow]) -> DataFrame:
+    """Return the possible deliveries as ``expected_deliveries_of``, packed by session.
+
+    The rows are (node, session, at, data), see ``expected_packs.PackRow``.
+    """
+    return effects.select(*EFFECT_COLUMNS).mapInArrow(partial(_expected, spans), _PACKS)
+
+
+def _expected(
+    spans: Sequence[SpanRow], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with mark_errors(), collect_seldom():
+        yield from packs_of(spans, batches)
+
+
+def packs_of(
+    spans: Sequence[SpanRow], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield what :func:`expected_of_few` returns, in this process."""
+    packs = ExpectedPacks(spans)
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in EFFECT_COLUMNS]
+        packs.add(zip(*columns, strict=True))
+        if packs.count >= _PACKED:
+            yield _batch(packs.take(), _PACKS_SCHEMA)
+    if packs.count:
+        yield _batch(packs.take(), _PACKS_SCHEMA)

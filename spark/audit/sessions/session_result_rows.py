@@ -29,7 +29,7 @@ SHARED: Final = "shared"
 TOTALS: Final = "totals"
 """``data`` is JSON, see :class:`AuditTotals`."""
 
-DDL: Final = (
+OF_RESULTS: Final = (
     "kind string, node string, session string, at bigint, rule string, ref bigint, what string, "
     "refs array<bigint>, data binary"
 )
@@ -61,7 +61,7 @@ class AuditTotals:
         self.counts: Counter[str] = Counter()
         """Number of checked items by kind, and of violations (``wrong RULE``)."""
         self.latencies: dict[int, list[int]] = {}
-        """Counts by QoS and bucket, see ``projections.audit.session_audit.BUCKETS``."""
+        """Counts by QoS and bucket, see ``projections.audit.BUCKETS``."""
         self.longest_ms: dict[int, int] = {}
         self.slowest: list[tuple[int, int, int, int, str, str]] = []
         """A heap: p99, maximum, median (milliseconds), number of deliveries, node, session."""

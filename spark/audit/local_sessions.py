@@ -1,0 +1,148 @@
+"""The audit of the sessions of a small log, in the driver: the rows that Spark would shuffle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.format import INDEX_BITS
+from spark.audit.facts import EFFECT, EVENTS, SESSION_CLAIM, SPANS, collect_seldom
+from spark.audit.sessions import (
+    CLAIMED,
+    COLUMNS,
+    EFFECT_COLUMNS,
+    EXPECTED,
+    HAPPENED,
+    OWED,
+    SHARED,
+    packs_of,
+    session_results,
+    shared_results,
+    spans_of_facts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from eventstore.format import Position
+    from spark.audit.facts import LogSummary, StateClaim
+    from spark.audit.local_facts import LocalFacts
+    from spark.audit.sessions import SessionPlan
+
+OwedMessage = tuple[str, str, "Position", "Position", str]
+"""A retained message that must be sent: node, session, at, ref, filter."""
+
+_TYPES: Final = {
+    "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(),
+}  # fmt: skip
+_SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
+_ORDER: Final = [(name, "ascending") for name in ("node", "session", "at", "rank")]
+_ROWS: Final = 8192
+
+
+def audit_local_sessions(
+    plan: SessionPlan,
+    facts: LocalFacts,
+    owed: Sequence[OwedMessage],
+    claims: Iterable[StateClaim],
+) -> pa.Table:
+    """Return the results of all sessions and shared subscriptions, see ``session_result_rows``."""
+    tables = [
+        _rows(HAPPENED, facts.table(EVENTS).select(["node", "session", "at", "data", "payload"])),
+        _rows(EXPECTED, _expected(facts, plan.logs)),
+    ]
+    if owed:
+        columns = zip(*owed, strict=True)
+        names = ("node", "session", "at", "ref", "topic")
+        tables.append(_rows(OWED, _table(dict(zip(names, columns, strict=True)))))
+    tables.append(_rows(CLAIMED, _claims(claims, plan.logs)))
+    told = pa.concat_tables(tables).sort_by(_ORDER)
+    with collect_seldom():
+        results = pa.Table.from_batches(session_results(plan, _batches(told)))
+    shared = results.filter(pc.equal(results.column("kind"), SHARED))
+    if not shared.num_rows:
+        return results
+    steps = shared.sort_by(_ORDER[:3])
+    return pa.concat_tables(
+        [results, pa.Table.from_batches(shared_results(plan.logs, _batches(steps)))]
+    )
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    return iter(table.combine_chunks().to_batches(_ROWS))
+
+
+def _table(columns: Mapping[str, Any]) -> pa.Table:
+    return pa.table(
+        {name: pa.array(some, _SCHEMA.field(name).type) for name, some in columns.items()}
+    )
+
+
+def _rows(rank: int, table: pa.Table) -> pa.Table:
+    """Return a table with all columns for the audit of sessions; missing ones are null."""
+    count = table.num_rows
+    columns = []
+    for field in _SCHEMA:
+        if field.name == "rank":
+            columns.append(pa.array([rank] * count, field.type))
+        elif field.name in table.column_names:
+            columns.append(table.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(count, field.type))
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def _expected(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> pa.Table:
+    """Return the messages that sessions must or may get."""
+    told = facts.rows(SPANS, "node", "session", "at", "data", "number")
+    spans = spans_of_facts(
+        (
+            (node, session, at, data)
+            for node, session, at, data, number in told
+            if number == 0 or at < logs[node].whole
+        ),
+        logs,
+    )
+    names = ("node", "session", "at", "ref", "time_ms", "number", "topic", "size", "expires")
+    found = facts.table(EFFECT).select(names)
+    if facts.released:
+        columns = zip(*(one[: len(names)] for one in facts.released), strict=True)
+        more = dict(zip(names, columns, strict=True))
+        types = {field.name: field.type for field in found.schema}
+        apart = pa.table({name: pa.array(some, types[name]) for name, some in more.items()})
+        found = pa.concat_tables([found, apart]).sort_by(
+            [("node", "ascending"), ("at", "ascending")]
+        )
+    at, number = (found.column(name).to_numpy() for name in ("at", "number"))
+    publishers = found.column("session").combine_chunks()
+    effects_of = {
+        "node": found.column("node"),
+        "at": found.column("at"),
+        "turn": pa.array(((at >> INDEX_BITS) - (number >> 2)) << INDEX_BITS, pa.int64()),
+        "ref": found.column("ref"),
+        "time_ms": found.column("time_ms"),
+        "level": pa.array(number & 3, pa.int32()),
+        "publisher": publishers,
+        "origin": publishers.dictionary_encode().indices,
+        "topic": found.column("topic"),
+        "size": found.column("size"),
+        "expires": found.column("expires"),
+    }
+    effects = pa.table([effects_of[name] for name in EFFECT_COLUMNS], names=list(EFFECT_COLUMNS))
+    packs = list(packs_of(spans, _batches(effects)))
+    return pa.Table.from_batches(packs) if packs else _table({"node": []})
+
+
+def _claims(claims: Iterable[StateClaim], logs: Mapping[str, LogSummary]) -> pa.Table:
+    some = [one for one in claims if one.kind == SESSION_CLAIM and one.node in logs]
+    return _table(
+        {
+            "node": [one.node for one in some],
+            "session": [one.name for one in some],
+            "at": [one.bound for one in some],
+            "topic": [one.where for one in some],
+            "data": [None if one.digest is None else one.digest.encode() for one in some],
+        }
+    )
