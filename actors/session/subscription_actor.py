@@ -15,7 +15,7 @@ from actors.session.mqtt5 import remaining_properties
 from actors.session.session_messages import Batch, ChangeQos, DeniedMessages, Outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from actors.kernel import ActorFailed
     from actors.routing import Subscriber
@@ -66,20 +66,25 @@ class Subscription(LoopActor):
         session = self.session
         last = session.last_subscription
         if (
-            session.held_back
-            and last is not None
-            and last is not self
-            and self._waiting is not None
-            and not last.stopped
-            and type(messages) is Batch
+            not session.held_back
+            or last is None
+            or last is self
+            or self._waiting is None
+            or last.stopped
         ):
-            qos = messages.qos if messages.qos < self._subscriber.qos else self._subscriber.qos
-            self.matched += len(messages)
-            self.kernel.tell(last, Outgoing(self._subscriber, messages, qos))
-        else:
             self.kernel.tell(self, messages)
             session.last_subscription = self
-        session.held_back += 1
+            session.held_back += 1
+            return
+        self.matched += len(messages)
+        batches: Iterable[Batch] = (messages,) if isinstance(messages, Batch) else ()
+        if isinstance(messages, list):
+            self.replayed += len(messages)
+            batches = self._retained_batches(messages)
+        for batch in batches:
+            qos = batch.qos if batch.qos < self._subscriber.qos else self._subscriber.qos
+            self.kernel.tell(last, Outgoing(self._subscriber, batch, qos))
+            session.held_back += 1
 
     @property
     def subscriber(self) -> Subscriber:

@@ -59,7 +59,6 @@ def test_unsubscribing_one_of_two_overlapping_filters_loses_nothing(leaving: str
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-@pytest.mark.mqtt("MQTT-4.6.0-6")
 def test_the_subscriptions_of_a_client_pass_messages_on_in_order() -> None:
     """The wider filter has an older message when the other one, which has a newer one, ends."""
 
@@ -80,6 +79,47 @@ def test_the_subscriptions_of_a_client_pass_messages_on_in_order() -> None:
     simulate(scenario)
 
 
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+def test_retained_messages_of_an_overlapping_subscription_keep_the_order() -> None:
+    """The wider filter has an older message, and gets retained ones behind a newer message."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("r", filters=[("#", 0), ("t/#", 1)])
+            client.send(p.publish("kept", b"k", retain=True))
+            await world.go(1)
+            client.take()
+            client.send(
+                p.publish("other", b"0"),
+                p.publish("t/a", b"1"),
+                p.subscribe(9, ("#", 0)),
+                p.publish("t/a", b"2"),
+            )
+            await world.go(1)
+            got = [one.payload for one in client.take() if isinstance(one, Publish)]
+            assert got == [b"0", b"1", b"k", b"2"]
+
+    simulate(scenario)
+
+
+@pytest.mark.plain
+def test_an_unsubscribe_does_not_take_an_own_message_that_is_sent_in_steps() -> None:
+    """The other filter has No Local, and the receivers are too many for one step."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.node.turn_work.at_once = 1
+            for n in range(3):
+                await world.connect(f"r{n}", filters=[("t/#", 1)])
+            client = await world.connect("c", mqtt5=True, filters=[("#", 2 | 4), ("t/a", 1)])
+            client.send(p.publish("t/a", b"1", 1, 1), p.unsubscribe(8, "t/a"))
+            await world.go(1)
+            assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"1"]
+
+    simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-4.6.0-6")
 def test_a_better_subscription_does_not_let_new_messages_overtake_old_ones() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=5).running() as world:
