@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
 """Subscribers, and indices into a batch of messages; None: all of them."""
+_Own: TypeAlias = "dict[Subscriber, list[int]]"
+"""Subscriptions of the publishing session, and indices of the messages that each gets."""
 
 _NOT_LOGGED = 0, 0
 _RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
@@ -542,21 +544,26 @@ class Publisher:
         self._count_caused(len(targets) * len(batch))
         work = self._node.turn_work
         if work.pending or len(targets) > work.at_once:
-            work.begin(self._send_in_steps(targets, batch, work.at_once))
+            # The subscriptions may change before the last step.
+            own = self._own(batch)
+            work.begin(self._send_in_steps(targets, batch, own, work.at_once))
         else:
-            self._send_now(targets, batch)
+            self._send_now(targets, batch, None)
 
     def _send_in_steps(
-        self, targets: Sequence[Subscriber], batch: Batch, at_once: int
+        self, targets: Sequence[Subscriber], batch: Batch, own: _Own, at_once: int
     ) -> Iterator[object]:
         for begin in range(0, len(targets), at_once):
-            self._send_now(targets[begin : begin + at_once], batch)
+            self._send_now(targets[begin : begin + at_once], batch, own)
             yield None
 
-    def _send_now(self, targets: Sequence[Subscriber], batch: Batch) -> None:
+    def _send_now(self, targets: Sequence[Subscriber], batch: Batch, own: _Own | None) -> None:
+        """Send a batch to subscribers; ``own`` are the receivers in this session, if known."""
         for target in targets:
             if target.options & NO_LOCAL and target.session == self._name:
-                self._send_own(batch)
+                found = self._own(batch) if own is None else own
+                for subscriber, chosen in found.items():
+                    self._send_to(subscriber, batch.select(chosen))
                 continue
             actor = target.actor
             if actor is not None and not actor.stopped:
@@ -576,15 +583,14 @@ class Publisher:
         if qos or actor is not None or is_shared(target.session):
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
-    def _send_own(self, batch: Batch) -> None:
-        """Send a session its own messages, where it has a subscription without No Local."""
-        own: dict[Subscriber, list[int]] = defaultdict(list)
+    def _own(self, batch: Batch) -> _Own:
+        """Return the session's subscriptions without No Local, where others of it have that."""
+        own: _Own = {}
         for at, route in enumerate(map(self._node.router.routes.__getitem__, batch.topics)):
             found = route.own.get(self._name)
             if found is not None:
-                own[found].append(at)
-        for found, chosen in own.items():
-            self._send_to(found, batch.select(chosen))
+                own.setdefault(found, []).append(at)
+        return own
 
     def _count_caused(self, deliveries: int) -> None:
         """Count deliveries and withheld messages as work that the client causes."""
