@@ -172,7 +172,13 @@ class LeaderLink:
             async with asyncio.timeout(_OPEN_SECONDS):
                 upstream = await self._owner.reach(client, leader)
                 answer = await upstream.answered
-        except (OSError, TimeoutError) as error:
+        except asyncio.CancelledError:
+            if upstream is not None and client.stage is ClientStage.OPEN:
+                # Accepted at the moment at which there was a later leader.
+                upstream.abort()
+                client.close()
+            raise
+        except (OSError, OverflowError, ValueError) as error:  # or it has an impossible address
             problem = str(error) or "no answer"
             if self.leader == leader:
                 self._owner.leader_lost(self.number)

@@ -1,0 +1,111 @@
+"""The connections of an edge to the leader of a log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from actors.connection import ListenerOptions
+from cluster.edge import EdgeClient, LeaderPlace, PeerAnswer, Upstream
+from cluster.edge.client_header import GREETING, NONCE_SIZE
+from cluster.edge.edge_client import ClientStage
+from cluster.edge.leader_link import LeaderLink
+
+if TYPE_CHECKING:
+    from cluster.edge.edge_client import EdgeOwner
+
+
+class SilentTransport(asyncio.Transport):
+    """A connection to the leader that notes how it ends."""
+
+    aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Have none."""
+
+    def write(self, _data: object) -> None:
+        """Send nothing."""
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Client(EdgeClient):
+    """A client without a socket."""
+
+    __slots__ = ("closed",)
+
+    def __init__(self) -> None:
+        super().__init__(cast("EdgeOwner", None), ListenerOptions("one", 1000, 60.0), 0.0)
+        self.closed = False
+
+    def header(self, nonce: bytes) -> bytes:
+        return nonce
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Owner:
+    """An edge whose connections are made at once, or fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.attempts = 0
+        self.made: list[tuple[Upstream, SilentTransport]] = []
+
+    async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
+        del leader
+        self.attempts += 1
+        if self.error is not None:
+            raise self.error
+        upstream, transport = Upstream(client), SilentTransport()
+        upstream.connection_made(transport)
+        self.made.append((upstream, transport))
+        return upstream
+
+    def leader_lost(self, log: int) -> None:
+        """Ignore it."""
+
+    def refused_by_leader(self, client: EdgeClient) -> None:
+        """Ignore it."""
+
+
+async def test_a_client_accepted_when_there_is_a_later_leader_is_closed() -> None:
+    owner = Owner()
+    link = LeaderLink(0, owner, lambda: 0.0)
+    link.follow(LeaderPlace(1, "a"))
+    client = Client()
+    link.park(client)
+    await asyncio.sleep(0)
+    ((upstream, transport),) = owner.made
+    upstream.data_received(GREETING + bytes(NONCE_SIZE))
+    upstream.data_received(PeerAnswer.ACCEPTED.value)
+    link.follow(LeaderPlace(2, "b"))  # in the same iteration of the event loop
+    assert client.stage is ClientStage.OPEN
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert client.closed
+    assert transport.aborted
+    assert not link.open
+    assert not link.parked
+
+
+@pytest.mark.parametrize(
+    "error", [OverflowError("port must be 0-65535"), UnicodeError("label too long")]
+)
+async def test_a_leader_with_an_impossible_address_is_tried_now_and_then(error: Exception) -> None:
+    owner = Owner(error)
+    link = LeaderLink(0, owner, lambda: 0.0)
+    link.follow(LeaderPlace(1, "a", "10.0.0.1", 65_536))
+    link.park(Client())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert owner.attempts == 1
+    assert link.parked == 1
+    link.close()
