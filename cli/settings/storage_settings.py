@@ -154,6 +154,7 @@ def cluster_contradictions(settings: "Settings") -> Iterator[str]:
         several = f"processes = {settings.processes}"
         if settings.cluster is not None:
             yield f"{several} and cluster cannot be combined: set partitions instead of processes"
+        yield from _too_high(settings, "metrics", several, settings.processes)
         yield from _not_with_several_logs(settings, several, "one process")
     elif settings.partitions > 1:
         yield from _partition_contradictions(settings)
@@ -204,17 +205,25 @@ def _partition_contradictions(settings: "Settings") -> Iterator[str]:
     if settings.cluster is not None:
         if place is None:
             yield f"{several} also needs cluster_listen: clients connect to any node"
-        elif place.port + settings.partitions > _PORTS:
-            yield (
-                f"cluster_listen = {place}: {several} needs as many ports, from this one on: "
-                f"choose one below {_PORTS - settings.partitions + 1}"
-            )
+        for name in ("cluster_listen", "cluster_advertise"):
+            yield from _too_high(settings, name, several, settings.partitions)
+        yield from _too_high(settings, "metrics", several, settings.partitions + 1)
         if len(settings.cluster) > _LONGEST_CLUSTER:
             yield (
                 f"cluster = {settings.cluster}: must be at most {_LONGEST_CLUSTER} characters with "
                 "several logs"
             )
     yield from _not_with_several_logs(settings, several, "one log")
+
+
+def _too_high(settings: "Settings", name: str, several: str, ports: int) -> Iterator[str]:
+    """Yield a message if there are not as many ports from that of a setting on."""
+    place = getattr(settings, name)
+    if place is not None and place.port + ports > _PORTS:
+        yield (
+            f"{name} = {place}: {several} needs {ports} ports, from this one on: "
+            f"choose one below {_PORTS - ports + 1}"
+        )
 
 
 def _not_with_several_logs(settings: "Settings", several: str, one: str) -> Iterator[str]:

@@ -472,6 +472,9 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
         ({**PARTITIONED, "web": "127.0.0.1:1"}, "the web page shows one log only"),
         ({**PARTITIONED, "cluster": "x" * 29}, "must be at most 28 characters with several logs"),
         ({**PARTITIONED, "cluster_listen": "127.0.0.1:65535"}, "choose one below 65535"),
+        ({**PARTITIONED, "cluster_advertise": "10.0.0.1:65535"}, "choose one below 65535"),
+        ({**PARTITIONED, "metrics": "127.0.0.1:65534"}, "choose one below 65534"),
+        ({"processes": 3, "metrics": "127.0.0.1:65534"}, "choose one below 65534"),
         (
             {"cluster": "c1", "nats_url": "nats://a", "pseudonyms": "true"},
             "pseudonyms in a cluster also needs cluster_key_file",
