@@ -54,6 +54,8 @@ _ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
 """Subscription options that routes depend on."""
 _LARGE = 4096
 """Receivers of a route above which it is not hashed."""
+_COMPARED = 8
+"""Routes with many receivers that are compared with those of a topic."""
 _STALE = 1024
 """Maximum sets of receivers kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
@@ -118,8 +120,8 @@ class Routes(dict[bytes, Route]):
         super().__init__()
         self._router = router
         self._interned: dict[Receivers, Route] = {}
-        self._large: list[Route] = []
-        """Routes with many receivers, each set of them once."""
+        self._large: dict[tuple[object, ...], deque[Route]] = {}
+        """Routes with many receivers, by the number of these and some of them: few for each."""
         self._size = 0
         self._forgot = False
         """All routes were dropped since this was set to False."""
@@ -177,10 +179,12 @@ class Routes(dict[bytes, Route]):
     def _intern(self, receivers: Receivers) -> Route:
         """Return the route with these receivers: a known one, if there is one."""
         targets, denied, own, no_local = receivers
-        large = len(targets) + len(denied) > _LARGE
-        if large:
+        alike: deque[Route] | None = None
+        if len(targets) + len(denied) > _LARGE:
             # The hash of many receivers takes longer than comparing them with those that are known.
-            for known in self._large:
+            key = (len(targets), len(denied), *targets[:1], *targets[-1:], *denied[-1:])
+            alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
+            for known in alike:
                 if (
                     known.targets == targets
                     and known.denied == denied
@@ -190,8 +194,8 @@ class Routes(dict[bytes, Route]):
         elif receivers in self._interned:
             return self._interned[receivers]
         route = Route(targets, denied, own, no_local=no_local)
-        if large:
-            self._large.append(route)
+        if alike is not None:
+            alike.append(route)
         else:
             self._interned[receivers] = route
         return route

@@ -260,3 +260,18 @@ def test_topics_with_the_same_many_receivers_share_a_route() -> None:
     assert len(three.targets) == len(one.targets) + 1
     router.subscribe("s1", "a/+", 2)
     assert router.routes[b"a/1"] is router.routes[b"a/2"] is not one
+
+
+def test_a_route_with_many_receivers_is_compared_with_few_others() -> None:
+    """Each topic has another set of receivers: they differ in one of many."""
+    router = Router(lambda _name: None)
+    for number in range(router_module._LARGE + 1):
+        router.subscribe(f"s{number}", "a/#", 1)
+    topics = [b"a/%d" % number for number in range(2 * router_module._COMPARED)]
+    for topic in topics:
+        router.subscribe(f"of {topic.decode()}", topic.decode(), 1)
+    routes = [router.routes[topic] for topic in topics]
+    assert len(set(routes)) == len(topics)
+    assert max(map(len, router.routes._large.values())) <= router_module._COMPARED
+    router.routes.clear()  # what is known of the receivers stays
+    assert [router.routes[topic] for topic in topics[-4:]] == routes[-4:]
