@@ -30,7 +30,7 @@ from projections.state import FLAG_BITS, QOS_MASK
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.authz import TopicAcl
     from actors.routing import RemoteMembers, SharedGroup
@@ -668,6 +668,14 @@ class SharedDelivery(Delivery):
             for ref in refs:
                 refused.pop(ref, None)
         return recorded
+
+    def release(self, refs: Iterable[Position]) -> None:
+        """Drop messages from memory that have left the queue, and which logs refused them."""
+        gone, refused = [*refs], self._group.refused
+        super().release(gone)
+        if refused:
+            for ref in gone:
+                refused.pop(ref, None)
 
     def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
         """Forget which logs refused messages, other than those that still wait."""

@@ -394,6 +394,37 @@ def test_what_no_member_of_a_log_may_read_goes_to_another_one() -> None:
     two(scenario)
 
 
+def test_what_expires_is_no_longer_known_as_refused() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        denied = name_in(worlds, 1, "m")
+        for world in worlds:
+            permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
+        await member(worlds, 1, share)
+        await member(worlds, 0, share)  # it acknowledges nothing
+        await here.go(1)
+        from_ = await here.connect(name_in(worlds, 0, "s"), mqtt5=True)
+        publish(from_, *range(1, 4), topic="a/secret")
+        await here.go(2)
+        from_.mqtt5 = False  # the packets are as they are
+        for number in range(4, 8):
+            expiring = ((p5.MESSAGE_EXPIRY, 5),)
+            from_.send(p5.publish("a/secret", b"%d" % number, 1, number, properties=expiring))
+        await here.go(1)
+        from_.mqtt5 = True
+        group, state = here.broker.node.router.groups.find(share), here.broker.node.state
+        assert group.refused
+        await here.go(10)
+        publish(from_, 8, topic="a/open")
+        await here.go(2)
+        shared = state.sessions.get(share)
+        assert shared is not None
+        assert not shared.queued
+        assert not group.refused
+
+    two(scenario, max_ack_pending=3)
+
+
 def test_what_is_too_large_for_the_members_of_a_log_goes_to_another_one() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
