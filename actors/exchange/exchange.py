@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
@@ -52,6 +53,8 @@ recorded although nothing was taken."""
 _CATCH_UP = 30.0
 _UNROUTED = 64 * 1024 * 1024
 """Bytes of QoS 0 messages of other brokers that wait to be routed above which more are dropped."""
+_KEPT = 100
+"""Bytes that such a message takes besides its topic, properties and payload."""
 _SENT_AT_ONCE = 256 * 1024
 """Bytes of QoS 0 messages after which a batch is sent."""
 
@@ -629,7 +632,7 @@ class LogExchange(LoopActor):
                     self._take_shared(found)
                     continue
                 self._unrouted.append((message.name, found))
-                self._unrouted_bytes += sum(map(len, found.payloads))
+                self._unrouted_bytes += _size(found.topics, found.payloads, found.blocks)
         except ValueError as error:
             _log.warning("a batch of another broker cannot be read", reason=str(error))
         if not waited:
@@ -648,7 +651,7 @@ class LogExchange(LoopActor):
             packet.topics += topics[:count]
             packet.payloads.extend(found.payloads[:count])
             packet.blocks = [*found.blocks[:count]] if found.blocks else None
-            self._unrouted_bytes -= sum(map(len, packet.payloads))
+            self._unrouted_bytes -= _size(packet.topics, packet.payloads, packet.blocks or ())
             if count == len(topics):
                 self._unrouted.popleft()
             else:
@@ -669,6 +672,11 @@ class LogExchange(LoopActor):
         if receiver is not None:
             batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
             receiver.take_in(Outgoing(_subscriber(name), batch, 0))
+
+
+def _size(topics: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes]) -> int:
+    """Return the bytes that messages take while they wait."""
+    return _KEPT * len(topics) + sum(map(len, chain(topics, payloads, blocks)))
 
 
 def _subscriber(name: str) -> Subscriber:

@@ -8,8 +8,11 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.exchange import exchange as exchange_module
 from actors.exchange.exchange import LogExchange
 from actors.exchange.taken_messages import Taken, TakenMessages
+from actors.exchange.volatile_messages import VolatileMessages, encode_frame
+from actors.session import Publisher
 from eventstore.format import INDEX_BITS, Followed
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
@@ -65,6 +68,28 @@ def test_messages_of_qos_0_that_arrive_during_recovery_disturb_no_session() -> N
         state = there.broker.node.state.sessions.peek(name_in(worlds, 1))
         assert state is not None
         assert state.queued + len(state.inflight) == 10
+
+    two(scenario)
+
+
+@pytest.mark.plain
+def test_empty_messages_that_wait_to_be_routed_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        exchange = there.broker.node.exchange
+        assert exchange is not None
+        frame = encode_frame(VolatileMessages([b"a/b"] * 10, [b""] * 10, [], retain=False))
+        with monkeypatch.context() as patch:
+            patch.setattr(exchange_module, "_UNROUTED", 100_000)
+            patch.setattr(Publisher, "at_once", lambda *_: 0)
+            for _ in range(1000):
+                exchange.arrived(here.broker.node.options.node, frame)
+            await there.calm()
+            assert 0 < len(exchange._unrouted) < 100
+        await here.go(1)
+        assert not exchange._unrouted
+        assert exchange._unrouted_bytes == 0
 
     two(scenario)
 
