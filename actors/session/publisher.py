@@ -577,6 +577,8 @@ class Publisher:
         if actor is not None and not actor.stopped:
             enqueue(actor, batch)
             return
+        if target.ended:
+            return
         # Without an actor the session is offline and gets no QoS 0 messages. If the actor failed in
         # this turn, the session receives in its place. A shared subscription has members.
         qos = batch.qos if batch.qos < target.qos else target.qos

@@ -119,6 +119,25 @@ def test_an_unsubscribe_does_not_take_an_own_message_that_is_sent_in_steps() -> 
     simulate(scenario)
 
 
+@pytest.mark.plain
+def test_sessions_that_end_before_a_message_is_sent_in_steps_are_not_started_again() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.node.turn_work.at_once = 1
+            leaving = [
+                await world.connect(f"r{n}", filters=[("t/#", 1)], clean=True) for n in range(3)
+            ]
+            sender = await world.connect("s")
+            await world.go(1)
+            sender.send(p.publish("t/a", b"1", 1, 1))
+            for one in leaving:
+                one.send(p.disconnect())
+            await world.go(1)
+            assert set(world.broker._sessions) == {"s"}
+
+    simulate(scenario)
+
+
 @pytest.mark.mqtt("MQTT-4.6.0-6")
 def test_a_better_subscription_does_not_let_new_messages_overtake_old_ones() -> None:
     async def scenario() -> None:
