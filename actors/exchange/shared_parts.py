@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,8 @@ _REPORTS = 64
 """Reports kept until the log of their sender has been taken up to their position."""
 _REPEATED = 200
 """Reports of parts that are repeated at a time."""
+_LOST_AT_ONCE = 8
+"""Parts whose members are disconnected in one iteration of the event loop: each may have many."""
 _SIZE = 32
 """Bytes of a report of a part, besides its name."""
 
@@ -140,7 +143,13 @@ class SharedParts:
         for log in [log for log, heard in self._heard.items() if heard < silent]:
             del self._heard[log]
             self._waiting.pop(log, None)
-            self._node.router.groups.lost(log)
+            names = self._node.router.groups.of_log(log)
+            self._node.in_parts(names, _LOST_AT_ONCE, partial(self._lost, log))
+
+    def _lost(self, log: str, name: str) -> None:
+        """Take the members of a part for disconnected, unless their log was heard meanwhile."""
+        if log not in self._heard:
+            self._node.router.groups.lost(name, log)
 
     def end(self) -> None:
         """Report that no member is connected any longer."""

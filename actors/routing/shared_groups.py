@@ -229,13 +229,21 @@ class SharedGroups:
         if group.online:
             self._wake(name, group)
 
-    def lost(self, log: str) -> None:
+    def of_log(self, log: str) -> list[str]:
+        """Return the shared subscriptions with connected members in another log."""
+        return [
+            name
+            for name, group in self._groups.items()
+            if (remote := group.remote.get(log)) is not None and remote.online
+        ]
+
+    def lost(self, name: str, log: str) -> None:
         """Take the members of a log that is silent for disconnected."""
-        for name, group in self._groups.items():
-            remote = group.remote.get(log)
-            if remote is not None and remote.online:
-                group.set_remote(remote, name, 0)
-                self._wake(name, group)
+        group = self.find(name)
+        remote = group.remote.get(log)
+        if remote is not None and remote.online:
+            group.set_remote(remote, name, 0)
+            self._wake(name, group)
 
     def left(self, name: str, session: str) -> None:
         """Record that a session is no longer a member, if it was one."""

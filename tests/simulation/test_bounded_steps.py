@@ -355,3 +355,32 @@ def test_subscribers_of_statistics_are_found_and_served_in_steps(
                 assert len(payloads(client)) == 1
 
     simulate(scenario)
+
+
+def test_the_members_of_a_silent_log_are_disconnected_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        here, there = make_partitions(2)
+        await here.start()
+        await there.start()
+        await here.go(2)  # it is heard
+        try:
+            exchange, groups = here.broker.node.exchange, here.broker.node.router.groups
+            other = there.broker.node.options.node
+            assert exchange is not None
+            names = [f"$share/g{number}/t" for number in range(4 * MANY)]
+            for name in names:
+                if not exchange.home_of(name):
+                    exchange._shares.log_joined(name, other)
+                    groups.report(name, other, 1, 10, 0)
+            assert len(groups.of_log(other)) > MANY
+            there.kill()
+            most = await largest_step(lambda: len(groups.of_log(other)), here.go(5), monkeypatch)
+            assert 0 < most <= LIMIT
+            assert not groups.of_log(other)
+        finally:
+            await here.crash()
+            await there.crash()
+
+    simulate(scenario)
