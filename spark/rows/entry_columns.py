@@ -157,6 +157,14 @@ def _changed_expiry(group: EventGroup) -> EntryColumn:
     return of_events(group, _integers(values, "expiry", valid))
 
 
+def _assigned_qos(group: EventGroup) -> EntryColumn:
+    """Return the QoS in Assigned events; 0 where they have none."""
+    values = np.zeros(len(group), np.int64)
+    for place, raw in group.added():
+        values[place] = raw.get("qos", 0)
+    return of_events(group, _integers(values, "qos"))
+
+
 def _cleared(group: EventGroup) -> EntryColumn:
     return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
 
@@ -179,6 +187,7 @@ _OWN: Final[Mapping[tuple[str, str], Maker]] = {
     ("MessagePublished", "properties"): _each_properties,
     ("Delivered", "queued"): _total("queued", "queued"),
     ("Assigned", "queued"): _total("queued", "queued"),
+    ("Assigned", "qos"): _assigned_qos,
     ("Queued", "queued_bytes"): _total("size", "queued_bytes"),
     ("Expired", "queued_bytes"): _total("size", "queued_bytes"),
     ("MessageDropped", "refs"): _dropped_refs,

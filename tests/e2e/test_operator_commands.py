@@ -189,8 +189,8 @@ def test_the_tree_shows_who_supervises_whom(data: tuple[str, str]) -> None:
 
 
 def test_the_tree_is_collapsed(data: tuple[str, str]) -> None:
-    tree = run("actors", "tree", *data, "--children", "4").lines
-    assert sum(line[0] in "├└" for line in tree) == 5
+    tree = run("actors", "tree", *data, "--children", "5").lines
+    assert sum(line[0] in "├└" for line in tree) == 6
     assert re.fullmatch(r"└─ \.\.\. and \d+ more: \d+ connections, \d+ sessions", tree[-1])
     assert any("session:" in line for line in tree)  # some of each type are shown
 
