@@ -441,7 +441,7 @@ class LogExchange(LoopActor):
             self._parts.heard(log, members)
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
-        """Give back what a client of this log returns, though it has no members any longer."""
+        """Give back messages that a client returns after the last member in this log has left."""
         receiver = self._shares.receiver(name)
         if receiver is not None:
             receiver.take_back(returned)

@@ -101,7 +101,7 @@ class SharedGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members in any log, as far as this one knows."""
+        """Whether this log knows of no members in any log."""
         return not (self.members or self.logs)
 
     @property
@@ -117,7 +117,7 @@ class SharedGroup:
             del returned[next(iter(returned))]
 
     def set_remote(self, remote: RemoteMembers, name: str, online: int) -> None:
-        """Let as many members of another log stand in line as are connected."""
+        """Set the number of connected members that another log has in the rotation."""
         online = min(online, _REMOTE_AT_MOST)
         for place in range(online, remote.online):
             self.disconnected(_name_of(remote.log, place))

@@ -218,7 +218,7 @@ class MessageExchange(Protocol):
     """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""
 
     def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
-        """Take note of messages that take effect in this turn; pass on those of QoS 0."""
+        """Record messages that take effect in this turn; pass on those of QoS 0."""
 
     def pass_on(
         self,
@@ -246,7 +246,7 @@ class MessageExchange(Protocol):
         """Return whether the home of a shared subscription knows that this log has members."""
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
-        """Give back what a client of this log returns, though it has no members any longer."""
+        """Give back messages that a client returns after the last member in this log has left."""
 
     def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
         """Tell the home of a shared subscription how many members are connected, and their room.

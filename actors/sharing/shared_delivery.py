@@ -56,11 +56,11 @@ smaller pieces cost more than they gain in fairness."""
 _LEFT_AT_MOST = 65_536
 """Approximate maximum QoS 0 messages waiting to be divided."""
 _OFFERED = 4096
-"""Room of members beyond which the home of a shared subscription is told no more."""
+"""Maximum room that is reported to the home of a shared subscription, in messages."""
 _NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
 _NONE: frozenset[int] = frozenset()
-_NOBODY: list[str] = []
+_NO_LOGS: list[str] = []
 
 
 class _Member(NamedTuple):
@@ -472,7 +472,7 @@ class SharedDelivery(Delivery):
         batch = whole if len(numbers) == len(whole) else whole.select(numbers)
         covered = len(whole) - len(batch)
         limits = self._node.delivery_limits
-        if self._home:  # there is no limit for what was taken: nobody else has it
+        if self._home:  # messages taken from the home have no limit: only this log has them
             limits = limits._replace(queued_messages=_NO_WINDOW, queued_bytes=_NO_WINDOW)
         decision = decisions.deliver(
             self._session.state,
@@ -658,7 +658,7 @@ class SharedDelivery(Delivery):
         """Record messages as assigned to a log; return position and number for each event."""
         name, refused = self._session.name, self._group.refused
         recorded = []
-        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NOBODY)):
+        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
             for some in decisions.in_parts([*alike]):
                 event = Assigned(name, LOG_SESSION + log, to_runs(some), size, qos=qos)
                 event.refused = logs
