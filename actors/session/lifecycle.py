@@ -475,7 +475,8 @@ class SessionLifecycle:
             elif not (state.will.delay and stays) or reason == "taken_over":
                 self._fire_will(connection)
         if not resumed:
-            self._node.router.set_acl(session.name, None)
+            if stays:
+                self._node.router.set_acl(session.name, None)
             self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
         if returned:
             self._return_unacknowledged(returned, ends=not stays)

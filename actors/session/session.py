@@ -60,6 +60,8 @@ _log = structlog.get_logger("foldmq")
 _ENDS_REST: Final = frozenset({ConnectionAttached, ConnectionDetached, Kick, Remove})
 """Messages that end the wait of a client whose subscription changes are throttled."""
 _CONTINUE: Final = object()
+_PAUSE: Final[Iterator[object]] = iter(())
+"""Work without parts: what is deferred waits for the next turn."""
 """Tells the session to do the next part of longer work."""
 
 
@@ -263,9 +265,18 @@ class Session(LoopActor):
     def _continue_work(self) -> None:
         """Do the next part of longer work; after the last one, handle deferred messages."""
         work, self._work = self._work, None
-        if work is not None:
+        if work is not None and work is not _PAUSE:
             self.begin_work(work)
+            if self._stash and not self.stopped and not self.occupied:
+                self._pause()
         self._unstash()
+
+    def _pause(self) -> None:
+        """Let others run before the next deferred message is handled."""
+        self._work = _PAUSE
+        if self.connection is not None:
+            self.connection.pause(ReadPause.WORK)
+        self.kernel.later(self, _CONTINUE)
 
     def _unstash(self) -> None:
         """Handle the deferred messages, each in a turn of its own."""
@@ -274,7 +285,7 @@ class Session(LoopActor):
         if self._stash:
             self._handle(self._stash.pop(0))
             if self._stash and not self.stopped and not self.occupied:
-                self.begin_work(iter((NEXT_TURN,)))
+                self._pause()
         if self.stopped or self.occupied or self._stash:
             return
         if self.connection is not None:

@@ -7,7 +7,7 @@ from collections import Counter
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.limits import SubscriptionRate
 from actors.routing import is_shared
@@ -53,6 +53,8 @@ _AFTER_DISCONNECT: Final = 1024
 """Topic filters of a SUBSCRIBE that are granted although the client has left meanwhile, about."""
 _INDEXED_AT_ONCE: Final = 512
 """Topic filters indexed in one turn for the options of their subscriptions (MQTT 5)."""
+_FREED_AT_ONCE: Final = 4096
+"""Topic filters of an answered packet whose memory is freed in one turn."""
 _RETAINED_AT_ONCE: Final = 1024
 """Retained messages handled for a new subscription before the event loop may run."""
 _FILTERS_TEXT: Final = 64 * 1024
@@ -81,7 +83,7 @@ class SubscriptionHandler:
     def subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages of each subscription."""
         session = self._session
-        filters, codes, changes = packet.filters, [], 0
+        filters, codes, changes = packet.filters, bytearray(), 0
         replayed: dict[str, bool] = {}
         """Filter -> whether its retained messages were without those of the client itself."""
         groups: list[str] = []
@@ -95,9 +97,10 @@ class SubscriptionHandler:
             # But clients that leave at once must not leave work behind without bounds.
             much = at >= _AFTER_DISCONNECT or (at and self._matches_much(filters[at][0]))
             if much and connection.gone:  # in this order: asking costs a system call
+                yield from _free(filters)
                 return
             grant = self._grant(connection, packet, at, stop)
-            codes += grant.codes
+            codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
             begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
             if begun and connection.properties is not None:
@@ -127,6 +130,7 @@ class SubscriptionHandler:
             changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
         while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then no queued message is sent
+        yield from _free(filters)
         yield from self._throttle(changes)
 
     def _are_known(self, groups: Sequence[str]) -> bool:
@@ -302,8 +306,7 @@ class SubscriptionHandler:
     def unsubscribe(self, connection: ClientConnection, packet: Unsubscribe) -> Iterator[object]:
         """Remove subscriptions in parts, then answer."""
         session = self._session
-        filters, changes = list(dict.fromkeys(packet.filters)), 0
-        removed: set[str] = set()
+        filters, codes, changes = packet.filters, bytearray(), 0
         at = 0
         while at < len(filters):
             if at:
@@ -314,16 +317,19 @@ class SubscriptionHandler:
             gone = []
             for topic_filter in some:
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
-                if subscriber is not None:
+                if subscriber is None:
+                    codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+                else:
                     self.stop_actors((subscriber,))
                     gone.append(topic_filter)
+                    codes.append(ReasonCode.SUCCESS)
             for event in decisions.unsubscribe(session.state, gone):
                 session.emit(event)
             changes += len(gone)
             if connection.properties is not None:
-                removed.update(gone)
                 session.subscriptions_changed(gone)
-        self._answer(connection, _unsuback(connection, packet, removed))
+        self._answer(connection, _unsuback(connection, packet, codes))
+        yield from _free(filters)
         yield from self._throttle(changes)
 
     def _answer(self, connection: ClientConnection, data: bytes) -> None:
@@ -378,10 +384,10 @@ _OLDER: Final = bytes(SUBSCRIBE_FAILURE if code >= FAILURE else code for code in
 """Reason code of MQTT 5 -> return code of older levels."""
 
 
-def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int]) -> bytes:
+def _suback(connection: ClientConnection, packet: Subscribe, codes: bytearray) -> bytes:
     """Encode a SUBACK for the protocol level of the client."""
     if connection.properties is None:
-        return encode_suback(packet.packet_id, bytes(codes).translate(_OLDER))
+        return encode_suback(packet.packet_id, codes.translate(_OLDER))
     properties = connection.properties
     refusal = filters_string(packet.filters, codes)
     return encode_suback_v5(
@@ -393,17 +399,19 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int
     )
 
 
-def _unsuback(connection: ClientConnection, packet: Unsubscribe, removed: set[str]) -> bytes:
+def _unsuback(connection: ClientConnection, packet: Unsubscribe, codes: bytearray) -> bytes:
     """Encode an UNSUBACK: in MQTT 5 it says which subscriptions existed."""
     if connection.properties is None:
         return encode_unsuback(packet.packet_id)
-    codes = []
-    for topic_filter in packet.filters:
-        found = topic_filter in removed
-        removed.discard(topic_filter)  # a filter that occurs twice no longer exists the second time
-        codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
     limit = connection.properties.maximum_packet_size
     return encode_unsuback_v5(packet.packet_id, codes, limit=limit)
+
+
+def _free(filters: list[Any]) -> Iterator[object]:
+    """Free the topic filters of an answered packet in parts: there may be 100,000 of them."""
+    while len(filters) > _FREED_AT_ONCE:
+        del filters[-_FREED_AT_ONCE:]
+        yield NEXT_TURN
 
 
 def _replays(granted: decisions.GrantedFilter) -> bool:

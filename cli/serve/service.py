@@ -587,7 +587,7 @@ def tune_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(3_000, 4, 1_000_000)
+    gc.set_threshold(2_000, 2, 1_000_000)
 
 
 async def _collect_when_quiet(broker: Broker) -> None:

@@ -62,31 +62,40 @@ class FilterReader:
     Raises ``ProtocolError`` for an error when it is reached.
     """
 
-    __slots__ = ("_fields", "_subscribing", "found", "packet_id")
+    __slots__ = ("_fields", "_subscribing", "found", "names", "packet_id")
 
     def __init__(self, body: bytes, *, subscribing: bool) -> None:
         self._fields = _Fields(body, "SUBSCRIBE" if subscribing else "UNSUBSCRIBE")
         self._subscribing = subscribing
         self.packet_id = self._fields.packet_id()
         self.found: list[tuple[str, int]] = []
-        """Topic filters, with the requested QoS; 0 in an UNSUBSCRIBE."""
+        """Topic filters of a SUBSCRIBE, with the requested QoS."""
+        self.names: list[str] = []
+        """Topic filters of an UNSUBSCRIBE."""
         if self._fields.at_end():
             name, statement = "UNSUBSCRIBE", "MQTT-3.10.3-2"
             if subscribing:
                 name, statement = "SUBSCRIBE", "MQTT-3.8.3-3"
             raise ProtocolError(f"{name} without a topic filter", statement)
 
+    @property
+    def count(self) -> int:
+        """The number of filters that have been read."""
+        return len(self.found) + len(self.names)
+
     def read(self, most: int = sys.maxsize) -> bool:
         """Read at most ``most`` filters; return whether all filters have been read."""
-        fields, stop = self._fields, len(self.found) + most
-        while not fields.at_end() and len(self.found) < stop:
+        fields, stop = self._fields, self.count + most
+        while not fields.at_end() and self.count < stop:
             self._read_plain(stop)
-            if fields.at_end() or len(self.found) >= stop:
+            if fields.at_end() or self.count >= stop:
                 break
             # The next filter is invalid, or only appears to be.
-            topic_filter, qos = fields.topic_filter(), 0
-            if self._subscribing:
-                qos = fields.byte("requested QoS")
+            topic_filter = fields.topic_filter()
+            if not self._subscribing:
+                self.names.append(topic_filter)
+                continue
+            qos = fields.byte("requested QoS")
             if qos > 2:
                 raise ProtocolError(
                     f"SUBSCRIBE: requested QoS byte is 0x{qos:02x}, not 0, 1 or 2", "MQTT-3.8.3-4"
@@ -98,16 +107,17 @@ class FilterReader:
         """Return the packet; call this when all of its filters have been read."""
         if self._subscribing:
             return Subscribe(self.packet_id, self.found)
-        return Unsubscribe(self.packet_id, [topic_filter for topic_filter, _ in self.found])
+        return Unsubscribe(self.packet_id, self.names)
 
     def _read_plain(self, most: int) -> None:
         """Read valid filters on a fast path for packets with thousands of them."""
-        fields, found, options = self._fields, self.found, int(self._subscribing)
+        fields, found, names = self._fields, self.found, self.names
+        options = int(self._subscribing)
         body, at = fields.body, fields.at
         size = len(body)
         last = size - options
         try:
-            while at < size and len(found) < most:
+            while at < size and len(found) + len(names) < most:
                 start = at + 2
                 stop = start + (body[at] << 8 | body[at + 1])
                 text = body[start:stop].decode()
@@ -115,10 +125,13 @@ class FilterReader:
                     break
                 if "+" in text or "#" in text:
                     validate_topic_filter(text)
-                qos = body[stop] if options else 0
-                if qos > 2:
-                    break
-                found.append((text, qos))
+                if options:
+                    qos = body[stop]
+                    if qos > 2:
+                        break
+                    found.append((text, qos))
+                else:
+                    names.append(text)
                 at = stop + options
         except (IndexError, UnicodeDecodeError, TopicError):
             pass

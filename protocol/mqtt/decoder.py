@@ -83,7 +83,9 @@ _LEVEL_AT = 6
 class FiltersInParts(Protocol):
     """A SUBSCRIBE or UNSUBSCRIBE whose topic filters are read some at a time."""
 
-    found: list[tuple[str, int]]
+    @property
+    def count(self) -> int:
+        """The number of filters that have been read."""
 
     def read(self, most: int) -> bool:
         """Read at most ``most`` filters; return whether all filters have been read."""
@@ -313,7 +315,7 @@ class Decoder:
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
-                room -= 1 + len(reader.found)
+                room -= 1 + reader.count
             else:
                 packet = self._parse(PacketType(first >> 4), data[body:stop])
                 if self._decoder_v5 is not None:
@@ -357,7 +359,7 @@ class Decoder:
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
-                room -= 1 + len(reader.found)
+                room -= 1 + reader.count
             else:
                 at, taken = level.read(data, at, body, stop, self._limit, room, packets)
                 room -= taken

@@ -35,7 +35,16 @@ class SubscriptionReader:
     Raises ``ProtocolError`` for an error when it is reached.
     """
 
-    __slots__ = ("_fields", "_kind", "_options", "_user", "found", "identifier", "packet_id")
+    __slots__ = (
+        "_fields",
+        "_kind",
+        "_options",
+        "_user",
+        "found",
+        "identifier",
+        "names",
+        "packet_id",
+    )
 
     def __init__(self, body: bytes, kind: PacketType) -> None:
         self._kind = kind
@@ -45,23 +54,30 @@ class SubscriptionReader:
         self.identifier = cast("int", values.get(SUBSCRIPTION_IDENTIFIER, 0)) if values else 0
         """Subscription Identifier; 0: none."""
         self.found: list[tuple[str, int]] = []
-        """Topic filters, with the requested QoS; 0 in an UNSUBSCRIBE."""
+        """Topic filters of a SUBSCRIBE, with the requested QoS."""
+        self.names: list[str] = []
+        """Topic filters of an UNSUBSCRIBE."""
         self._options: list[int] = []
         if fields.at_end():
             subscribing = kind is PacketType.SUBSCRIBE
             statement = "MQTT-3.8.3-2" if subscribing else "MQTT-3.10.2-2"
             raise violation(f"{kind.name} without a topic filter", statement)
 
+    @property
+    def count(self) -> int:
+        """The number of filters that have been read."""
+        return len(self.found) + len(self.names)
+
     def read(self, most: int = sys.maxsize) -> bool:
         """Read at most ``most`` filters; return whether all filters have been read."""
-        fields, stop = self._fields, len(self.found) + most
-        while not fields.at_end() and len(self.found) < stop:
+        fields, stop = self._fields, self.count + most
+        while not fields.at_end() and self.count < stop:
             self._read_plain(stop)
-            if fields.at_end() or len(self.found) >= stop:
+            if fields.at_end() or self.count >= stop:
                 break
             # The next filter is invalid, or shared.
             if self._kind is PacketType.UNSUBSCRIBE:
-                self.found.append((fields.topic_filter("MQTT-3.10.2-1"), 0))
+                self.names.append(fields.topic_filter("MQTT-3.10.2-1"))
                 continue
             topic_filter = fields.topic_filter("MQTT-3.8.3-1")
             options = fields.byte("subscription options")
@@ -74,18 +90,17 @@ class SubscriptionReader:
         """Return the packet; call this when all of its filters have been read."""
         if self._kind is PacketType.SUBSCRIBE:
             return Subscribe(self.packet_id, self.found, self._options, self.identifier, self._user)
-        filters = [topic_filter for topic_filter, _ in self.found]
-        return Unsubscribe(self.packet_id, filters, self._user)
+        return Unsubscribe(self.packet_id, self.names, self._user)
 
     def _read_plain(self, most: int) -> None:
         """Read valid filters on a fast path for packets with thousands of them."""
-        fields, found = self._fields, self.found
+        fields, found, names = self._fields, self.found, self.names
         subscribing = self._kind is PacketType.SUBSCRIBE
         body, at, options = fields.body, fields.at, 0
         size = len(body)
         last = size - subscribing
         try:
-            while at < size and len(found) < most:
+            while at < size and len(found) + len(names) < most:
                 start = at + 2
                 stop = start + (body[at] << 8 | body[at + 1])
                 text = body[start:stop].decode()
@@ -98,7 +113,9 @@ class SubscriptionReader:
                     if options not in _LEGAL_OPTIONS:
                         break
                     self._options.append(options & ~QOS_BITS)
-                found.append((text, options & QOS_BITS))
+                    found.append((text, options & QOS_BITS))
+                else:
+                    names.append(text)
                 at = stop + subscribing
         except (IndexError, UnicodeDecodeError, TopicError):
             pass

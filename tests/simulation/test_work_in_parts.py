@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import packets as p
@@ -12,9 +13,13 @@ from actors.configuration.limit_options import LimitOptions, Quota
 from actors.kernel import kernel
 from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
-from actors.session import publisher, subscription_handler
+from actors.session import lifecycle, publisher, subscription_handler
+from actors.session.session_messages import NEXT_TURN, Passivate
 from eventstore.format import Subscribed
 from simulation.world import SimClient, World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 SOME = MANY[:500]
@@ -474,6 +479,37 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
             assert world.broker.node.limits.refused.counts["subscribe_rate"] == 1
 
     simulate(scenario)
+
+
+@pytest.mark.plain
+def test_what_waited_for_longer_work_is_handled_in_another_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both may be long: the last part of a SUBSCRIBE, and the end of a session that is large."""
+    turns: list[int] = []
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            session = world.broker.find_session("c")
+            assert session is not None
+            loop = session.kernel
+
+            def work() -> Iterator[object]:
+                yield NEXT_TURN
+                turns.append(loop.turns + loop.parts)
+
+            def handled(*_: Any) -> None:
+                turns.append(loop.turns + loop.parts)
+
+            monkeypatch.setattr(lifecycle.SessionLifecycle, "handle", handled)
+            session.begin_work(work())
+            for _ in range(2):
+                loop.tell(session, Passivate())
+            await world.go(0.1)
+
+    simulate(scenario)
+    assert len(turns) == len(set(turns)) == 3
 
 
 def test_changes_are_counted_against_a_rate() -> None:
