@@ -6,10 +6,15 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.common import interpreter, logging_setup, text
-    from cli.common.allocator import keep_large_blocks, trim
     from cli.common.allowed_hosts import Hosts, is_wildcard
     from cli.common.colour import Style, has_colours, painted
     from cli.common.endpoints import Endpoint, endpoint
+    from cli.common.memory import (
+        GarbageCollector,
+        keep_large_blocks,
+        trim_after_crowds,
+        tune_collector,
+    )
     from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
     from cli.common.progress_bar import progress
@@ -25,7 +30,7 @@ else:
             "endpoints": "Endpoint endpoint",
             "interpreter": "interpreter",
             "logging_setup": "logging_setup",
-            "allocator": "keep_large_blocks trim",
+            "memory": "GarbageCollector keep_large_blocks trim_after_crowds tune_collector",
             "option_groups": "given_flags with_option_groups",
             "package_version": "version",
             "progress_bar": "progress",
@@ -39,6 +44,7 @@ __all__ = [
     "Address",
     "Column",
     "Endpoint",
+    "GarbageCollector",
     "Hosts",
     "Style",
     "Table",
@@ -64,7 +70,8 @@ __all__ = [
     "size",
     "text",
     "time_ago",
-    "trim",
+    "trim_after_crowds",
+    "tune_collector",
     "version",
     "whole_span",
     "with_option_groups",

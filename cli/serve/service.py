@@ -21,7 +21,14 @@ from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import watch_loop
-from cli.common import Endpoint, keep_large_blocks, logging_setup, trim
+from cli.common import (
+    Endpoint,
+    GarbageCollector,
+    keep_large_blocks,
+    logging_setup,
+    trim_after_crowds,
+    tune_collector,
+)
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
@@ -55,13 +62,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
-# Wake-ups per second below which the broker counts as idle for the garbage collector.
-QUIET_TURNS = 20
-# Connections ended since memory was last returned, and seconds between checks.
-TRIM_AFTER = 500
-TRIM_EVERY = 10
-# Checks after which memory is returned even if connections keep coming and going.
-MOST_PUT_OFF = 30
 # Passes the size of the refused record to the restarted process.
 _REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
@@ -253,19 +253,22 @@ class Service:
                 self._notifier.stopping("stopped while starting")
                 return
             self._notifier.ready(self._describe)
-            reloading = asyncio.create_task(self._reload_on_hangup(broker))
-            collecting = asyncio.create_task(_collect_when_quiet(broker))
-            trimming = asyncio.create_task(_trim_after_crowds(broker))
-            measuring = asyncio.create_task(
-                watch_loop(broker.node.counters, broker.admission.sample)
-            )
+            garbage = GarbageCollector(lambda: broker.kernel.turns)
+            beside = [
+                self._reload_on_hangup(broker),
+                garbage.collect_young(),
+                garbage.collect_when_idle(),
+                trim_after_crowds(
+                    lambda: broker.node.counters.accepted - len(broker.admission.connections)
+                ),
+                watch_loop(broker.node.counters, broker.admission.sample),
+            ]
+            tasks = [asyncio.create_task(one) for one in beside]
             try:
                 await self._led(self._until_stopped(broker))
             finally:
-                reloading.cancel()
-                collecting.cancel()
-                trimming.cancel()
-                measuring.cancel()
+                for task in tasks:
+                    task.cancel()
             self._notifier.stopping("draining")
             if not self._moves_to:
                 self._listeners.forsake()
@@ -577,45 +580,6 @@ def _follows(process: ProcessMember) -> None:
     """Report that a process follows the log."""
     tune_collector()
     process.ready()
-
-
-def tune_collector() -> None:
-    """Collect garbage cycles rarely, and never among the objects created by recovery.
-
-    The broker breaks its own cycles, and messages are freed by their reference counts. A full
-    collection stops the broker for a tenth of a second: ``_collect_when_quiet`` does it.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(2_000, 2, 1_000_000)
-
-
-async def _collect_when_quiet(broker: Broker) -> None:
-    """Run the garbage collector once a minute while the broker is idle."""
-    while True:
-        await asyncio.sleep(60)
-        before = broker.kernel.turns
-        await asyncio.sleep(1)
-        if broker.kernel.turns - before < QUIET_TURNS:
-            gc.collect()
-            await asyncio.to_thread(trim)
-
-
-async def _trim_after_crowds(broker: Broker) -> None:
-    """Return memory to the system once many connections have ended and no more are ending.
-
-    A thread that allocates meanwhile waits for some tens of milliseconds.
-    """
-    trimmed = before = put_off = 0
-    while True:
-        await asyncio.sleep(TRIM_EVERY)
-        ended = broker.node.counters.accepted - len(broker.admission.connections)
-        if ended - trimmed >= TRIM_AFTER:
-            put_off += 1
-            if ended - before < TRIM_AFTER // 10 or put_off > MOST_PUT_OFF:
-                trimmed, put_off = ended, 0
-                await asyncio.to_thread(trim)
-        before = ended
 
 
 async def _recover(broker: Broker, notifier: Notifier, leadership: Leadership | None) -> None:
