@@ -37,7 +37,7 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.mqtt import PID_BYTES, PacketType, Publishes
-from protocol.mqtt5 import known_blocks
+from protocol.mqtt5 import known_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -323,7 +323,7 @@ class FastPath:
 
     def _known_block(self, raw: bytes) -> bytes | None:
         """Return the properties to forward; None: the actor must read them."""
-        known = known_blocks.get(raw)
+        known = known_properties.get(raw)
         if known is None or known.alias:
             return None
         if known.is_text and self._node.options.check_payload_format:

@@ -41,7 +41,7 @@ from protocol.mqtt import (
     Unsuback,
     Unsubscribe,
 )
-from protocol.mqtt5 import Answer, SentMessage, message_properties
+from protocol.mqtt5 import Answer, SentMessage, decode_message_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -148,7 +148,7 @@ def property_fields(block: bytes) -> dict[str, Any]:
     """Return the properties of a message in MQTT 5, where it has any."""
     if not block:
         return {}
-    found = message_properties(block)
+    found = decode_message_properties(block)
     correlation = found.correlation
     texts = {
         "payload_format": found.payload_format or None,

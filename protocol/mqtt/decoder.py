@@ -113,8 +113,8 @@ class DecoderV5(Protocol):
     def subscription_reader(self, first: int, body: bytes) -> FiltersInParts:
         """Return a reader for a SUBSCRIBE or UNSUBSCRIBE."""
 
-    def block_cost(self, size: int) -> int:
-        """Return the number of packets for which a block of ``size`` bytes counts in addition."""
+    def properties_cost(self, size: int) -> int:
+        """Return the number of packets that properties of ``size`` bytes count as in addition."""
 
     def too_large(self, size: int, limit: int) -> ProtocolError:
         """Return the error for a packet that is too large."""
@@ -354,7 +354,7 @@ class Decoder:
                 break
             if first >> 4 in _WITH_FILTERS:
                 reader = level.subscription_reader(first, data[body:stop])
-                room -= level.block_cost(stop - at)
+                room -= level.properties_cost(stop - at)
                 at = stop
                 if not self._read_filters(reader, packets):
                     self._unread = data, at

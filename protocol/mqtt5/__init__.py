@@ -9,7 +9,7 @@ Properties
 ==========
 
 A message's properties travel as the bytes in which they arrived. They are checked once, in one pass
-(``property_block``), and the properties for the connection itself are read: the topic alias, which
+(``properties``), and the properties for the connection itself are read: the topic alias, which
 is replaced by its topic here and forwarded nowhere, and the expiry, which is put first. The rest
 is the *block*: no part of the broker parses it on the way. Changes for a receiver are written
 beside it (``publish_encoder_v5``): the remaining seconds over its first bytes, subscription
@@ -22,8 +22,8 @@ Contents
 
 Modules with a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` have the same name with ``_v5``.
 
-- ``property_table``: each property, its type and the packets that may contain it; a new one is one
-  entry. ``property_block``: blocks.
+- ``properties``: each property, its type and the packets that may have it (``property_table``);
+  those of messages, such as user properties (``message_properties``).
 - ``decoder_v5``: all packets of a client; ``connect_decoder_v5``, ``publish_decoder_v5``,
   ``subscribe_decoder_v5``, ``ack_decoder_v5``: packet by packet; ``field_reader``: by field. The
   options of a subscription are in ``subscribe_decoder_v5``.
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     )
     from protocol.mqtt5.decoder_v5 import PacketDecoderV5
     from protocol.mqtt5.field_reader import SHARE, check_topic_filter, split_share
-    from protocol.mqtt5.property_block import (
-        MAX_BLOCK,
+    from protocol.mqtt5.properties import (
+        MAX_PROPERTY_BYTES,
         MOST_PROPERTIES,
-        MessageBlock,
         MessageProperties,
-        encode_block,
+        ReceivedProperties,
+        decode_message_properties,
+        encode_message_properties,
+        encode_properties,
         expiry_of,
         is_payload_format_broken,
-        known_blocks,
-        message_block,
-        message_properties,
+        known_properties,
         properties_object,
-        read_message_block,
+        read_publish_properties,
         with_length,
         with_remaining_expiry,
     )
@@ -101,10 +101,11 @@ else:
             ),
             "decoder_v5": "PacketDecoderV5",
             "field_reader": "SHARE check_topic_filter split_share",
-            "property_block": (
-                "MAX_BLOCK MOST_PROPERTIES MessageBlock MessageProperties encode_block expiry_of "
-                "is_payload_format_broken known_blocks message_block message_properties "
-                "properties_object read_message_block with_length with_remaining_expiry"
+            "properties": (
+                "MAX_PROPERTY_BYTES MOST_PROPERTIES MessageProperties ReceivedProperties "
+                "decode_message_properties encode_message_properties encode_properties "
+                "expiry_of is_payload_format_broken known_properties properties_object "
+                "read_publish_properties with_length with_remaining_expiry"
             ),
             "publish_encoder_v5": (
                 "AliasNumbers PacketVariant PublishEncoderV5 SentAliases TopicAliasMode "
@@ -121,7 +122,7 @@ else:
     )
 
 __all__ = [
-    "MAX_BLOCK",
+    "MAX_PROPERTY_BYTES",
     "MOST_PROPERTIES",
     "NO_EXPLANATION",
     "NO_LOCAL",
@@ -132,23 +133,25 @@ __all__ = [
     "Answer",
     "ConnackProperties",
     "Explanation",
-    "MessageBlock",
     "MessageProperties",
     "PacketDecoderV5",
     "PacketVariant",
     "PublishEncoderV5",
+    "ReceivedProperties",
     "SentAliases",
     "SentMessage",
     "TopicAliasMode",
     "check_topic_filter",
+    "decode_message_properties",
     "encode_acks_v5",
     "encode_auth",
-    "encode_block",
     "encode_connack_v5",
     "encode_connect",
     "encode_disconnect",
     "encode_explained_ack",
     "encode_explained_acks",
+    "encode_message_properties",
+    "encode_properties",
     "encode_publish",
     "encode_server_auth",
     "encode_server_disconnect",
@@ -158,12 +161,10 @@ __all__ = [
     "encode_unsubscribe",
     "expiry_of",
     "is_payload_format_broken",
-    "known_blocks",
-    "message_block",
-    "message_properties",
+    "known_properties",
     "prepare_publishes",
     "properties_object",
-    "read_message_block",
+    "read_publish_properties",
     "read_server_packets_v5",
     "split_share",
     "with_length",

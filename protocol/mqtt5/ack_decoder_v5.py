@@ -11,9 +11,9 @@ from array import array
 from typing import TYPE_CHECKING, cast
 
 from protocol.mqtt import FROM_CLIENTS, STATEMENTS, Acks, Auth, Disconnect, PacketType, count_alike
-from protocol.mqtt5 import property_table as table
 from protocol.mqtt5.field_reader import FieldReader
-from protocol.mqtt5.property_block import malformed, violation
+from protocol.mqtt5.properties import malformed, violation
+from protocol.mqtt5.properties import property_table as table
 
 if TYPE_CHECKING:
     from protocol.mqtt import ProtocolError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import MQTT_5, PID_BYTES, encode_length
-from protocol.mqtt5 import property_table as table
-from protocol.mqtt5.property_block import Value, encode_block, with_length
+from protocol.mqtt5.properties import Value, encode_properties, with_length
+from protocol.mqtt5.properties import property_table as table
 
 if TYPE_CHECKING:
     from protocol.mqtt import Auth, Connect, ConnectProperties, Disconnect, Subscribe, Unsubscribe
@@ -19,7 +19,7 @@ def encode_connect(connect: Connect) -> bytes:
     parts = [_field(connect.client_id.encode())]
     if will is not None:
         flags |= 0x04 | will.qos << 3 | will.retain << 5
-        delay = encode_block({table.WILL_DELAY: will.delay or None})
+        delay = encode_properties({table.WILL_DELAY: will.delay or None})
         parts += (
             with_length(delay + will.block),
             _field(will.topic.encode()),
@@ -50,7 +50,7 @@ def _connect_block(properties: ConnectProperties) -> bytes:
         table.AUTHENTICATION_METHOD: properties.authentication_method,
         table.AUTHENTICATION_DATA: properties.authentication_data,
     }
-    return encode_block(values, properties.user)
+    return encode_properties(values, properties.user)
 
 
 def encode_publish(
@@ -71,7 +71,7 @@ def encode_publish(
 
 def encode_subscribe(subscribe: Subscribe) -> bytes:
     """Encode a SUBSCRIBE (section 3.8)."""
-    block = encode_block(
+    block = encode_properties(
         {table.SUBSCRIPTION_IDENTIFIER: subscribe.identifier or None}, subscribe.user
     )
     options = subscribe.options or [0] * len(subscribe.filters)
@@ -83,7 +83,7 @@ def encode_subscribe(subscribe: Subscribe) -> bytes:
 
 def encode_unsubscribe(unsubscribe: Unsubscribe) -> bytes:
     """Encode an UNSUBSCRIBE (section 3.10)."""
-    block = with_length(encode_block({}, unsubscribe.user))
+    block = with_length(encode_properties({}, unsubscribe.user))
     filters = (_field(topic_filter.encode()) for topic_filter in unsubscribe.filters)
     return _packet(0xA2, PID_BYTES[unsubscribe.packet_id], block, *filters)
 
@@ -94,7 +94,7 @@ def encode_disconnect(packet: Disconnect) -> bytes:
         table.SESSION_EXPIRY: packet.session_expiry,
         table.REASON_STRING: packet.reason_string,
     }
-    block = encode_block(values, packet.user)
+    block = encode_properties(values, packet.user)
     if block:
         return _packet(0xE0, bytes((packet.reason,)), with_length(block))
     return _packet(0xE0, bytes((packet.reason,))) if packet.reason else b"\xe0\0"
@@ -107,7 +107,9 @@ def encode_auth(packet: Auth) -> bytes:
         table.AUTHENTICATION_DATA: packet.data,
         table.REASON_STRING: packet.reason_string,
     }
-    return _packet(0xF0, bytes((packet.reason,)), with_length(encode_block(values, packet.user)))
+    return _packet(
+        0xF0, bytes((packet.reason,)), with_length(encode_properties(values, packet.user))
+    )
 
 
 def _field(raw: bytes) -> bytes:

@@ -14,15 +14,15 @@ from protocol.mqtt import (
     ReasonCode,
     Will,
 )
-from protocol.mqtt5 import property_table as table
 from protocol.mqtt5.field_reader import FieldReader, check_topic_name
-from protocol.mqtt5.property_block import malformed, split_message_block, violation
+from protocol.mqtt5.properties import malformed, split_properties, violation
+from protocol.mqtt5.properties import property_table as table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from protocol.mqtt import UserProperties
-    from protocol.mqtt5.property_block import Value
+    from protocol.mqtt5.properties import Value
 
 _ABSENT: Final = ConnectProperties()
 """Shared by all clients that send none: a connection costs less memory."""
@@ -96,7 +96,7 @@ def _properties(values: Mapping[int, Value], user: UserProperties) -> ConnectPro
 
 
 def _will(fields: FieldReader, flags: int) -> Will:
-    found = split_message_block(fields.block(), table.WILL)
+    found = split_properties(fields.property_bytes(), table.WILL)
     topic = fields.text("will topic", "MQTT-3.1.2-9")
     check_topic_name(topic, "CONNECT: will ")
     payload = fields.binary("will payload", "MQTT-3.1.2-9")

@@ -8,7 +8,7 @@ from protocol.mqtt import Acks, Connect, Packet, PacketType, Pingreq, Publishes,
 from protocol.mqtt5.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
 from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
 from protocol.mqtt5.field_reader import read_frame
-from protocol.mqtt5.property_block import block_cost, malformed, violation
+from protocol.mqtt5.properties import malformed, properties_cost, violation
 from protocol.mqtt5.publish_decoder_v5 import TopicAliases, read_publishes_v5
 from protocol.mqtt5.subscribe_decoder_v5 import SubscriptionReader
 
@@ -47,7 +47,7 @@ class PacketDecoderV5:
     legal = _LEGAL
     """The first bytes of packets that are legal after CONNECT."""
     read_frame = staticmethod(read_frame)
-    block_cost = staticmethod(block_cost)
+    properties_cost = staticmethod(properties_cost)
 
     def __init__(self, max_topic_aliases: int = 0) -> None:
         self._max_topic_aliases = max_topic_aliases
@@ -87,9 +87,9 @@ class PacketDecoderV5:
             acks = Acks(_ACKS[first])
             to.append(acks)
             end = read_acks_v5(data, at, body, stop, acks, room)
-            return end, len(acks) + block_cost(stop - at)
+            return end, len(acks) + properties_cost(stop - at)
         to.append(self._parse(PacketType(first >> 4), data[body:stop]))
-        return stop, 1 + block_cost(stop - at)
+        return stop, 1 + properties_cost(stop - at)
 
     def subscription_reader(self, first: int, body: bytes) -> SubscriptionReader:
         """Return a reader for a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""

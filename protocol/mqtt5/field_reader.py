@@ -11,15 +11,15 @@ from protocol.mqtt import (
     validate_topic_filter,
     validate_topic_name,
 )
-from protocol.mqtt5.property_block import (
+from protocol.mqtt5.properties import (
+    FROM_CLIENTS,
     Value,
+    decode_properties,
     decode_text,
-    find_block,
+    find_properties,
     malformed,
-    read_block,
     violation,
 )
-from protocol.mqtt5.property_table import FROM_CLIENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,24 +92,24 @@ class FieldReader:
             raise violation(f"{self._packet} with packet identifier 0", "MQTT-2.2.1-3")
         return packet_id
 
-    def block(self) -> bytes:
+    def property_bytes(self) -> bytes:
         """Read a Property Length and as many bytes, unchecked."""
         if self.body[self.at : self.at + 1] == b"\0":  # most clients send none
             self.at += 1
             return b""
-        begin, self.at = find_block(self.body, self.at, len(self.body), self._packet)
+        begin, self.at = find_properties(self.body, self.at, len(self.body), self._packet)
         return self.body[begin : self.at]
 
     def properties(self, packet: PacketType) -> tuple[Mapping[int, Value], UserProperties]:
         """Read properties: values by identifier, and the user properties.
 
-        The user properties of a block of more than ``_KEPT`` bytes are only checked, to save time.
+        User properties are only checked, to save time, if there are more than ``_KEPT`` bytes.
         """
-        raw = self.block()
+        raw = self.property_bytes()
         if not raw:
             return _NONE, ()
         user = len(raw) <= _KEPT
-        return read_block(raw, 0, len(raw), FROM_CLIENTS[packet], packet, user=user)
+        return decode_properties(raw, 0, len(raw), FROM_CLIENTS[packet], packet, user=user)
 
     def topic_filter(self, statement: str) -> str:
         """Read a topic filter."""

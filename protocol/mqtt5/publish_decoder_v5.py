@@ -25,15 +25,15 @@ from protocol.mqtt import (
     remember_topic,
 )
 from protocol.mqtt5.field_reader import read_frame
-from protocol.mqtt5.property_block import (
+from protocol.mqtt5.properties import (
     BYTES_A_PACKET,
-    LARGE_BLOCK,
-    MessageBlock,
+    LARGE_PROPERTIES,
+    ReceivedProperties,
     decode_text,
-    find_block,
-    known_blocks,
+    find_properties,
+    known_properties,
     malformed,
-    read_message_block,
+    read_publish_properties,
     violation,
 )
 
@@ -184,12 +184,12 @@ class _Columns:
         batch, topic, size = self.batch, data[name:name_end], data[mark]
         begin, rest = mark + 1, mark + 1 + size
         if size > 127 or rest > stop:
-            begin, rest = find_block(data, mark, stop, "PUBLISH")
+            begin, rest = find_properties(data, mark, stop, "PUBLISH")
         raw = data[begin:rest]
-        found = known_blocks.get(raw)
+        found = known_properties.get(raw)
         self.work = 0
         if found is None:
-            found = read_message_block(raw)
+            found = read_publish_properties(raw)
             self.work = len(raw) // BYTES_A_PACKET
         if found.alias:
             topic = self.aliases.resolve(found.alias, topic)
@@ -260,7 +260,7 @@ def _take_run(
     size = stop - at
     width = 1 if data[mark] < 0x80 else 2 if data[mark + 1] < 0x80 else 3
     block = rest - mark - width
-    if block > LARGE_BLOCK:  # each of them counts as work
+    if block > LARGE_PROPERTIES:  # each of them counts as work
         return 0
     count = count_alike(data, stop, size, data[at:name], most)
     for offset in range(mark, mark + width):
@@ -277,14 +277,14 @@ def _take_run(
     raws = fields.pop(0) if block else ()
     if not all(ids):
         return 0
-    found: dict[bytes, MessageBlock] = {}
+    found: dict[bytes, ReceivedProperties] = {}
     try:
         if raws:
             # Mostly all have the same properties, and to compare is faster than to hash them.
             distinct = {raws[0]} if raws.count(raws[0]) == count else set(raws)
             if len(distinct) * (block // BYTES_A_PACKET) > most:
                 return 0
-            found = {raw: read_message_block(raw) for raw in distinct}
+            found = {raw: read_publish_properties(raw) for raw in distinct}
         if name_end > name:
             _check_topics(topics, found)
         else:
@@ -304,7 +304,9 @@ def _take_run(
     return count
 
 
-def _blocks(raws: Sequence[bytes], found: dict[bytes, MessageBlock], count: int) -> Iterable[bytes]:
+def _blocks(
+    raws: Sequence[bytes], found: dict[bytes, ReceivedProperties], count: int
+) -> Iterable[bytes]:
     """Return the block of each message of a run."""
     if not raws:
         return [b""] * count
@@ -314,7 +316,7 @@ def _blocks(raws: Sequence[bytes], found: dict[bytes, MessageBlock], count: int)
     return map(by_raw.__getitem__, raws)
 
 
-def _check_topics(topics: list[bytes], found: dict[bytes, MessageBlock]) -> None:
+def _check_topics(topics: list[bytes], found: dict[bytes, ReceivedProperties]) -> None:
     """Check the topics of a run.
 
     Raises ``KeyError`` if one of them sets an alias, ``ProtocolError`` if one is illegal.

@@ -17,13 +17,14 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.mqtt import MQTT_5, PID_BYTES, PublishEncoder, packet_heads
-from protocol.mqtt5.property_block import (
+from protocol.mqtt5.properties import (
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
     encode_property,
     expiry_of,
     with_length,
     with_remaining_expiry,
 )
-from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from protocol.mqtt import PacketType, Publish, UserProperties, read_length
-from protocol.mqtt5.property_block import Value, find_block, iter_properties, read_block
-from protocol.mqtt5.property_table import FROM_SERVERS, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
+from protocol.mqtt5.properties import (
+    FROM_SERVERS,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    Value,
+    decode_properties,
+    find_properties,
+    iter_properties,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +79,7 @@ def _read_publish(first: int, data: bytes, body: int, stop: int) -> SentMessage:
     begin = body + 2
     end = begin + int.from_bytes(data[body:begin], "big")
     packet_id = int.from_bytes(data[end : end + 2], "big") if qos else 0
-    start, rest = find_block(data, end + 2 if qos else end, stop, "PUBLISH")
+    start, rest = find_properties(data, end + 2 if qos else end, stop, "PUBLISH")
     identifiers: list[int] = []
     alias = 0
     block = bytearray()
@@ -112,8 +119,10 @@ def _read_answer(kind: PacketType, body: bytes) -> Answer:
         answer.reason = body[at]
         at += 1
     if at < len(body):
-        start, at = find_block(body, at, len(body), kind.name)
-        answer.properties, answer.user = read_block(body, start, at, FROM_SERVERS[kind], kind)
+        start, at = find_properties(body, at, len(body), kind.name)
+        answer.properties, answer.user = decode_properties(
+            body, start, at, FROM_SERVERS[kind], kind
+        )
     answer.codes = body[at:]
     return answer
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import FAILURE, PacketType, code_string, encode_length, encoder
-from protocol.mqtt5 import property_table as table
-from protocol.mqtt5.property_block import Value, encode_block, encode_property, with_length
+from protocol.mqtt5.properties import Value, encode_properties, encode_property, with_length
+from protocol.mqtt5.properties import property_table as table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -237,11 +237,11 @@ def _packet(
         body = head + b"\0" + tail
         packet = first + encode_length(len(body)) + body
         return packet if not limit or len(packet) <= limit else b""
-    block = encode_block(values)
+    block = encode_properties(values)
     string = b""
     if about.reason_string is not None:
         string = encode_property(table.REASON_STRING, about.reason_string)
-    user = encode_block({}, about.user)
+    user = encode_properties({}, about.user)
     for more in (string + user, string, b""):
         body = head + with_length(block + more) + tail
         packet = first + encode_length(len(body)) + body

@@ -7,8 +7,7 @@ from typing import cast
 
 from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
 from protocol.mqtt5.field_reader import SHARE, FieldReader
-from protocol.mqtt5.property_block import malformed, violation
-from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER
+from protocol.mqtt5.properties import SUBSCRIPTION_IDENTIFIER, malformed, violation
 
 NO_LOCAL = 0x04
 """Option: the client's own messages are not sent to it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
 from protocol.mqtt import TopicError, validate_topic_name
-from protocol.mqtt5 import MessageProperties, message_block
+from protocol.mqtt5 import MessageProperties, encode_message_properties
 from protocol.nats.headers import MESSAGE_ID, encode_bytes, encode_value
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class ReadProperties(NamedTuple):
         found = self.properties
         if response_topic is not None and found.response_topic is None:
             found = found._replace(response_topic=response_topic)
-        return message_block(found)
+        return encode_message_properties(found)
 
 
 NO_PROPERTIES: Final = ReadProperties(MessageProperties())

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from eventstore.format import expires_at, expiries_of
 from protocol.errors import FoldmqError
-from protocol.mqtt5 import MessageProperties, message_properties
+from protocol.mqtt5 import MessageProperties, decode_message_properties
 from spark.columnar import EventGroup, Integers, of_lists, of_numbers, of_texts, sums_before
 from spark.schema import ENTRIES
 
@@ -76,7 +76,7 @@ def _blocks_of(raw: dict[str, Any], record: Record) -> list[bytes]:
 @lru_cache(_KNOWN_BLOCKS)
 def _read(block: bytes) -> MessageProperties | None:
     try:
-        return message_properties(block)
+        return decode_message_properties(block)
     except (FoldmqError, ValueError, IndexError):
         return None
 

@@ -23,7 +23,7 @@ from actors.bridge.to_nats import ToNats
 from actors.bridge.topic_flow import OutgoingMessages
 from actors.configuration import BridgeOptions
 from eventstore.log import StoredMessages
-from protocol.mqtt5 import MessageProperties, expiry_of, message_block
+from protocol.mqtt5 import MessageProperties, encode_message_properties, expiry_of
 from protocol.nats import Mapping, constant_part, parse_headers, property_lines
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Exit:
         most: int = 1 << 20,
     ) -> int:
         """Send messages whose payloads are their numbers; return how many were too large."""
-        blocks = [message_block(one) if one is not None else b"" for one in properties]
+        blocks = [encode_message_properties(one) if one is not None else b"" for one in properties]
         expires = [NOW + left if (left := expiry_of(one)) is not None else 0 for one in blocks]
         payloads = [b"%d" % at for at in range(len(topics))]
         raw = [topic.encode() for topic in topics]
@@ -242,7 +242,7 @@ def test_headers_take_no_more_room_than_is_said(
     user: tuple[tuple[str, str], ...], correlation: bytes
 ) -> None:
     properties = MessageProperties(1, 4_000_000_000, "é", "é/é", correlation, user)
-    block = message_block(properties)
+    block = encode_message_properties(properties)
     writer = PropertyWriter(
         BridgeOptions(Mapping(), ttl=True),
         ReplySubjects(lambda: NOW),
@@ -259,7 +259,7 @@ def test_answers_to_requests_have_their_properties(outside: Exit) -> None:
     some = MessageProperties(content_type="a/b")
     outside.send(["$nats/reply/t1", "$nats/reply/t2"], some, None)
     assert outside.answers == [
-        ("t1", b"0", message_block(some), ""),
+        ("t1", b"0", encode_message_properties(some), ""),
         ("t2", b"1", b"", ""),
     ]
 

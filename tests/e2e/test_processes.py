@@ -24,7 +24,7 @@ from harness.waiting import until
 
 from e2e.listening import Client, Place
 from eventstore.partitions import partition_of
-from protocol.mqtt5.property_table import SHARED_SUBSCRIPTION_AVAILABLE
+from protocol.mqtt5.properties.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

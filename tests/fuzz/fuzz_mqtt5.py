@@ -22,10 +22,10 @@ from protocol.mqtt import (  # noqa: E402
 )
 from protocol.mqtt5.client_packet_encoder_v5 import encode_publish  # noqa: E402
 from protocol.mqtt5.decoder_v5 import PacketDecoderV5  # noqa: E402
-from protocol.mqtt5.property_block import (  # noqa: E402
+from protocol.mqtt5.properties import (  # noqa: E402
+    decode_message_properties,
     expiry_of,
-    message_properties,
-    read_message_block,
+    read_publish_properties,
 )
 from protocol.mqtt5.publish_encoder_v5 import PacketVariant, TopicAliasMode, prepare_publishes  # noqa: E402
 from protocol.mqtt5.server_packet_decoder_v5 import SentMessage, read_server_packets_v5  # noqa: E402
@@ -108,8 +108,8 @@ def check(data: bytes) -> int:
 def check_messages(batch: Publishes) -> None:
     """Write what was read, as a client and as a server would, and read it again."""
     for message in batch:
-        known = read_message_block(message.block)
-        said = message_properties(message.block)
+        known = read_publish_properties(message.block)
+        said = decode_message_properties(message.block)
         if known.block != message.block or known.alias or said.expiry != expiry_of(message.block):
             raise AssertionError("a block is not in its order")
     raw = b"".join(

@@ -36,7 +36,7 @@ from eventstore.format import (
 )
 from eventstore.log import properties_of
 from protocol.mqtt import ProtocolError
-from protocol.mqtt5 import message_properties
+from protocol.mqtt5 import decode_message_properties
 from spark.schema.columns import ENTRIES
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _properties(block: bytes) -> dict[str, Any]:
     if not block:
         return {}
     try:
-        found = message_properties(block)
+        found = decode_message_properties(block)
     except ProtocolError:
         return {"block": block}
     return {

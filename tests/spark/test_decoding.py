@@ -50,7 +50,7 @@ from eventstore.format import (
     position,
     to_runs,
 )
-from protocol.mqtt5 import encode_block
+from protocol.mqtt5 import encode_properties
 from spark.columnar.row_filter import RowFilter
 from spark.rows.decoder import Decoder
 from spark.rows.entry_columns import MAKERS
@@ -536,8 +536,8 @@ def test_what_waits_is_told_by_each_event_that_carries_it() -> None:
 
 def test_properties_of_messages_are_columns() -> None:
     user = (("k", "v"), ("k", "\u00e4"))
-    one = encode_block({0x02: 60, 0x01: 1, 0x03: "text/plain"}, user)
-    other = encode_block({0x08: "reply/1", 0x09: b"\0\xff"})
+    one = encode_properties({0x02: 60, 0x01: 1, 0x03: "text/plain"}, user)
+    other = encode_properties({0x08: "reply/1", 0x09: b"\0\xff"})
     blocks, wrong = [one, other], b"\x99nonsense"
     published = MessagePublished(
         "c", 1, False, ["t"], [], [1, 2, 3, 4], 1, len(one + other), 4,

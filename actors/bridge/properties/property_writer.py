@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.bridge.properties.losses import TO_NATS
-from protocol.mqtt5 import message_properties
+from protocol.mqtt5 import decode_message_properties
 from protocol.nats import (
     MAX_PROPERTIES,
     expiry_lines,
@@ -116,7 +116,7 @@ class PropertyWriter:
         return found
 
     def _read(self, prefix: str, block: bytes) -> _Known:
-        properties = message_properties(block)
+        properties = decode_message_properties(block)
         made = property_lines(properties, self._options.client_headers)
         response: bytes | None = None
         if properties.response_topic is not None:

@@ -22,7 +22,7 @@ from protocol.mqtt import (
     Subscribe,
 )
 from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
-from protocol.mqtt5.property_block import message_properties
+from protocol.mqtt5.properties import decode_message_properties
 
 AFTER_CONNECT = [
     one for one in GOOD5 if one.after == CONNECT5 and not isinstance(one.packet, Disconnect)
@@ -170,10 +170,13 @@ def test_what_mosquitto_pub_said() -> None:
     (connect,) = _of("mosquitto_pub 2.0.11", Connect)
     assert isinstance(connect, Connect)
     assert connect.will is not None
-    assert (connect.will.delay, message_properties(connect.will.block).user) == (5, (("a", "b"),))
+    assert (connect.will.delay, decode_message_properties(connect.will.block).user) == (
+        5,
+        (("a", "b"),),
+    )
     (message,) = _of("mosquitto_pub 2.0.11", Publish)
     assert isinstance(message, Publish)
-    said = message_properties(message.block)
+    said = decode_message_properties(message.block)
     assert said.expiry == 60
     assert (said.payload_format, said.content_type) == (1, "text/plain")
     assert (said.response_topic, said.correlation, said.user) == ("r/1", b"abc", (("k", "v"),))
@@ -187,5 +190,5 @@ def test_what_paho_said() -> None:
     assert subscribe == Subscribe(1, [("t", 2)], [0x2C], 300, (("q", "w"),))
     messages = [one for one in _of("paho-mqtt 2.1", Publish) if isinstance(one, Publish)]
     assert [one.topic for one in messages] == [b"alias/topic", b"alias/topic", b"plain"]
-    assert message_properties(messages[1].block).user == (("a", "1"), ("a", "2"))
+    assert decode_message_properties(messages[1].block).user == (("a", "1"), ("a", "2"))
     assert _of("paho-mqtt 2.1", Disconnect) == [Disconnect(4)]

@@ -30,11 +30,11 @@ from protocol.mqtt import (
     Will,
 )
 from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
-from protocol.mqtt5.property_block import (
-    encode_block,
+from protocol.mqtt5.properties import (
+    encode_properties,
     encode_property,
-    known_blocks,
-    read_message_block,
+    known_properties,
+    read_publish_properties,
 )
 from protocol.mqtt5.publish_decoder_v5 import TopicAliases
 
@@ -51,7 +51,7 @@ users = st.lists(st.tuples(text, text), max_size=3).map(tuple)
 numbers = st.integers(0, 0xFFFFFFFF)
 pids = st.integers(1, 65_535)
 blocks = st.builds(
-    lambda values, user: read_message_block(encode_block(values, user)).block,
+    lambda values, user: read_publish_properties(encode_properties(values, user)).block,
     st.fixed_dictionaries(
         {},
         optional={
@@ -319,7 +319,7 @@ def test_small_blocks_that_are_not_known_count_as_well() -> None:
     blocks = [pairs + b"\x26\0\x04%04d\0\0" % number for number in range(200)]
     sent = [encode_publish(b"t", b"", 0, block=block) for block in blocks]
     for chosen, calls in ((sent, 10), (sent[:1] * 200, 1)):
-        known_blocks.clear()
+        known_properties.clear()
         decoder = decoder_v5(1 << 20, at_once=1024)
         decoder.feed(CONNECT_M)
         found, parts = decoder.feed(b"".join(chosen)), 1

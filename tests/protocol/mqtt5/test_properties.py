@@ -9,25 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt import PacketType, ProtocolError, ReasonCode
-from protocol.mqtt5 import property_block
-from protocol.mqtt5.property_block import (
-    MAX_BLOCK,
+from protocol.mqtt5.properties import (
+    MAX_PROPERTY_BYTES,
     MOST_PROPERTIES,
     MessageProperties,
     Value,
-    encode_block,
+    decode_message_properties,
+    decode_properties,
+    encode_properties,
     encode_property,
     expiry_of,
-    find_block,
+    find_properties,
     is_payload_format_broken,
     message_properties,
-    read_block,
-    read_message_block,
-    read_variable,
-    split_message_block,
+    property_codec,
+    read_publish_properties,
+    split_properties,
     with_length,
 )
-from protocol.mqtt5.property_table import (
+from protocol.mqtt5.properties.property_codec import read_variable
+from protocol.mqtt5.properties.property_table import (
     FROM_CLIENTS,
     FROM_SERVERS,
     PLACES,
@@ -121,13 +122,13 @@ NOT_ALLOWED = [
 def label(value: object) -> str:
     if isinstance(value, Property):
         return value.name.replace(" ", "-")
-    return property_block.place_name(value) if isinstance(value, int) else str(value)
+    return property_codec.place_name(value) if isinstance(value, int) else str(value)
 
 
 def read(
     raw: bytes, place: PropertyCarrier
 ) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
-    return read_block(raw, 0, len(raw), FROM_CLIENTS[place], place)
+    return decode_properties(raw, 0, len(raw), FROM_CLIENTS[place], place)
 
 
 def refused(raw: bytes, place: PropertyCarrier) -> ProtocolError:
@@ -183,7 +184,7 @@ def test_cut_off(one: Property, place: PropertyCarrier) -> None:
         assert error.reason is ReasonCode.MALFORMED_PACKET
         # Also where the packet goes on behind the block.
         with pytest.raises(ProtocolError):
-            read_block(raw + b"\0\0\0\0", 0, size, FROM_CLIENTS[place], place)
+            decode_properties(raw + b"\0\0\0\0", 0, size, FROM_CLIENTS[place], place)
 
 
 @pytest.mark.parametrize(
@@ -265,11 +266,11 @@ def test_variable_byte_integers_that_are_too_long(raw: bytes) -> None:
 
 
 def test_a_block_is_bounded() -> None:
-    fits = with_length(bytes(MAX_BLOCK))
-    assert find_block(fits, 0, len(fits), "it") == (len(fits) - MAX_BLOCK, len(fits))
-    large = with_length(bytes(MAX_BLOCK + 1))
+    fits = with_length(bytes(MAX_PROPERTY_BYTES))
+    assert find_properties(fits, 0, len(fits), "it") == (len(fits) - MAX_PROPERTY_BYTES, len(fits))
+    large = with_length(bytes(MAX_PROPERTY_BYTES + 1))
     with pytest.raises(ProtocolError) as caught:
-        find_block(large, 0, len(large), "it")
+        find_properties(large, 0, len(large), "it")
     assert caught.value.reason is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
@@ -277,28 +278,28 @@ def test_a_block_is_bounded() -> None:
 def test_the_number_of_properties_is_bounded(first: bytes) -> None:
     pair = b"\x26\0\1a\0\0"
     fits = first + (MOST_PROPERTIES - bool(first)) * pair
-    assert read_message_block(fits).block == fits
+    assert read_publish_properties(fits).block == fits
     with pytest.raises(ProtocolError) as caught:
-        read_message_block(fits + pair)
+        read_publish_properties(fits + pair)
     assert caught.value.reason is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 def test_the_longest_strings_fit_into_a_block() -> None:
     longest = "x" * 65_535
-    block = encode_block({3: longest, 8: longest, 9: longest.encode()}, ((longest, longest),))
-    assert len(block) <= MAX_BLOCK
-    assert read_message_block(block).block == block
+    block = encode_properties({3: longest, 8: longest, 9: longest.encode()}, ((longest, longest),))
+    assert len(block) <= MAX_PROPERTY_BYTES
+    assert read_publish_properties(block).block == block
 
 
 def test_the_memory_of_blocks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(property_block, "_KNOWN_BLOCKS", 100)
+    monkeypatch.setattr(message_properties, "_CACHED", 100)
     for number in range(1000):
-        raw = encode_block({9: b"%d" % number})
-        assert read_message_block(raw).block == raw
-    read_message_block(encode_block({9: bytes(1000)}))
-    assert len(property_block.known_blocks) <= 100
-    assert max(map(len, property_block.known_blocks)) <= 512
-    assert b"" in property_block.known_blocks
+        raw = encode_properties({9: b"%d" % number})
+        assert read_publish_properties(raw).block == raw
+    read_publish_properties(encode_properties({9: bytes(1000)}))
+    assert len(message_properties.known_properties) <= 100
+    assert max(map(len, message_properties.known_properties)) <= 512
+    assert b"" in message_properties.known_properties
 
 
 # --- blocks of messages -----------------------------------------------------------------------
@@ -330,12 +331,12 @@ def test_a_block_is_split_and_keeps_what_it_says(
     random.shuffle(order)  # type: ignore[attr-defined]
     raw = b"".join(encode_property(one, chosen[one]) for one in order)
     raw += b"".join(encode_property(USER_PROPERTY, pair) for pair in user)
-    found = split_message_block(raw, PacketType.PUBLISH)
+    found = split_properties(raw, PacketType.PUBLISH)
     assert found.alias == alias
     assert found.expiry == chosen.get(2, -1)
     assert found.is_text == (chosen.get(1) == 1)
     assert expiry_of(found.block) == chosen.get(2)
-    assert message_properties(found.block) == MessageProperties(
+    assert decode_message_properties(found.block) == MessageProperties(
         chosen.get(1, 0),  # type: ignore[arg-type]
         chosen.get(2),  # type: ignore[arg-type]
         chosen.get(3),  # type: ignore[arg-type]
@@ -344,20 +345,20 @@ def test_a_block_is_split_and_keeps_what_it_says(
         user,
     )
     assert len(found.block) == len(raw) - (3 if alias else 0)
-    assert split_message_block(found.block, PacketType.PUBLISH).block == found.block
+    assert split_properties(found.block, PacketType.PUBLISH).block == found.block
 
 
 def test_user_properties_keep_their_order_among_others() -> None:
     pairs = [encode_property(USER_PROPERTY, (name, "v")) for name in "cab"]
     raw = pairs[0] + encode_property(1, 1) + pairs[1] + encode_property(2, 9) + pairs[2]
-    assert read_message_block(raw).block == (
+    assert read_publish_properties(raw).block == (
         encode_property(2, 9) + pairs[0] + encode_property(1, 1) + pairs[1] + pairs[2]
     )
 
 
 def test_the_delay_of_a_will_is_no_property_of_its_message() -> None:
     raw = encode_property(0x18, 7) + encode_property(3, "x") + encode_property(2, 1)
-    found = split_message_block(raw, WILL)
+    found = split_properties(raw, WILL)
     assert (found.delay, found.expiry) == (7, 1)
     assert found.block == encode_property(2, 1) + encode_property(3, "x")
 
@@ -367,14 +368,14 @@ def test_the_delay_of_a_will_is_no_property_of_its_message() -> None:
     [(1, b"\xff", True), (1, "é".encode(), False), (0, b"\xff", False), (None, b"\xff", False)],
 )
 def test_payload_format(indicator: int | None, payload: bytes, broken: bool) -> None:
-    block = encode_block({1: indicator, 3: "x"})
+    block = encode_properties({1: indicator, 3: "x"})
     assert is_payload_format_broken(block, payload) is broken
 
 
 def test_a_server_may_send_several_identifiers_in_a_message() -> None:
     raw = encode_property(SUBSCRIPTION_IDENTIFIER, 1) + encode_property(SUBSCRIPTION_IDENTIFIER, 2)
     place = PacketType.PUBLISH
-    assert read_block(raw, 0, len(raw), FROM_SERVERS[place], place) == (
+    assert decode_properties(raw, 0, len(raw), FROM_SERVERS[place], place) == (
         {SUBSCRIPTION_IDENTIFIER: 2},
         (),
     )

@@ -34,8 +34,8 @@ from protocol.mqtt5 import (
     encode_unsuback_v5,
 )
 from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
-from protocol.mqtt5.property_block import Value, encode_block, encode_property, expiry_of
-from protocol.mqtt5.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
+from protocol.mqtt5.properties import FROM_SERVERS as PROPERTIES_OF_SERVERS
+from protocol.mqtt5.properties import Value, encode_properties, encode_property, expiry_of
 from protocol.mqtt5.publish_encoder_v5 import (
     AliasNumbers,
     PacketVariant,
@@ -343,4 +343,4 @@ def test_pings_and_several_packets_are_read_back() -> None:
 
 def test_a_block_without_values_is_empty() -> None:
     nothing: dict[int, Value | None] = {3: None}
-    assert encode_block(nothing) == b""
+    assert encode_properties(nothing) == b""

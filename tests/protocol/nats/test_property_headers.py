@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from protocol.mqtt5 import MessageProperties, message_block, message_properties
+from protocol.mqtt5 import MessageProperties, decode_message_properties, encode_message_properties
 from protocol.nats import (
     MAX_PROPERTIES,
     Headers,
@@ -73,8 +73,8 @@ def test_what_is_carried_comes_back(properties: MessageProperties, qos: int) -> 
     found = read_properties(parse_headers(written(properties, qos)), b"text")
     assert found.dropped == 0
     assert found.properties == properties
-    assert message_properties(found.block()) == properties
-    assert found.block() == message_block(properties)
+    assert decode_message_properties(found.block()) == properties
+    assert found.block() == encode_message_properties(properties)
 
 
 @given(sets)
@@ -313,5 +313,5 @@ def test_any_headers_make_a_legal_block(
 ) -> None:
     lines = [b"%b:%b" % pair for pair in zip(keys, said, strict=False)]
     found = read_properties(parse_headers(b"NATS/1.0\r\n" + b"\r\n".join(lines)), payload)
-    assert message_properties(found.block()) == found.properties
+    assert decode_message_properties(found.block()) == found.properties
     assert isinstance(parse_headers(b""), Headers)

@@ -1,29 +1,20 @@
-"""Reading and writing of property blocks, in one pass and linear time, whatever their content.
+"""Decodes and encodes the properties of any packet, in one pass and linear time.
 
-A block is the properties behind a Property Length. ``read_block`` returns their values;
-``MessageBlock`` is the result for a message's block: the bytes that are forwarded to subscribers,
-in a fixed order, and beside them the properties that the connection itself obeys. Blocks recur from
-message to message, so read blocks are cached by their bytes.
+``property_table`` says which properties a packet may have. ``message_properties`` has what only the
+properties of messages need.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from protocol.mqtt import PacketType, ProtocolError, ReasonCode, encode_length
-from protocol.mqtt5.property_table import (
-    CONTENT_TYPE,
-    CORRELATION_DATA,
-    FROM_CLIENTS,
-    MESSAGE_EXPIRY,
-    PAYLOAD_FORMAT,
+from protocol.mqtt5.properties.property_table import (
     PROPERTIES,
     RESPONSE_TOPIC,
     SUBSCRIPTION_IDENTIFIER,
-    TOPIC_ALIAS,
     USER_PROPERTY,
     WILL,
-    WILL_DELAY,
     Kind,
     Property,
     PropertyCarrier,
@@ -34,19 +25,18 @@ if TYPE_CHECKING:
 
     from protocol.mqtt import UserProperties
 
-MAX_BLOCK = 5 * 65_540
-"""The largest property block read, in bytes: five strings of the greatest length fit.
+MAX_PROPERTY_BYTES = 5 * 65_540
+"""Maximum bytes of properties that are read from a packet: five strings of the greatest length fit.
 
-A block may be as large as a packet, and each property of it costs time that a payload does not.
+They may be as large as a packet, and each property costs time that a payload does not.
 """
 MOST_PROPERTIES = 8192
-"""Largest number of properties that are read from a block."""
+"""Maximum number of properties that are read from a packet."""
 
-LARGE_BLOCK = 512
-"""Size in bytes above which blocks are not cached; they count as more work."""
+LARGE_PROPERTIES = 512
+"""Bytes of properties above which they are not cached, and count as more work."""
 BYTES_A_PACKET = 8
 """Bytes of properties that take about as long as a small packet."""
-_KNOWN_BLOCKS = 4096
 
 Value: TypeAlias = int | str | bytes | tuple[str, str]
 Span: TypeAlias = tuple[Property, Value, int, int]
@@ -112,25 +102,25 @@ def read_variable(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]
     raise malformed(f"{what} is longer than four bytes", "MQTT-1.5.5-1")
 
 
-def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
+def find_properties(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
     """Read a Property Length; return the offsets between which the properties stand.
 
-    Raises ``ProtocolError``, also for more than ``MAX_BLOCK`` bytes.
+    Raises ``ProtocolError``, also for more than ``MAX_PROPERTY_BYTES`` bytes.
     """
     length, begin = read_variable(data, at, stop, f"{what}: property length")
     if length > stop - begin:
         raise malformed(f"{what}: properties run over its end")
-    if length > MAX_BLOCK:
+    if length > MAX_PROPERTY_BYTES:
         raise violation(
-            f"{what}: {length} bytes of properties, at most {MAX_BLOCK} are accepted",
+            f"{what}: {length} bytes of properties, at most {MAX_PROPERTY_BYTES} are accepted",
             reason=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         )
     return begin, begin + length
 
 
-def block_cost(size: int) -> int:
+def properties_cost(size: int) -> int:
     """Return the number of packets as which ``size`` bytes count that may be properties."""
-    return size // BYTES_A_PACKET if size > LARGE_BLOCK else 0
+    return size // BYTES_A_PACKET if size > LARGE_PROPERTIES else 0
 
 
 def iter_properties(
@@ -181,8 +171,8 @@ def iter_properties(
 def _end_of_pairs(data: bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the end of the run of user properties at ``at``, and their number.
 
-    The run ends before the first incomplete one, and is empty if any may be invalid: a block may
-    have thousands.
+    The run ends before the first incomplete one, and is empty if any may be invalid: there may be
+    thousands.
     """
     begin = at
     parts: list[bytes] = []
@@ -206,7 +196,7 @@ def _end_of_pairs(data: bytes, at: int, stop: int) -> tuple[int, int]:
     return (begin, 0) if b"\0" in text else (at, len(parts) // 2)
 
 
-def read_block(
+def decode_properties(
     data: bytes,
     at: int,
     stop: int,
@@ -338,173 +328,19 @@ def encode_property(identifier: int, value: Value) -> bytes:
         raise ValueError(f"{PROPERTIES[identifier].name} cannot be {value}") from None
 
 
-def encode_block(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
+def encode_properties(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
     """Encode properties, except those that are None, without their length."""
     parts = [encode_property(one, value) for one, value in values.items() if value is not None]
     parts += [encode_property(USER_PROPERTY, pair) for pair in user]
     return b"".join(parts)
 
 
-def with_length(block: bytes) -> bytes:
+def with_length(properties: bytes) -> bytes:
     """Put the Property Length before properties."""
-    return encode_length(len(block)) + block if block else b"\0"
+    return encode_length(len(properties)) + properties if properties else b"\0"
 
 
 def _field(raw: bytes) -> bytes:
     if len(raw) > 65_535:
         raise ValueError(f"a field of {len(raw)} bytes cannot be encoded")
     return len(raw).to_bytes(2, "big") + raw
-
-
-class MessageBlock(NamedTuple):
-    """The properties of one message."""
-
-    block: bytes
-    """The part that is forwarded to subscribers: no Topic Alias, Message Expiry Interval first."""
-    alias: int
-    """Topic Alias; 0: none."""
-    expiry: int
-    """Message Expiry Interval in seconds; -1: none."""
-    is_text: bool
-    """Whether the Payload Format Indicator says that the payload is UTF-8."""
-    delay: int = 0
-    """Will Delay Interval in seconds, of a will."""
-
-
-NO_PROPERTIES = MessageBlock(b"", 0, -1, False)
-
-known_blocks: dict[bytes, MessageBlock] = {b"": NO_PROPERTIES}
-"""Blocks of clients' PUBLISH packets, read before, by their bytes; shared by all connections.
-
-At most ``_KNOWN_BLOCKS`` of at most ``LARGE_BLOCK`` bytes. A cache that only saves time, so it
-may be emptied at will.
-"""
-
-
-def read_message_block(raw: bytes) -> MessageBlock:
-    """Read the properties of a PUBLISH from a client; raises ``ProtocolError``."""
-    found = known_blocks.get(raw)
-    if found is None:
-        found = split_message_block(raw, PacketType.PUBLISH)
-        if len(raw) <= LARGE_BLOCK:
-            if len(known_blocks) >= _KNOWN_BLOCKS:
-                known_blocks.clear()
-                known_blocks[b""] = NO_PROPERTIES
-            known_blocks[raw] = found
-    return found
-
-
-def split_message_block(raw: bytes, place: PropertyCarrier) -> MessageBlock:
-    """Split the properties of a PUBLISH or a ``WILL`` from a client by their use."""
-    alias, expiry, delay, is_text = 0, -1, 0, False
-    first = b""
-    parts: list[bytes] = []
-    copied = 0  # raw[:copied] is in parts, or was left out
-    for prop, value, begin, end in iter_properties(
-        raw, 0, len(raw), FROM_CLIENTS[place], place, user=False
-    ):
-        identifier = prop.identifier
-        if identifier in _PASSED_ON:
-            is_text = is_text or (identifier == PAYLOAD_FORMAT and value == 1)
-            continue
-        parts.append(raw[copied:begin])
-        copied = end
-        if identifier == MESSAGE_EXPIRY:
-            first, expiry = raw[begin:end], int(value)  # type: ignore[arg-type]  # a number
-        elif identifier == TOPIC_ALIAS:
-            alias = int(value)  # type: ignore[arg-type]  # a number
-        else:
-            delay = int(value)  # type: ignore[arg-type]  # a number
-    parts.append(raw[copied:])
-    return MessageBlock(first + b"".join(parts), alias, expiry, is_text, delay)
-
-
-_PASSED_ON = frozenset(PROPERTIES) - {MESSAGE_EXPIRY, TOPIC_ALIAS, WILL_DELAY}
-
-
-class MessageProperties(NamedTuple):
-    """The properties in the block of a message, for other uses than MQTT: NATS, tables, people."""
-
-    payload_format: int = 0
-    expiry: int | None = None
-    """Seconds."""
-    content_type: str | None = None
-    response_topic: str | None = None
-    correlation: bytes | None = None
-    user: tuple[tuple[str, str], ...] = ()
-
-
-def message_properties(block: bytes) -> MessageProperties:
-    """Return the properties in a block that was checked before."""
-    values, user = read_block(
-        block, 0, len(block), FROM_CLIENTS[PacketType.PUBLISH], PacketType.PUBLISH
-    )
-    return MessageProperties(
-        values.get(PAYLOAD_FORMAT, 0),  # type: ignore[arg-type]  # so say their kinds
-        values.get(MESSAGE_EXPIRY),  # type: ignore[arg-type]
-        values.get(CONTENT_TYPE),  # type: ignore[arg-type]
-        values.get(RESPONSE_TOPIC),  # type: ignore[arg-type]
-        values.get(CORRELATION_DATA),  # type: ignore[arg-type]
-        user,
-    )
-
-
-def message_block(properties: MessageProperties) -> bytes:
-    """Return the block of a message with these properties, which must have been checked."""
-    values = {
-        MESSAGE_EXPIRY: properties.expiry,
-        PAYLOAD_FORMAT: properties.payload_format or None,
-        CONTENT_TYPE: properties.content_type,
-        RESPONSE_TOPIC: properties.response_topic,
-        CORRELATION_DATA: properties.correlation,
-    }
-    return encode_block(values, properties.user)
-
-
-def properties_object(block: bytes) -> dict[str, Any]:
-    """Return the properties in a message's block by name, for JSON; without the expiry.
-
-    Empty for a block that cannot be read.
-    """
-    try:
-        found = message_properties(block)
-    except ProtocolError:
-        return {}
-    said: dict[str, Any] = {}
-    if found.payload_format:
-        said["payload_format"] = found.payload_format
-    if found.content_type is not None:
-        said["content_type"] = found.content_type
-    if found.response_topic is not None:
-        said["response_topic"] = found.response_topic
-    if found.correlation is not None:
-        said["correlation_data"] = found.correlation.hex()
-    if found.user:
-        said["user_properties"] = [list(pair) for pair in found.user]
-    return said
-
-
-def expiry_of(block: bytes) -> int | None:
-    """Return the Message Expiry Interval of a message's block, in seconds."""
-    if block[:1] != _EXPIRY_MARK:
-        return None
-    return int.from_bytes(block[1:5], "big")
-
-
-def with_remaining_expiry(block: bytes, left: int) -> bytes:
-    """Return a block whose Message Expiry Interval, which must be present, is replaced."""
-    return encode_property(MESSAGE_EXPIRY, left) + block[5:]
-
-
-def is_payload_format_broken(block: bytes, payload: bytes) -> bool:
-    """Return whether a payload is not UTF-8 although its block says so (reason 0x99)."""
-    if not read_message_block(block).is_text:
-        return False
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
-_EXPIRY_MARK = bytes((MESSAGE_EXPIRY,))
