@@ -4,6 +4,11 @@ from actors.routing.remote_members import RemoteMembers
 from actors.routing.router import NOWHERE, Route, Router, routed
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber, is_shared
+from actors.routing.subscription_options import (
+    is_no_local,
+    is_retain_as_published,
+    sends_retained,
+)
 
 __all__ = [
     "NOWHERE",
@@ -12,6 +17,9 @@ __all__ = [
     "Router",
     "SharedGroup",
     "Subscriber",
+    "is_no_local",
+    "is_retain_as_published",
     "is_shared",
     "routed",
+    "sends_retained",
 ]

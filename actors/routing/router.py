@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups
 from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
+from actors.routing.subscription_options import ROUTED_OPTIONS, is_no_local
 from actors.routing.subscription_shares import SubscriptionShares
 from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
 from eventstore.format import LOG_SESSION
 from projections.state import SHARED_PART
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, split_share
+from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,8 +51,6 @@ _MATCHES, _ABANDONED = 8, 1.0
 seconds after which a match that is not continued makes room for another one."""
 _POSTPONED = 1024
 """Number of topics waiting for that above which abandoned ones are removed."""
-_ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
-"""Subscription options that routes depend on."""
 _LARGE = 4096
 """Receivers of a route above which it is not hashed."""
 _COMPARED = 8
@@ -430,7 +429,7 @@ class Router:
         """
         held = self._subscribers.setdefault(session, {})
         found = held.get(topic_filter)
-        before = (found.qos, found.options & _ROUTED) if found is not None else None
+        before = (found.qos, found.options & ROUTED_OPTIONS) if found is not None else None
         if found is None:
             end = self._session_ends.get(session)
             if end is None:
@@ -447,9 +446,9 @@ class Router:
         if not found.shared:
             for match in self._matches.values():
                 match.began(found)
-        if before is not None and (before[1] ^ options) & NO_LOCAL:
+        if before is not None and is_no_local(before[1]) != is_no_local(options):
             self.routes.forget()  # a route knows whether its targets have No Local
-        elif guarded or before != (qos, options & _ROUTED):
+        elif guarded or before != (qos, options & ROUTED_OPTIONS):
             self.routes.changed(topic_filter)
         return found
 

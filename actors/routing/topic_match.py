@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing.subscriber import Subscriber
+from actors.routing.subscription_options import is_no_local, is_preferred
 from protocol.mqtt import matches
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +110,7 @@ class TopicMatch:
                 self._denied[session] = found
             else:
                 self._best[session] = found
-                if found.options & NO_LOCAL:
+                if is_no_local(found.options):
                     self._no_local.add(session)
         elif isinstance(held, dict):
             held[found] = None
@@ -137,9 +137,9 @@ class TopicMatch:
                 if denied is None or found.qos >= denied.qos:
                     denied = found
                 continue
-            if best is None or is_better(found, best):
+            if best is None or is_preferred(found, best):
                 best = found
-            if not found.options & NO_LOCAL and (plain is None or is_better(found, plain)):
+            if not is_no_local(found.options) and (plain is None or is_preferred(found, plain)):
                 plain = found
         self._forget(session)
         if best is None:
@@ -147,7 +147,7 @@ class TopicMatch:
                 self._denied[session] = denied
             return count
         self._best[session] = best
-        if best.options & NO_LOCAL:
+        if is_no_local(best.options):
             self._no_local.add(session)
             if plain is not None:
                 self._own[session] = plain
@@ -215,10 +215,3 @@ class TopicMatch:
             tuple(self._own.values()),
             bool(self._no_local),
         )
-
-
-def is_better(found: Subscriber, other: Subscriber) -> bool:
-    """Return whether a session receives through subscription ``found`` rather than ``other``."""
-    if found.qos != other.qos:
-        return found.qos > other.qos
-    return bool(found.options & ~other.options & RETAIN_AS_PUBLISHED)

@@ -11,7 +11,7 @@ from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors.node import BACKLOG, Backlog, ReadPause
-from actors.routing import is_shared
+from actors.routing import is_retain_as_published, is_shared
 from actors.session import decisions
 from actors.session.session_messages import AckCheck, Batch, ContinueSending, Outgoing
 from eventstore.format import (
@@ -29,7 +29,7 @@ from eventstore.format import (
 from eventstore.log import LARGE_PAYLOAD, Message, StoredMessages
 from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt import PacketType, PublishEncoder, encode_acks
-from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -159,7 +159,7 @@ class Delivery:
             ready=ready,
             rap=encoder is not None
             and batch.published_retain
-            and bool(subscriber.options & RETAIN_AS_PUBLISHED),
+            and is_retain_as_published(subscriber.options),
             expires=batch.expires,
         )
         sent = len(delivery.packet_ids)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing import NOWHERE, Route, Subscriber, is_shared
+from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
 from actors.session.decisions import dropped
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
@@ -28,7 +28,6 @@ from eventstore.format import (
 )
 from eventstore.log import ENTRY_BYTES, Message, StoredMessages
 from protocol.mqtt import Publishes, is_reserved_topic
-from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -560,7 +559,7 @@ class Publisher:
     def _send_now(self, targets: Sequence[Subscriber], batch: Batch, own: _Own | None) -> None:
         """Send a batch to subscribers; ``own`` are the receivers in this session, if known."""
         for target in targets:
-            if target.options & NO_LOCAL and target.session == self._name:
+            if target.options and is_no_local(target.options) and target.session == self._name:
                 found = self._own(batch) if own is None else own
                 for subscriber, chosen in found.items():
                     self._send_to(subscriber, batch.select(chosen))

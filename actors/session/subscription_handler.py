@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.limits import SubscriptionRate
-from actors.routing import is_shared
+from actors.routing import is_no_local, is_shared, sends_retained
 from actors.session import decisions
 from actors.session.authorization import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
@@ -27,8 +27,6 @@ from protocol.mqtt import (
 )
 from protocol.mqtt5 import (
     NO_EXPLANATION,
-    NO_LOCAL,
-    RETAIN_HANDLING,
     SHARE,
     Explanation,
     check_topic_filter,
@@ -114,13 +112,14 @@ class SubscriptionHandler:
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
                 # A filter that occurs twice is replayed once, unless No Local applied then.
-                no_local = bool(subscriber.options & NO_LOCAL)
+                no_local = is_no_local(subscriber.options)
                 if subscriber.filter not in replayed or (
                     replayed[subscriber.filter] and not no_local
                 ):
                     replayed[subscriber.filter] = no_local
                     shared = is_shared(subscriber.filter)
-                    if not shared and _replays(grant.granted[subscriber.filter]):
+                    granted = grant.granted[subscriber.filter]
+                    if not shared and sends_retained(granted.options, is_new=granted.is_new):
                         yield from self._replay(subscriber)
             if unknown:
                 yield from self._until_known(connection, groups)
@@ -272,7 +271,7 @@ class SubscriptionHandler:
         session = self._session
         node, actor = self._node, self.start_actor(subscriber)
         acl, denied = subscriber.acl, []
-        own = session.name if subscriber.options & NO_LOCAL else None
+        own = session.name if is_no_local(subscriber.options) else None
         long = self._matches_much(subscriber.filter)
         found: list[RetainedMessage] = []
         sorted_parts: list[list[RetainedMessage]] = []
@@ -412,12 +411,6 @@ def _free(filters: list[Any]) -> Iterator[object]:
     while len(filters) > _FREED_AT_ONCE:
         del filters[-_FREED_AT_ONCE:]
         yield NEXT_TURN
-
-
-def _replays(granted: decisions.GrantedFilter) -> bool:
-    """Return whether a grant replays the retained messages of its filter [MQTT-3.3.1-9]."""
-    handling = (granted.options & RETAIN_HANDLING) >> 4
-    return not handling or (handling == 1 and granted.is_new)
 
 
 def _handled_at_once(filters: Sequence[str]) -> int:

@@ -25,8 +25,8 @@ Modules with a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` have the same nam
 - ``properties``: each property, its type and the packets that may have it (``property_table``);
   those of messages, such as user properties (``message_properties``).
 - ``decoder_v5``: all packets of a client; ``connect_decoder_v5``, ``publish_decoder_v5``,
-  ``subscribe_decoder_v5``, ``ack_decoder_v5``: packet by packet; ``field_reader``: by field. The
-  options of a subscription are in ``subscribe_decoder_v5``.
+  ``subscribe_decoder_v5``, ``ack_decoder_v5``: packet by packet; ``field_reader``: by field.
+- ``subscription_options``: the options of a subscription, such as No Local.
 - ``server_packet_encoder_v5``: the packets of a server except messages; ``publish_encoder_v5``:
   messages, once for each *wire*, the variant of a packet that receivers share.
 - ``client_packet_encoder_v5``: the packets of clients, for tools and tests;
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         encode_suback_v5,
         encode_unsuback_v5,
     )
-    from protocol.mqtt5.subscribe_decoder_v5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+    from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -117,7 +117,7 @@ else:
                 "encode_explained_ack encode_explained_acks encode_server_auth "
                 "encode_server_disconnect encode_suback_v5 encode_unsuback_v5"
             ),
-            "subscribe_decoder_v5": "NO_LOCAL RETAIN_AS_PUBLISHED RETAIN_HANDLING",
+            "subscription_options": "NO_LOCAL RETAIN_AS_PUBLISHED RETAIN_HANDLING",
         },
     )
 

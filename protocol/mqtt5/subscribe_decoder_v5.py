@@ -7,23 +7,12 @@ from typing import cast
 
 from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
 from protocol.mqtt5.field_reader import SHARE, FieldReader
-from protocol.mqtt5.properties import SUBSCRIPTION_IDENTIFIER, malformed, violation
-
-NO_LOCAL = 0x04
-"""Option: the client's own messages are not sent to it."""
-RETAIN_AS_PUBLISHED = 0x08
-"""Option: RETAIN is sent as in the publication."""
-RETAIN_HANDLING = 0x30
-"""Option: retained messages are sent always (0), for a new subscription (0x10), never (0x20)."""
-
-QOS_BITS = 0x03
-
-_LEGAL_OPTIONS = frozenset(
-    options
-    for options in range(0x40)
-    if options & QOS_BITS < 3 and options & RETAIN_HANDLING < RETAIN_HANDLING
+from protocol.mqtt5.properties import SUBSCRIPTION_IDENTIFIER, violation
+from protocol.mqtt5.subscription_options import (
+    LEGAL_OPTIONS,
+    QOS_BITS,
+    check_subscription_options,
 )
-
 
 _NAMES = {kind: kind.name for kind in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE)}
 
@@ -80,7 +69,7 @@ class SubscriptionReader:
                 continue
             topic_filter = fields.topic_filter("MQTT-3.8.3-1")
             options = fields.byte("subscription options")
-            _check_options(topic_filter, options)
+            check_subscription_options(topic_filter, options)
             self.found.append((topic_filter, options & QOS_BITS))
             self._options.append(options & ~QOS_BITS)
         return fields.at_end()
@@ -109,7 +98,7 @@ class SubscriptionReader:
                     validate_topic_filter(text)
                 if subscribing:
                     options = body[stop]
-                    if options not in _LEGAL_OPTIONS:
+                    if options not in LEGAL_OPTIONS:
                         break
                     self._options.append(options & ~QOS_BITS)
                     found.append((text, options & QOS_BITS))
@@ -119,17 +108,3 @@ class SubscriptionReader:
         except (IndexError, UnicodeDecodeError, TopicError):
             pass
         fields.at = at
-
-
-def _check_options(topic_filter: str, options: int) -> None:
-    """Check subscription options (section 3.8.3.1)."""
-    if options & 0xC0:
-        raise malformed(
-            f"SUBSCRIBE: reserved bits are set in options 0x{options:02x}", "MQTT-3.8.3-5"
-        )
-    if options & QOS_BITS == 3:
-        raise violation("SUBSCRIBE: maximum QoS is 3")
-    if options & RETAIN_HANDLING == RETAIN_HANDLING:
-        raise violation("SUBSCRIBE: Retain Handling is 3")
-    if options & NO_LOCAL and topic_filter.startswith(SHARE):
-        raise violation("SUBSCRIBE: No Local on a shared subscription", "MQTT-3.8.3-4")

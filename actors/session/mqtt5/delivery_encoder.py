@@ -6,9 +6,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from actors.session.mqtt5.subscription_index import SubscriptionIndex
+from actors.routing import is_retain_as_published
+from actors.session.mqtt5.subscription_option_index import SubscriptionOptionIndex
 from protocol.mqtt5 import (
-    RETAIN_AS_PUBLISHED,
     SHARE,
     PacketVariant,
     SentAliases,
@@ -83,10 +83,10 @@ class DeliveryEncoder:
         self._connection: object = None
         self.limit = properties.maximum_packet_size
         """Maximum packet size of the client in bytes; 0: unlimited."""
-        self._index: SubscriptionIndex | None = None
+        self._index: SubscriptionOptionIndex | None = None
         """Options of the subscriptions; None: no subscription has any that matter here."""
-        if any(map(SubscriptionIndex.needed, state.subscriptions.values())):
-            self._index = SubscriptionIndex(state.subscriptions)
+        if any(map(SubscriptionOptionIndex.needed, state.subscriptions.values())):
+            self._index = SubscriptionOptionIndex(state.subscriptions)
         self.plain = self._is_plain()
         """True while messages of any size are sent with no properties but their own."""
 
@@ -102,9 +102,9 @@ class DeliveryEncoder:
         for topic_filter in filters:
             held = self._state.subscriptions.get(topic_filter)
             if self._index is None:
-                if held is None or not held.active or not SubscriptionIndex.needed(held):
+                if held is None or not held.active or not SubscriptionOptionIndex.needed(held):
                     continue
-                self._index = SubscriptionIndex(self._state.subscriptions)
+                self._index = SubscriptionOptionIndex(self._state.subscriptions)
             self._index.set(topic_filter, held)
         self.plain = self._is_plain()
 
@@ -213,7 +213,7 @@ class DeliveryEncoder:
     ) -> list[tuple[PacketVariant, int, int]]:
         """Return the wires of a batch's messages, each with its first message and the end."""
         end = len(batch) if stop is None else stop
-        published = batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED)
+        published = batch.published_retain and is_retain_as_published(subscriber.options)
         retain = batch.retain or published
         if batch.retain or subscriber.filter.startswith(SHARE):
             own = self._own(self._state.subscriptions.get(subscriber.filter))

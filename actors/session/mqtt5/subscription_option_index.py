@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from actors.routing import is_no_local, is_retain_as_published
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, SHARE
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,7 @@ class _Asked(NamedTuple):
     """Subscription identifier; 0: none."""
 
 
-class SubscriptionIndex:
+class SubscriptionOptionIndex:
     """The options of the subscriptions of one session.
 
     A session has one only if a subscription has an identifier or Retain As Published: without them
@@ -47,7 +48,7 @@ class SubscriptionIndex:
     @staticmethod
     def needed(held: SubscriptionState) -> bool:
         """Return whether a subscription has options that its messages depend on."""
-        return bool(held.identifier or held.options & RETAIN_AS_PUBLISHED)
+        return bool(held.identifier) or is_retain_as_published(held.options)
 
     def complete(self, subscriptions: Mapping[str, SubscriptionState], most: int) -> bool:
         """Add at most ``most`` missing filters; return whether some are still missing."""
@@ -73,7 +74,7 @@ class SubscriptionIndex:
     def is_as_published(self, topic: bytes) -> bool:
         """Return whether the matching subscription with the highest QoS has Retain As Published."""
         asked = [
-            (one.qos, bool(one.options & RETAIN_AS_PUBLISHED))
+            (one.qos, is_retain_as_published(one.options))
             for one in self._filters.match(topic.decode())
         ]
         return max(asked, default=(0, False))[1]
@@ -93,7 +94,7 @@ class SubscriptionIndex:
             numbers = {
                 one.identifier
                 for one in self._filters.match(topic.decode())
-                if one.identifier and not (own and one.options & NO_LOCAL)
+                if one.identifier and not (own and is_no_local(one.options))
             }
             found = known[topic] = tuple(sorted(numbers))
         return found
