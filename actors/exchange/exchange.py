@@ -441,7 +441,7 @@ class LogExchange(LoopActor):
             self._parts.heard(log, members)
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
-        """Give back messages that a client returns after the last member in this log has left."""
+        """Return a client's unacknowledged messages to the home: this log has no member left."""
         receiver = self._shares.receiver(name)
         if receiver is not None:
             receiver.take_back(returned)

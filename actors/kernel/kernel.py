@@ -330,7 +330,10 @@ class Kernel(ActorRegistry):
             self._schedule(self.run_turn)
 
     def yield_once(self) -> None:
-        """Let due callbacks of the event loop run before the next turn: the log has answered."""
+        """Delay the next turn by one iteration of the event loop.
+
+        Called when an answer of NATS has arrived: its callbacks, which open the gate, run first.
+        """
         self._yields = True
 
     @property

@@ -110,7 +110,7 @@ class SharedGroup:
         return any(one.may_read for one in self.online.values())
 
     def note_returned(self, refs: Sequence[Position]) -> None:
-        """Remember messages that another log gave back, as far as there is room."""
+        """Record messages that another log returned; beyond a limit the oldest are forgotten."""
         returned = self.returned
         returned.update(dict.fromkeys(refs))
         while len(returned) > _RETURNED_AT_MOST:

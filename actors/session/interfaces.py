@@ -246,7 +246,7 @@ class MessageExchange(Protocol):
         """Return whether the home of a shared subscription knows that this log has members."""
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
-        """Give back messages that a client returns after the last member in this log has left."""
+        """Return a client's unacknowledged messages to the home: this log has no member left."""
 
     def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
         """Tell the home of a shared subscription how many members are connected, and their room.

@@ -58,10 +58,11 @@ class Subscription(LoopActor):
         )
 
     def enqueue(self, messages: Batch | list[RetainedMessage]) -> None:
-        """Put messages for the client into the mailbox; nothing may overtake them from now on.
+        """Put messages for the client into a mailbox, in the order of all its subscriptions.
 
-        A subscription that has messages already may run before another one of the session that got
-        newer ones. What comes then is told to the other one, which passes it on.
+        If this subscription and another one of the session both have messages in their mailboxes,
+        and the newest are in that of the other one, the messages go into that mailbox: in their
+        own one they would overtake those. The other subscription passes them on.
         """
         session = self.session
         last = session.last_subscription

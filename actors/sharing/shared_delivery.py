@@ -615,9 +615,9 @@ class SharedDelivery(Delivery):
     # Shared subscriptions with members in other logs.
 
     def take_in(self, message: Outgoing) -> None:
-        """Take messages that another log assigned to this one.
+        """Queue or send messages that the home of the shared subscription assigned to this log.
 
-        The home takes what a part gives back: it was assigned before all that waits.
+        The home itself takes messages that another log returned: they go before all that wait.
         """
         batch = message.batch
         if self._home or not batch.qos:
@@ -635,7 +635,10 @@ class SharedDelivery(Delivery):
         self._put_back(messages, batch.qos)
 
     def give_back(self) -> None:
-        """Give all queued messages back to the home of this part."""
+        """Return all queued messages to the log that is the home of the shared subscription.
+
+        Called when no member in this log may receive them. The home assigns them again.
+        """
         state = self._session.state
         held = state.subscriptions.get(split_share(self._session.name)[1])
         if held is None or not held.queue:

@@ -38,7 +38,10 @@ class SharedSession(Session):
             cast("SharedDelivery", self._delivery).take_in(outgoing)
 
     def give_back(self) -> None:
-        """Give all queued messages back to the home of the shared subscription."""
+        """Return all queued messages to the log that is the home of the shared subscription.
+
+        They get assigned to members in other logs.
+        """
         cast("SharedDelivery", self._delivery).give_back()
 
 
