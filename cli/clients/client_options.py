@@ -27,7 +27,7 @@ class BrokerFlags:
     ] = None
     client_id: Annotated[
         str | None,
-        typer.Option("-i", "--id", metavar="ID", help="Client ID. [default: a random one]"),
+        typer.Option("-i", "--id", metavar="ID", help="Client identifier. [default: a random one]"),
     ] = None
     keep: Annotated[
         bool,
@@ -260,7 +260,8 @@ class SubscribePropertyFlags:
     """Options of subscriptions."""
 
     no_local: Annotated[
-        bool, typer.Option("--no-local", help="Not the messages of the same client ID. (MQTT 5)")
+        bool,
+        typer.Option("--no-local", help="Not the messages of the same client identifier. (MQTT 5)"),
     ] = False
     retain_as_published: Annotated[
         bool,

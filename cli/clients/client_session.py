@@ -85,7 +85,7 @@ def session_of(
         expiry = NEVER
     if (broker.keep or expiry) and not broker.client_id:
         raise BadArgumentError(
-            f"{'-c' if broker.keep else '--session-expiry'} needs a client ID (-i)"
+            f"{'-c' if broker.keep else '--session-expiry'} needs a client identifier (-i)"
         )
     return ClientSession(
         broker.client_id,

@@ -224,7 +224,8 @@ def _attest(
 def _why(
     source: SourceFlags,
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="Client ID of the receiver.")
+        str | None,
+        typer.Option("--client", metavar="ID", help="Client identifier of the receiver."),
     ] = None,
     topic: Annotated[
         str | None,

@@ -44,7 +44,7 @@ def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -
 
 
 async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
-    """Return the actor with this ID, or None: it may be a client ID."""
+    """Return the actor with this ID, or None: it may be a client identifier."""
     if not ACTOR_ID.fullmatch(which):
         return None
     with contextlib.suppress(Refused):

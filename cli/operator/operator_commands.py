@@ -165,7 +165,7 @@ def _actors_show(
     which: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Actor ID, such as session:17, or client ID of a session."
+            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
         ),
     ],
     full: _Full = False,
@@ -228,7 +228,9 @@ def _actors_kick(
     source: SourceFlags,
     which: Annotated[
         str,
-        typer.Argument(metavar="ID", help="Client ID, or actor ID of its session or connection."),
+        typer.Argument(
+            metavar="ID", help="Client identifier, or actor ID of its session or connection."
+        ),
     ],
     yes: _Yes = False,
     dry_run: _DryRun = False,
@@ -249,7 +251,7 @@ def _actors_restart(
     which: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Actor ID, such as session:17, or client ID of a session."
+            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
         ),
     ],
     yes: _Yes = False,
@@ -296,7 +298,7 @@ def _sessions_ls(
 @with_broker_flags
 def _sessions_show(
     source: SourceFlags,
-    client: Annotated[str, typer.Argument(metavar="ID", help="Client ID.")],
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client identifier.")],
     full: _Full = False,
     as_json: _Json = False,
 ) -> None:
@@ -313,7 +315,7 @@ def _sessions_show(
 @with_broker_flags
 def _sessions_kick(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client IDs.")],
+    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
@@ -330,7 +332,7 @@ def _sessions_kick(
 @with_broker_flags
 def _sessions_rm(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client IDs.")],
+    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:

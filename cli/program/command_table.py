@@ -121,7 +121,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "pseudonym",
                 "cli.serve.pseudonym_command",
-                "Show the pseudonym of a client ID.",
+                "Show the pseudonym of a client identifier.",
             ),
             CommandEntry(
                 "completion",

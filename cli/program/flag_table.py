@@ -84,7 +84,7 @@ FLAGS: Final[tuple[tuple[str, str, str | None, str | None, str], ...]] = (
     ('shared_strategy', 'text', 'balanced|topic', 'Sessions and delivery', 'How messages of a shared subscription are divided among its members. balanced: each to the next member that has room; topic: all messages of a topic to the same member, in order, until the membership changes. [default: balanced]'),
     ('shared_for_mqtt3', 'flag', None, 'Sessions and delivery', 'Also let clients below MQTT 5 share subscriptions ($share/NAME/FILTER).'),
     ('max_shared_members', 'text', 'NUMBER', 'Sessions and delivery', 'Maximum number of members of one shared subscription, connected or not. Further ones are refused with 0x97, below MQTT 5 with 0x80. 0: unlimited. [default: 1024]'),
-    ('takeover_delay', 'text', 'TIME', 'Sessions and delivery', 'How long to delay a client when several clients keep taking over the same client ID. [default: 1s]'),
+    ('takeover_delay', 'text', 'TIME', 'Sessions and delivery', 'How long to delay a client when several clients keep taking over the same client identifier. [default: 1s]'),
     ('max_connections', 'text', 'NUMBER', 'Limits', 'Maximum number of connected clients. In the settings of one listener: of that listener, within the limit of the broker. [default: 65536]'),
     ('max_connections_per_address', 'text', 'NUMBER', 'Limits', 'Maximum number of connections from one address (IPv6: /64 network). 0: unlimited. [default: 0]'),
     ('max_connections_per_user', 'text', 'NUMBER', 'Limits', 'Maximum number of connections of one user. 0: unlimited. [default: 0]'),

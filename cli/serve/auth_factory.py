@@ -179,7 +179,7 @@ def scram_secret(datadir: DataDir) -> bytes:
 
 
 def pseudonym_of(client_id: str, path: Path) -> str:
-    """Return the pseudonym of a client ID in the log of a data directory.
+    """Return the pseudonym of a client identifier in the log of a data directory.
 
     Raises ConfigError if there are no pseudonyms, DataDirError for a damaged key.
     """

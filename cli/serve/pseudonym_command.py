@@ -14,12 +14,12 @@ def register_pseudonym_command(app: Program) -> None:
 
 
 def _pseudonym(
-    client: Annotated[str, typer.Argument(metavar="ID", help="Client ID.")],
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client identifier.")],
     data_dir: Annotated[
         Path, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")
     ] = Path("foldmq-data"),
 ) -> None:
-    """Show the pseudonym of a client ID.
+    """Show the pseudonym of a client identifier.
 
     Works for the data directory of a broker with pseudonyms = true.
     """

@@ -289,5 +289,5 @@ class LimitFields(BaseModel):
         default=_OPTIONS.takeover_delay,
         ge=0,
         description="How long to delay a client when several clients keep "
-        "taking over the same client ID.",
+        "taking over the same client identifier.",
     )

@@ -25,7 +25,7 @@ def _check(
     user: Annotated[
         str, typer.Argument(metavar="USER", help="User name; - for a client without one.")
     ],
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Client ID.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Client identifier.")],
     action: Annotated[
         Literal["publish", "subscribe"],
         typer.Argument(metavar="ACTION", help="Action to check: publish or subscribe."),

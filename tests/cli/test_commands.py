@@ -220,8 +220,8 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
         (["pub", "-t", "a", "-n", "-P", "x"], "needs a user name (-u)"),
         (["pub", "-t", "a", "-n", "--url", "http://a"], "--url must be mqtt://"),
         (["pub", "-t", "a", "-n", "--url", "mqtt://a:b"], "the port must be a number"),
-        (["pub", "-t", "a", "-n", "-c"], "needs a client ID (-i)"),
-        (["sub", "-t", "a", "-c"], "needs a client ID (-i)"),
+        (["pub", "-t", "a", "-n", "-c"], "needs a client identifier (-i)"),
+        (["sub", "-t", "a", "-c"], "needs a client identifier (-i)"),
         (["sub", "-t", "a", "-E", "-C", "1"], "cannot be combined"),
         (["sub", "-t", "a", "-v", "--json"], "give at most one of -v, --json and -F"),
         (["sub", "-t", "a", "-F", "%t %x"], '-F "%t %x": there is no field %x; fields are %%'),
@@ -231,7 +231,7 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
         (["sub", "-t", "a", "--no-local", "-V", "311"], "--no-local needs MQTT 5, not -V 311"),
         (["pub", "-t", "a", "-n", "-V", "6"], '-V "6": must be 5, 311 or 31'),
         (["pub", "-t", "a", "-n", "--utf8", "-V", "mqttv31"], "--utf8 needs MQTT 5, not -V mqtt"),
-        (["pub", "-t", "a", "-n", "-x", "1h"], "--session-expiry needs a client ID (-i)"),
+        (["pub", "-t", "a", "-n", "-x", "1h"], "--session-expiry needs a client identifier (-i)"),
         (["pub", "-t", "a", "-n", "-x", "0.5"], "--session-expiry 0.5: must be whole seconds"),
         (["pub", "-t", "a", "-n", "-x", "always"], '--session-expiry "always": must be a time'),
         (["pub", "-t", "a", "-n", "--user-property", "a"], '"a": must be NAME=VALUE'),
@@ -381,7 +381,7 @@ def test_sub_does_not_take_back_what_was_taken_over() -> None:
     taken_over = b"\x90\x04\x00\x01\x00\x00\xe0\x02\x8e\x00"
     with fake_broker(CONNACK5_OK, taken_over) as port:
         result = foldmq("sub", "-p", str(port), "-t", "a", "-V", "5")
-    reason = "another connection has taken the client ID over (0x8E)"
+    reason = "another connection has taken the client identifier over (0x8E)"
     assert refused(result, 1) == f"127.0.0.1:{port} closed the connection: {reason}"
 
 
