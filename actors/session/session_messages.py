@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from actors.session.mqtt5 import WIRES_V5
+from actors.session.mqtt5 import VARIANTS_V5
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare_publishes
 
@@ -36,7 +36,7 @@ first."""
 class Batch:
     """Messages on their way to the subscribers that match all of them.
 
-    The output is prepared once for each wire, however many receivers there are.
+    The output is prepared once for each variant, however many receivers there are.
     """
 
     __slots__ = (
@@ -164,18 +164,18 @@ class Batch:
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
     def prepared5(
-        self, wire: PacketVariant, numbers: Mapping[bytes, int] | None = None
+        self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
     ) -> PublishEncoderV5:
-        """Return the encoder of the messages for MQTT 5 receivers that share a wire.
+        """Return the encoder of the messages for MQTT 5 receivers that share a variant.
 
-        ``numbers`` are the topic aliases of this node, for a wire that uses them.
+        ``numbers`` are the topic aliases of this node, for a variant that uses them.
         """
-        found = self._prepared.get(wire)
+        found = self._prepared.get(variant)
         if found is None:
-            found = self._prepared[wire] = prepare_publishes(
-                self.topics, self.payloads, self.blocks or (), wire, numbers
+            found = self._prepared[variant] = prepare_publishes(
+                self.topics, self.payloads, self.blocks or (), variant, numbers
             )
-        return found  # type: ignore[return-value]  # wires stand for these
+        return found  # type: ignore[return-value]  # variants stand for these
 
     def at_qos0(self) -> bytes:
         """Return the messages as QoS 0 packets, before MQTT 5."""
@@ -188,14 +188,14 @@ class Batch:
             self._prepared[0] = found
         return found  # type: ignore[return-value]  # bytes stand under 0
 
-    def at_qos0_v5(self, wire: PacketVariant) -> bytes:
+    def at_qos0_v5(self, variant: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets of MQTT 5."""
-        if self.packets and self._blocks is not None and wire is WIRES_V5[0]:
+        if self.packets and self._blocks is not None and variant is VARIANTS_V5[0]:
             found = self._prepared.get(MQTT_5)
             if found is None:
                 found = self._prepared[MQTT_5] = b"".join(self.packets)
             return found  # type: ignore[return-value]  # bytes stand under MQTT_5
-        return self.prepared5(wire).render()
+        return self.prepared5(variant).render()
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Return some of the messages."""

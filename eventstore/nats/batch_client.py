@@ -78,7 +78,7 @@ class BatchClient:
         self._on_refused = on_refused
         self._transport = BatchTransport(self)
         self._client = _Client(self._transport)
-        self._wire: BatchConnection | None = None  # the connection that gets subscriptions
+        self._connection: BatchConnection | None = None  # the connection that gets subscriptions
         self._open = False  # between open and close
         self._problems: set[str] = set()
         self._refused: list[str] = []  # before all subscriptions were renewed
@@ -153,7 +153,7 @@ class BatchClient:
     @property
     def unsent(self) -> int:
         """The number of bytes passed to ``write`` that the socket has not taken yet."""
-        return self._wire.unsent if self._wire is not None else 0
+        return self._connection.unsent if self._connection is not None else 0
 
     def write(self, data: bytes | list[bytes]) -> bool:
         """Send rendered protocol lines; return False, and send nothing, if not connected.
@@ -161,9 +161,9 @@ class BatchClient:
         They are sent in order, at the latest at the end of this turn of the event loop, unless the
         connection is lost: then anything that ``fence`` did not confirm may be lost too.
         """
-        if not self.connected or self._wire is None:
+        if not self.connected or self._connection is None:
             return False
-        self._wire.send(data if isinstance(data, bytes) else b"".join(data))
+        self._connection.send(data if isinstance(data, bytes) else b"".join(data))
         return True
 
     def subscribe(self, subject: bytes) -> int:
@@ -173,19 +173,19 @@ class BatchClient:
         """
         self._last_sid = sid = self._last_sid + 1
         self._subjects[sid] = subject
-        if self._wire is not None:
-            self._wire.send(b"SUB %b %d\r\n" % (subject, sid))
+        if self._connection is not None:
+            self._connection.send(b"SUB %b %d\r\n" % (subject, sid))
         return sid
 
     def unsubscribe(self, sid: int) -> None:
         """End a subscription. Messages that the server sent before it knew still arrive."""
         if self._subjects.get(sid) is None:
             return
-        if self._wire is None:
+        if self._connection is None:
             del self._subjects[sid]
             return
         self._subjects[sid] = None
-        self._wire.send(b"UNSUB %d\r\n" % sid)
+        self._connection.send(b"UNSUB %d\r\n" % sid)
         if not self._leaving:
             asyncio.get_running_loop().call_soon(self._confirm_leaving)
         self._leaving.append(sid)
@@ -195,19 +195,19 @@ class BatchClient:
 
         It is never called if the connection is lost before, or is down now.
         """
-        if self.connected and self._wire is not None:
+        if self.connected and self._connection is not None:
             self._confirm_leaving()  # after a fence nothing of an ended subscription arrives
-            self._wire.ping(done)
+            self._connection.ping(done)
 
     def pause_reading(self) -> None:
         """Pause reading, briefly: the server disconnects slow clients."""
-        if self._wire is not None:
-            self._wire.pause_reading()
+        if self._connection is not None:
+            self._connection.pause_reading()
 
     def resume_reading(self) -> None:
         """Resume reading."""
-        if self._wire is not None:
-            self._wire.resume_reading()
+        if self._connection is not None:
+            self._connection.resume_reading()
 
     async def close(self) -> None:
         """Close the connection; written data is still sent, if the server reads it."""
@@ -242,11 +242,11 @@ class BatchClient:
         elif subject is not None:
             self._refused.append(subject)
 
-    def lost(self, wire: BatchConnection) -> None:
+    def lost(self, connection: BatchConnection) -> None:
         """Forget a connection."""
-        if wire is not self._wire:
+        if connection is not self._connection:
             return
-        self._wire = None
+        self._connection = None
         self._leaving.clear()
         for sid in [sid for sid, subject in self._subjects.items() if subject is None]:
             del self._subjects[sid]
@@ -257,21 +257,23 @@ class BatchClient:
     # A new connection.
 
     def _came_up(self, *, first: bool = False) -> None:
-        wire = self._transport.wire
-        if wire is None or wire.over or wire is self._wire:
+        connection = self._transport.connection
+        if connection is None or connection.over or connection is self._connection:
             return
-        self._wire = wire
+        self._connection = connection
         self._problems.clear()
         self._refused.clear()
-        self._replay(wire, iter(list(self._subjects)), first=first)
+        self._replay(connection, iter(list(self._subjects)), first=first)
 
-    def _replay(self, wire: BatchConnection, sids: Iterator[int], *, first: bool = False) -> None:
+    def _replay(
+        self, connection: BatchConnection, sids: Iterator[int], *, first: bool = False
+    ) -> None:
         """Send the subscriptions that existed at connection time, a part in each turn."""
-        if wire is not self._wire:
+        if connection is not self._connection:
             return
         piece = list(islice(sids, _REPLAYED))
         subjects = self._subjects
-        wire.send(
+        connection.send(
             b"".join(
                 b"SUB %b %d\r\n" % (subject, sid)
                 for sid in piece
@@ -279,7 +281,7 @@ class BatchClient:
             )
         )
         if len(piece) == _REPLAYED:
-            asyncio.get_running_loop().call_soon(self._replay, wire, sids)
+            asyncio.get_running_loop().call_soon(self._replay, connection, sids)
             return
         self.connected = True
         if not first:
@@ -290,14 +292,14 @@ class BatchClient:
 
     def _confirm_leaving(self) -> None:
         leaving, self._leaving = self._leaving, []
-        if not leaving or self._wire is None:
+        if not leaving or self._connection is None:
             return
 
         def left() -> None:
             for sid in leaving:
                 del self._subjects[sid]
 
-        self._wire.ping(left)
+        self._connection.ping(left)
 
     def _given_up(self) -> None:
         if self._open:

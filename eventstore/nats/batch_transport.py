@@ -42,7 +42,7 @@ class BatchReceiver(Protocol):
     def problem(self, text: str) -> None:
         """Handle an ``-ERR`` line of the server, or an error in its data."""
 
-    def lost(self, wire: BatchConnection) -> None:
+    def lost(self, connection: BatchConnection) -> None:
         """Handle the loss of a connection."""
 
 
@@ -244,7 +244,7 @@ class BatchTransport(Transport):
 
     def __init__(self, owner: BatchReceiver) -> None:
         self._owner = owner
-        self.wire: BatchConnection | None = None
+        self.connection: BatchConnection | None = None
 
     async def connect(
         self,
@@ -253,14 +253,14 @@ class BatchTransport(Transport):
         connect_timeout: int,
     ) -> None:
         """Dial a server."""
-        if self.wire is not None:
-            self.wire.abort()
-            self.wire = None
-        wire = BatchConnection(self._owner)
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+        connection = BatchConnection(self._owner)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
-            await loop.create_connection(lambda: wire, str(uri.hostname), uri.port or _PORT)
-        self.wire = wire
+            await loop.create_connection(lambda: connection, str(uri.hostname), uri.port or _PORT)
+        self.connection = connection
 
     async def connect_tls(
         self,
@@ -270,9 +270,9 @@ class BatchTransport(Transport):
         connect_timeout: int,
     ) -> None:
         """Continue in TLS."""
-        wire = self._dialled()
+        connection = self._dialled()
         name = uri if isinstance(uri, str) else uri.hostname
-        await wire.start_tls(ssl_context, name, connect_timeout)
+        await connection.start_tls(ssl_context, name, connect_timeout)
 
     def write(self, payload: bytes) -> None:
         """Send nats-py's lines."""
@@ -296,17 +296,17 @@ class BatchTransport(Transport):
 
     async def wait_closed(self) -> None:
         """Wait until the socket is closed, but only briefly for a server that no longer reads."""
-        if self.wire is None:
+        if self.connection is None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL_SECONDS):
-                await self.wire.gone.wait()
-        self.wire.abort()
+                await self.connection.gone.wait()
+        self.connection.abort()
 
     def close(self) -> None:
         """End the connection."""
-        if self.wire is not None:
-            self.wire.close()
+        if self.connection is not None:
+            self.connection.close()
 
     def at_eof(self) -> bool:
         """Return False: ``read`` raises at the end."""
@@ -316,6 +316,6 @@ class BatchTransport(Transport):
         return True
 
     def _dialled(self) -> BatchConnection:
-        if self.wire is None:
+        if self.connection is None:
             raise ConnectionError("no server was dialled")
-        return self.wire
+        return self.connection

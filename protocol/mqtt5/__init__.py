@@ -28,7 +28,7 @@ Modules with a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` have the same nam
   ``subscribe_decoder_v5``, ``ack_decoder_v5``: packet by packet; ``field_reader``: by field.
 - ``subscription_options``: the options of a subscription, such as No Local.
 - ``server_packet_encoder_v5``: the packets of a server except messages; ``publish_encoder_v5``:
-  messages, once for each *wire*, the variant of a packet that receivers share.
+  messages, once for each *variant* of the packets, which receivers share.
 - ``client_packet_encoder_v5``: the packets of clients, for tools and tests;
   ``server_packet_decoder_v5``: decodes the packets of a server, for traces.
 

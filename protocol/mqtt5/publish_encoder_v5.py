@@ -1,4 +1,4 @@
-"""The encoder of messages to MQTT 5 clients: messages are encoded once for each wire.
+"""The encoder of messages to MQTT 5 clients: messages are encoded once for each variant.
 
 Receivers of the same messages differ in few ways: the granted QoS, their protocol level, RETAIN,
 their subscription identifiers, how long the messages have waited, and whether topic aliases are
@@ -42,7 +42,7 @@ class TopicAliasMode(IntEnum):
 
 
 class PacketVariant(NamedTuple):
-    """The parameters of a packet that receivers share."""
+    """What the packets of a batch depend on besides the messages; receivers may share it."""
 
     qos: int
     version: int = MQTT_5
@@ -59,22 +59,22 @@ def prepare_publishes(
     topics: Sequence[bytes],
     payloads: Sequence[bytes],
     blocks: Sequence[bytes],
-    wire: PacketVariant,
+    variant: PacketVariant,
     numbers: Mapping[bytes, int] | None = None,
 ) -> PublishEncoder | PublishEncoderV5:
-    """Prepare messages for a wire.
+    """Prepare messages in a variant.
 
     ``blocks`` has one property block for each message, or is empty if none has properties.
-    ``numbers`` has the topic aliases, for a wire that uses them. Before MQTT 5 only topic and
+    ``numbers`` has the topic aliases, for a variant that uses them. Before MQTT 5 only topic and
     payload are sent. Raises ``ValueError`` when a message is too large for any MQTT packet.
     """
-    if wire.version < MQTT_5:
-        return PublishEncoder(topics, payloads, wire.qos, retain=wire.retain)
-    return PublishEncoderV5(topics, payloads, blocks, wire, numbers or {})
+    if variant.version < MQTT_5:
+        return PublishEncoder(topics, payloads, variant.qos, retain=variant.retain)
+    return PublishEncoderV5(topics, payloads, blocks, variant, numbers or {})
 
 
 class PublishEncoderV5:
-    """Messages prepared for any number of receivers of one wire in MQTT 5.
+    """Messages prepared for any number of receivers of one variant in MQTT 5.
 
     It has the same use as ``protocol.mqtt.encoder.PublishEncoder``.
     """
@@ -86,29 +86,29 @@ class PublishEncoderV5:
         topics: Sequence[bytes],
         payloads: Sequence[bytes],
         blocks: Sequence[bytes],
-        wire: PacketVariant,
+        variant: PacketVariant,
         numbers: Mapping[bytes, int],
     ) -> None:
-        self.qos = wire.qos
+        self.qos = variant.qos
         self._payloads = payloads
         ends: Sequence[bytes] | None = None
-        if wire.aliases:
+        if variant.aliases:
             used = [numbers.get(topic, 0) for topic in topics]
-            ends = _ends_with_aliases(blocks, used, wire)
-            if wire.aliases is TopicAliasMode.NUMBERS:
+            ends = _ends_with_aliases(blocks, used, variant)
+            if variant.aliases is TopicAliasMode.NUMBERS:
                 pairs = zip(topics, used, strict=True)
                 topics = [b"" if number else topic for topic, number in pairs]
-        elif blocks or wire.identifiers:
-            ends = _ends(len(topics), blocks, wire)
+        elif blocks or variant.identifiers:
+            ends = _ends(len(topics), blocks, variant)
         self._ends = ends
         """Property Length and properties of each message; None: none has any."""
         sizes = list(map(len, payloads))
-        extra = 2 if wire.qos else 0
+        extra = 2 if variant.qos else 0
         if ends is None:
             extra += 1
         else:
             sizes = list(map(int.__add__, sizes, map(len, ends)))
-        first = 0x30 | wire.qos << 1 | wire.retain
+        first = 0x30 | variant.qos << 1 | variant.retain
         self._heads = packet_heads(topics, sizes, first, extra)
         self._again: list[bytes] | None = None
         self._whole: bytes | None = None
@@ -203,34 +203,34 @@ def _closed_ids() -> list[bytes]:
     return [number + b"\0" for number in PID_BYTES]
 
 
-def _identifiers(wire: PacketVariant) -> bytes:
-    """Encode the subscription identifiers of a wire."""
-    if not wire.identifiers:
+def _identifiers(variant: PacketVariant) -> bytes:
+    """Encode the subscription identifiers of a variant."""
+    if not variant.identifiers:
         return b""
-    return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in wire.identifiers])
+    return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in variant.identifiers])
 
 
-def _ends(count: int, blocks: Sequence[bytes], wire: PacketVariant) -> Sequence[bytes]:
+def _ends(count: int, blocks: Sequence[bytes], variant: PacketVariant) -> Sequence[bytes]:
     """Complete the blocks of messages, including their lengths."""
-    common = _identifiers(wire)
+    common = _identifiers(variant)
     if not blocks:
         return [with_length(common)] * count
     if len(blocks) == 1:
-        return [_end(blocks[0], wire.waited, common)]
-    whole = {block: _end(block, wire.waited, common) for block in set(blocks)}
+        return [_end(blocks[0], variant.waited, common)]
+    whole = {block: _end(block, variant.waited, common) for block in set(blocks)}
     return list(map(whole.__getitem__, blocks))
 
 
 def _ends_with_aliases(
-    blocks: Sequence[bytes], used: Sequence[int], wire: PacketVariant
+    blocks: Sequence[bytes], used: Sequence[int], variant: PacketVariant
 ) -> Sequence[bytes]:
     """Complete the blocks of messages with the topic aliases that are used, 0 for none."""
-    common = _identifiers(wire)
+    common = _identifiers(variant)
     pairs = list(zip(blocks or repeat(b"", len(used)), used, strict=True))
     whole = {
         (block, number): _end(
             block,
-            wire.waited,
+            variant.waited,
             common + (encode_property(TOPIC_ALIAS, number) if number else b""),
         )
         for block, number in set(pairs)

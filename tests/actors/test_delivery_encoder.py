@@ -99,9 +99,9 @@ def test_the_size_of_a_packet_is_compared_exactly(
     message = Message(b"t", b"x" * 200, block)
     found = encoder_of(state, 1)
     complete(found)
-    wire = PacketVariant(1, identifiers=found.identifiers(b"t"))
+    variant = PacketVariant(1, identifiers=found.identifiers(b"t"))
     size = len(
-        prepare_publishes([b"t"], [message.payload], [block] if block else (), wire).render([1])
+        prepare_publishes([b"t"], [message.payload], [block] if block else (), variant).render([1])
     )
     for limit in range(size - 5, size + 40):
         encoder = DeliveryEncoder(

@@ -128,8 +128,8 @@ def check_messages(batch: Publishes) -> None:
     if flat(again.feed(CONNECT + raw))[1:] != list(batch) or again.error is not None:
         raise AssertionError("what is written is not what was read")
     numbers = {topic: index + 1 for index, topic in enumerate(dict.fromkeys(batch.topics))}
-    wire = PacketVariant(batch.qos, 5, batch.retain, (1, 300), 0, TopicAliasMode.SET)
-    outgoing = prepare_publishes(batch.topics, batch.payloads, batch.blocks or (), wire, numbers)
+    variant = PacketVariant(batch.qos, 5, batch.retain, (1, 300), 0, TopicAliasMode.SET)
+    outgoing = prepare_publishes(batch.topics, batch.payloads, batch.blocks or (), variant, numbers)
     sent = [packet for packet, _ in read_server_packets_v5(outgoing.render(batch.packet_ids))]
     for one, message in zip(sent, batch, strict=True):
         if not isinstance(one, SentMessage) or one.identifiers != (1, 300):

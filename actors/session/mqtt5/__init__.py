@@ -1,5 +1,5 @@
 """Parts of sessions specific to MQTT 5 clients."""
 
-from actors.session.mqtt5.delivery_encoder import WIRES_V5, DeliveryEncoder, remaining_properties
+from actors.session.mqtt5.delivery_encoder import VARIANTS_V5, DeliveryEncoder, remaining_properties
 
-__all__ = ["WIRES_V5", "DeliveryEncoder", "remaining_properties"]
+__all__ = ["VARIANTS_V5", "DeliveryEncoder", "remaining_properties"]

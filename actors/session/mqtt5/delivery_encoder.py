@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from protocol.mqtt import ConnectProperties, PublishEncoder
     from protocol.mqtt5 import AliasNumbers, PublishEncoderV5
 
-WIRES_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
-"""The wires that most MQTT 5 receivers share, by QoS."""
+VARIANTS_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
+"""The variants that most MQTT 5 receivers share, by QoS."""
 
 _FRAME: Final = 13
 """Maximum bytes of a PUBLISH besides topic, payload and properties: the fixed header, the lengths
@@ -58,11 +58,11 @@ class PreparedMessages(Protocol):
         """Return the number of messages."""
 
     def prepared5(
-        self, wire: PacketVariant, numbers: Mapping[bytes, int] | None = None
+        self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
     ) -> PublishEncoderV5:
-        """Return the encoder of the messages for receivers that share a wire."""
+        """Return the encoder of the messages for receivers that share a variant."""
 
-    def at_qos0_v5(self, wire: PacketVariant) -> bytes:
+    def at_qos0_v5(self, variant: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets."""
 
 
@@ -151,15 +151,15 @@ class DeliveryEncoder:
         ``gated``: they wait for the disk.
         """
         parts = []
-        for wire, begin, end in self._wires(batch, subscriber, qos, stop):
-            aliased = self._with_aliases(batch, wire, begin, end, gated=gated)
+        for variant, begin, end in self._variants(batch, subscriber, qos, stop):
+            aliased = self._with_aliases(batch, variant, begin, end, gated=gated)
             if aliased is not None:
                 prepared = batch.prepared5(aliased, self._numbers.numbers)
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
             elif not qos and not begin and end == len(batch):
-                parts.append(batch.at_qos0_v5(wire))
+                parts.append(batch.at_qos0_v5(variant))
             else:
-                prepared = batch.prepared5(wire)
+                prepared = batch.prepared5(variant)
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -173,69 +173,69 @@ class DeliveryEncoder:
     ) -> list[bytes]:
         """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
         found: list[bytes] = []
-        for wire, begin, end in self._wires(batch, subscriber, qos, stop):
-            aliased = self._with_aliases(batch, wire, begin, end, gated=True)
+        for variant, begin, end in self._variants(batch, subscriber, qos, stop):
+            aliased = self._with_aliases(batch, variant, begin, end, gated=True)
             if aliased is not None:
                 prepared = batch.prepared5(aliased, self._numbers.numbers)
             else:
-                prepared = batch.prepared5(wire)
+                prepared = batch.prepared5(variant)
             found += prepared.pieces(packet_ids[begin:end], begin, end)
         return found
 
     def _with_aliases(
-        self, batch: PreparedMessages, wire: PacketVariant, begin: int, end: int, *, gated: bool
+        self, batch: PreparedMessages, variant: PacketVariant, begin: int, end: int, *, gated: bool
     ) -> PacketVariant | None:
-        """Return the wire with topic aliases for messages of a batch; None: no aliases are used."""
+        """Return the variant with topic aliases for messages of a batch; None: no aliases are used."""
         if self._aliases is None:
             return None
         if self.limit:
-            sizes = batch.prepared5(wire).sizes[begin:end]
+            sizes = batch.prepared5(variant).sizes[begin:end]
             if max(sizes, default=0) + _ALIAS > self.limit:
                 return None
         # All topics of the batch get their aliases: it is encoded once for all receivers.
         numbers = {topic: self._numbers.number(topic) for topic in set(batch.topics)}
         used = {numbers[topic] for topic in batch.topics[begin:end]}
         use = self._aliases.use(used, gated=gated)
-        return wire._replace(aliases=use) if use else None
+        return variant._replace(aliases=use) if use else None
 
     def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
         """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         if not self.limit:
             return []
         found: list[int] = []
-        for wire, begin, end in self._wires(batch, subscriber, qos, None):
-            large = batch.prepared5(wire).too_large(self.limit)
+        for variant, begin, end in self._variants(batch, subscriber, qos, None):
+            large = batch.prepared5(variant).too_large(self.limit)
             found += [at for at in large if begin <= at < end]
         return found
 
-    def _wires(
+    def _variants(
         self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
     ) -> list[tuple[PacketVariant, int, int]]:
-        """Return the wires of a batch's messages, each with its first message and the end."""
+        """Return the variants of a batch's messages, each with its first message and the end."""
         end = len(batch) if stop is None else stop
         published = batch.published_retain and is_retain_as_published(subscriber.options)
         retain = batch.retain or published
         if batch.retain or subscriber.filter.startswith(SHARE):
             own = self._own(self._state.subscriptions.get(subscriber.filter))
-            wire = (
+            variant = (
                 PacketVariant(qos, retain=retain, identifiers=own)
                 if retain or own
-                else WIRES_V5[qos]
+                else VARIANTS_V5[qos]
             )
-            return [(wire, 0, end)]
+            return [(variant, 0, end)]
         if not self._identified:
-            return [(PacketVariant(qos, retain=True) if retain else WIRES_V5[qos], 0, end)]
+            return [(PacketVariant(qos, retain=True) if retain else VARIANTS_V5[qos], 0, end)]
         is_own = batch.publisher is self._connection
         columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
-        wires, begin = [], 0
+        variants, begin = [], 0
         for identifiers, some in groupby(columns):
             count = len([*some])
-            wire = WIRES_V5[qos]
+            variant = VARIANTS_V5[qos]
             if identifiers or retain:
-                wire = PacketVariant(qos, retain=retain, identifiers=identifiers)
-            wires.append((wire, begin, begin + count))
+                variant = PacketVariant(qos, retain=retain, identifiers=identifiers)
+            variants.append((variant, begin, begin + count))
             begin += count
-        return wires
+        return variants
 
     def _own(self, held: SubscriptionState | None) -> tuple[int, ...]:
         """Return the identifier of one subscription."""
@@ -261,8 +261,8 @@ class DeliveryEncoder:
         if own is None and not self._identified:
             own = ()
         if own is not None:
-            wire = PacketVariant(qos, retain=retain, identifiers=own)
-            return _prepared(messages, wire, now_ms).render(packet_ids, dup=dup)
+            variant = PacketVariant(qos, retain=retain, identifiers=own)
+            return _prepared(messages, variant, now_ms).render(packet_ids, dup=dup)
         columns = [
             (self._identifiers_of(message), message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
@@ -270,8 +270,8 @@ class DeliveryEncoder:
         parts = []
         for identifiers, some in groupby(columns, itemgetter(0)):
             rows = [*some]
-            wire = PacketVariant(qos, retain=retain, identifiers=identifiers)
-            prepared = _prepared([row[1] for row in rows], wire, now_ms)
+            variant = PacketVariant(qos, retain=retain, identifiers=identifiers)
+            prepared = _prepared([row[1] for row in rows], variant, now_ms)
             parts.append(prepared.render([row[2] for row in rows], dup=dup))
         return b"".join(parts)
 
@@ -287,18 +287,18 @@ class DeliveryEncoder:
         size = len(message.topic) + len(message.payload) + len(message.block)
         if size + _FRAME + _IDENTIFIER * len(identifiers) <= self.limit:
             return False
-        wire = PacketVariant(flags[0], retain=flags[1], identifiers=identifiers)
-        return len(_prepared([message], wire, now_ms).render([1])) > self.limit
+        variant = PacketVariant(flags[0], retain=flags[1], identifiers=identifiers)
+        return len(_prepared([message], variant, now_ms).render([1])) > self.limit
 
 
 def _prepared(
-    messages: Sequence[Message], wire: PacketVariant, now_ms: int
+    messages: Sequence[Message], variant: PacketVariant, now_ms: int
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages with their remaining expiry."""
     blocks = remaining_properties(messages, now_ms)
     topics = [message.topic for message in messages]
     payloads = [message.payload for message in messages]
-    return prepare_publishes(topics, payloads, blocks, wire)
+    return prepare_publishes(topics, payloads, blocks, variant)
 
 
 def remaining_properties(

@@ -201,7 +201,7 @@ async def test_what_is_refused_of_many_subscriptions_is_told_when_all_are_renewe
     monkeypatch.setattr(here.link, "_on_refused", told.append)
     monkeypatch.setattr("eventstore.nats.batch_client._REPLAYED", 1)
     for _ in range(2):
-        wire, here.link._wire = here.link._wire, None
+        wire, here.link._connection = here.link._connection, None
         here.link.connected = False
         assert wire is not None
         here.link._came_up()  # with the inbox, the first piece

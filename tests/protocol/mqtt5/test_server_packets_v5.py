@@ -217,7 +217,7 @@ messages = st.lists(
     ),
     max_size=30,
 )
-wires = st.builds(
+variants = st.builds(
     PacketVariant,
     st.integers(0, 2),
     st.just(5),
@@ -230,23 +230,23 @@ NUMBERS = {b"a/b": 3, b"x" * 200: 65_535}
 
 
 def _expected(
-    one: tuple[bytes, bytes, int, bytes], wire: PacketVariant, *, dup: bool
+    one: tuple[bytes, bytes, int, bytes], variant: PacketVariant, *, dup: bool
 ) -> tuple[Publish, int]:
     topic, payload, pid, block = one
     expiry = expiry_of(block)
     if expiry is not None:
-        block = encode_property(2, max(0, expiry - wire.waited)) + block[5:]
-    alias = NUMBERS.get(topic, 0) if wire.aliases else 0
-    if alias and wire.aliases is TopicAliasMode.NUMBERS:
+        block = encode_property(2, max(0, expiry - variant.waited)) + block[5:]
+    alias = NUMBERS.get(topic, 0) if variant.aliases else 0
+    if alias and variant.aliases is TopicAliasMode.NUMBERS:
         topic = b""
-    pid = pid if wire.qos else 0
-    return Publish(topic, payload, wire.qos, wire.retain, dup, pid, block), alias
+    pid = pid if variant.qos else 0
+    return Publish(topic, payload, variant.qos, variant.retain, dup, pid, block), alias
 
 
-@given(messages, wires, st.booleans(), st.booleans(), st.integers(0, 9), st.integers(0, 35))
+@given(messages, variants, st.booleans(), st.booleans(), st.integers(0, 9), st.integers(0, 35))
 def test_messages_are_sent_as_the_wire_wants_them(
     batch: list[tuple[bytes, bytes, int, bytes]],
-    wire: PacketVariant,
+    variant: PacketVariant,
     again: bool,
     with_blocks: bool,
     start: int,
@@ -254,13 +254,13 @@ def test_messages_are_sent_as_the_wire_wants_them(
 ) -> None:
     if not with_blocks:
         batch = [(*one[:3], b"") for one in batch]
-    dup = again and wire.qos > 0
-    sent = [_expected(one, wire, dup=dup) for one in batch]
+    dup = again and variant.qos > 0
+    sent = [_expected(one, variant, dup=dup) for one in batch]
     outgoing = prepare_publishes(
         [one[0] for one in batch],
         [one[1] for one in batch],
         [one[3] for one in batch] if with_blocks else (),
-        wire,
+        variant,
         NUMBERS,
     )
     assert isinstance(outgoing, PublishEncoderV5)
@@ -270,7 +270,7 @@ def test_messages_are_sent_as_the_wire_wants_them(
         raw = outgoing.render(pids[first:last], first, last, dup=dup)
         read = [packet for packet, _ in read_server_packets_v5(raw)]
         assert read == [
-            SentMessage(publish, wire.identifiers, alias) for publish, alias in sent[first:last]
+            SentMessage(publish, variant.identifiers, alias) for publish, alias in sent[first:last]
         ]
     read_sizes = []
     at = 0
@@ -292,8 +292,8 @@ def test_a_plain_wire_is_what_the_client_would_send() -> None:
 
 @pytest.mark.parametrize(("version", "qos"), list(product([3, 4], [0, 1, 2])))
 def test_before_level_5_nothing_but_topic_and_payload_is_sent(version: int, qos: int) -> None:
-    wire = PacketVariant(qos, version, False, (1,), 3, TopicAliasMode.NUMBERS)
-    outgoing = prepare_publishes([b"t"], [b"m"], [b"\2\0\0\0\x09"], wire, {b"t": 1})
+    variant = PacketVariant(qos, version, False, (1,), 3, TopicAliasMode.NUMBERS)
+    outgoing = prepare_publishes([b"t"], [b"m"], [b"\2\0\0\0\x09"], variant, {b"t": 1})
     assert isinstance(outgoing, PublishEncoder)
     assert outgoing.render([1]) == PublishEncoder([b"t"], [b"m"], qos).render([1])
 
