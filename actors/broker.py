@@ -198,7 +198,7 @@ class Broker(LoopActor):
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
         self.kernel.take_gathered = self.fast_path.take
-        self.kernel.turn_cut = self.node.journal.cut_turn
+        self.kernel.turn_split = self.node.journal.split_turn
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_relief = self._on_relief
         self.node.journal.on_deferred = self._on_deferred

@@ -250,7 +250,7 @@ class BridgeSupervisor:
         self._try(self.interest.refused, subject)
 
     def _arrived(self, messages: list[NatsMessage]) -> None:
-        """Tell the actor in parts, between which the turn can be cut."""
+        """Tell the actor in parts, between which the turn can be split."""
         for at in range(0, len(messages), _ARRIVED):
             self._tell(messages[at : at + _ARRIVED])
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STEP = 64
-"""Maximum deliveries in one step, after which the kernel may cut the turn."""
+"""Maximum deliveries in one step, after which the kernel may split the turn."""
 
 
 class DeliveriesLeft:
@@ -39,7 +39,7 @@ class DeliveriesLeft:
 
 
 class FanOut(LoopActor):
-    """Makes the deliveries that a pass leaves, in the same turn, which may be cut between steps."""
+    """Makes the deliveries that a pass leaves, in the same turn; it may be split between steps."""
 
     __slots__ = ("_node", "step")
 

@@ -398,7 +398,7 @@ _VALUES = (
         "foldmq_turn_cuts_total",
         "Turns that were split: they yielded to the event loop before they continued.",
         "kernel.cuts",
-        lambda sources: sources.node.kernel.cuts,
+        lambda sources: sources.node.kernel.splits,
         kind="counter",
     ),
     _value(

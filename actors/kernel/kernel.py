@@ -8,9 +8,9 @@ its life. What runs the actors is different:
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
-- A turn that takes longer than ``TURN_SLICE`` is *cut*: it yields to the event loop once, then
+- A turn that takes longer than ``TURN_SLICE`` is *split*: it yields to the event loop once, then
   continues. Messages from outside that arrive meanwhile belong to the next turn, so the decisions
-  of a turn are the same whether it is cut or not.
+  of a turn are the same whether it is split or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
   ready are done. While light clients are active (``shared``), or new clients wait, each part is a
   turn of its own, and its actor is notified how long it took (``on_part_done``), so that it can
@@ -65,7 +65,7 @@ _log = structlog.get_logger("foldmq")
 A = TypeVar("A", bound=LoopActor)
 
 TURN_SLICE = 0.006
-"""Seconds after which a turn is cut, so that the event loop runs."""
+"""Seconds after which a turn is split, so that the event loop runs."""
 _LONG = 0.002
 """Seconds of running without a break above which processor time is recorded."""
 _LOOK_EVERY = 4
@@ -113,15 +113,15 @@ class Kernel(ActorRegistry):
         """Handles reads of actors, all in one pass; returns how many. It passes the others to the
         actors as messages."""
         self._rest: list[LoopActor] = []
-        """The rest of a turn that was cut."""
-        self._cut = False
+        """The rest of a turn that was split."""
+        self._split = False
         """The turn continues in the next run."""
         self._between = False
         """The event loop runs between two parts of a turn."""
         self._next: list[LoopActor] = []
-        """Actors of the next turn that were ready for one that was cut."""
+        """Actors of the next turn that were ready for one that was split."""
         self._came: list[tuple[LoopActor, Any, bool | None]] = []
-        """Messages sent while a turn is cut: they belong to the next turn. For low-priority ones,
+        """Messages sent while a turn is split: they belong to the next turn. For low-priority ones,
         whether they go first; None: not low-priority."""
         self._came_later: list[tuple[LoopActor, Any]] = []
         """Parts of longer work that are due from then on: they follow the messages above."""
@@ -130,7 +130,7 @@ class Kernel(ActorRegistry):
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due: actor and message."""
         self._parts_had = False
-        """Parts have run since the messages that arrived during a cut turn were delivered."""
+        """Parts have run since the messages that arrived during a split turn were delivered."""
         self._low_priority_ran = False
         """Low-priority actors have run since then."""
         self._parts_deferred = False
@@ -148,17 +148,17 @@ class Kernel(ActorRegistry):
         """The next turn lets the callbacks that are due run first."""
         self.turn_ended: Callable[[], None] = _nothing
         """Called when a turn has run out of messages."""
-        self.turn_cut: Callable[[], None] = _nothing
-        """Called when a turn was cut and continues later."""
+        self.turn_split: Callable[[], None] = _nothing
+        """Called when a turn was split and continues later."""
         self.turn_slice = TURN_SLICE
-        """Seconds after which a turn is cut."""
+        """Seconds after which a turn is split."""
         self.longest = 0.0
         """Longest time in seconds that actors ran without a break; its reader resets it."""
         self.longest_work = 0.0
         """The same in processor time: without time that the host gave to other programs, or the
         disk took."""
-        self.cuts = 0
-        """Number of cuts of turns."""
+        self.splits = 0
+        """How often turns were split."""
         self.parts = 0
         """Parts of longer work that had a turn of their own."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
@@ -350,35 +350,35 @@ class Kernel(ActorRegistry):
         self._began = self._read = self.clock()
         self._began_work = self._processor()
         self._between = False
-        if self._cut:
+        if self._split:
             self._go_on()
         elif self._ready or self._gathered:
             self._told = self._began
             if self._gathered:
                 self._run_gathered()
             self._run_ready()
-            if self._later and not self._parts_deferred and not self._cut and self.shared:
+            if self._later and not self._parts_deferred and not self._split and self.shared:
                 # The event loop sends at the end of a run: light clients do not wait for parts.
                 self._parts_deferred = True
                 self._end_run()
                 return
         self._parts_deferred = False
         # Each runs once before the messages that arrived meanwhile are delivered, however often
-        # they are cut: none of the three starves.
-        if not self._cut and not self._parts_had:
+        # they are split: none of the three starves.
+        if not self._split and not self._parts_had:
             self._parts_had = True
             if self._later:
                 self._run_parts()
-        if not self._cut and not self._low_priority_ran:
+        if not self._split and not self._low_priority_ran:
             self._low_priority_ran = True
             self._run_low_priority()
-        if self._cut:
+        if self._split:
             self._pause_turn()
             return
         self._end_run()
 
     def _end_run(self) -> None:
-        """End the turn; begin the next one with what arrived while it was cut."""
+        """End the turn; begin the next one with what arrived while it was split."""
         self._parts_had = self._low_priority_ran = False
         self._scheduled = False
         self.turns += 1
@@ -393,10 +393,10 @@ class Kernel(ActorRegistry):
             self.wake()
 
     def _pause_turn(self) -> None:
-        """Return to the event loop: the turn was cut."""
+        """Return to the event loop: the turn was split."""
         self._note_length()
-        self.cuts += 1
-        self.turn_cut()
+        self.splits += 1
+        self.turn_split()
         self._between = True
         self._scheduled = True
         self._schedule(self.run_turn)
@@ -408,9 +408,9 @@ class Kernel(ActorRegistry):
             self.longest_work = max(self.longest_work, self._processor() - self._began_work)
 
     def _go_on(self) -> None:
-        """Continue a turn that was cut."""
+        """Continue a turn that was split."""
         self._ready, self._rest = self._rest + self._ready, []
-        self._cut = False
+        self._split = False
         self._run_ready()
 
     @property
@@ -419,7 +419,7 @@ class Kernel(ActorRegistry):
         return self._between
 
     def _hand_over(self) -> None:
-        """Deliver the messages that arrived while a turn was cut: the next turn begins."""
+        """Deliver the messages that arrived while a turn was split: the next turn begins."""
         came, self._came = self._came, []
         for actor, message, first in came:
             if actor.stopped:
@@ -447,7 +447,7 @@ class Kernel(ActorRegistry):
         if not self.shared:
             self._run_together()
             return
-        while self._later and not self._cut:
+        while self._later and not self._split:
             actor, message = self._later.popleft()
             self.parts += 1
             if not actor.stopped:
@@ -457,7 +457,7 @@ class Kernel(ActorRegistry):
                 self._run_gathered()
                 self._run_ready()
                 seconds = self._processor() - begun
-                if not self._cut:
+                if not self._split:
                     self.turn_ended()
                 actor.on_part_done(seconds)
             if self._read - began >= LATER_SLICE / 2:
@@ -502,7 +502,7 @@ class Kernel(ActorRegistry):
             return
         began = self._read
         allowed = deferred.begin_slice(began)
-        while deferred and not self._cut:
+        while deferred and not self._split:
             self._ready.append(deferred.pop())
             self._run_ready()
             if self._read - began >= allowed:
@@ -517,7 +517,7 @@ class Kernel(ActorRegistry):
             self.wake()
 
     def _run_ready(self) -> None:
-        """Run ready actors until none is left, or until the turn is cut."""
+        """Run ready actors until none is left, or until the turn is split."""
         until = self._began + self.turn_slice
         while self._ready:
             ready, self._ready = self._ready, []
@@ -534,8 +534,8 @@ class Kernel(ActorRegistry):
                     self._next += [one for one in rest if one.begins_turns]
                     self._rest = [one for one in rest if not one.begins_turns]
                     self._ready = []
-                    self._cut = bool(self._rest)
-                    if self._cut:
+                    self._split = bool(self._rest)
+                    if self._split:
                         return
                     break
         if self._rescheduled:

@@ -1,4 +1,4 @@
-"""Long work of a turn, done in steps between which the turn may be cut."""
+"""Long work of a turn, done in steps between which the turn may be split."""
 
 from __future__ import annotations
 

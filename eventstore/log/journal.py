@@ -246,7 +246,7 @@ class Journal:
         self._deferred = False
         self._flush = False
         self._in_turn = False
-        self._cut = False
+        self._split = False
         """Whether the turn continues across turns of the event loop: no record may end here."""
         self._turn = GatedOutput()
         self._events: list[LogEvent] = []
@@ -283,7 +283,7 @@ class Journal:
     @property
     def last_closed(self) -> tuple[int, bytes] | None:
         """Stream sequence and link of the last closed record; None while its turn continues."""
-        return None if self._part or self._cut else (self._next - 1, self._link)
+        return None if self._part or self._split else (self._next - 1, self._link)
 
     @property
     def pending(self) -> list[PendingRecord]:
@@ -465,13 +465,13 @@ class Journal:
         sink.gated += size
         self.gated += size
 
-    def cut_turn(self) -> None:
+    def split_turn(self) -> None:
         """Keep the incomplete turn open while the event loop does other work."""
-        self._cut = True
+        self._split = True
 
     def end_turn(self) -> None:
         """Close the turn: its events are complete. Send the records that may be sent."""
-        self._in_turn = self._cut = False
+        self._in_turn = self._split = False
         if self._turn:
             effects, self._turn = self._turn, GatedOutput()
             if self._events:
@@ -570,7 +570,7 @@ class Journal:
         before that, the message is delivered again, which is permitted.
         """
         self._pump()
-        if self._cut:
+        if self._split:
             return
         due = self._effects or self._flush
         # A small record is not worth a second sync in parallel: events that arrive until the

@@ -608,7 +608,7 @@ class Cut(Slices):
         self.ended: list[int] = []
         self.cuts = 0
         self.kernel.turn_ended = lambda: self.ended.append(len(self.handled))
-        self.kernel.turn_cut = self._cut
+        self.kernel.turn_split = self._cut
 
     def _cut(self) -> None:
         self.cuts += 1

@@ -149,7 +149,7 @@ def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() ->
             fast_path.delivered_at_once = fast_path.fan_out.step = 7
             kernel.turn_slice = 0.0
             connections = [world.broker.find_session(name).connection for name in ("p", "b")]  # type: ignore[union-attr]
-            loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_cut, 0
+            loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_split, 0
 
             def between(number: int) -> None:
                 one, two = connections
@@ -167,7 +167,7 @@ def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() ->
                 cuts += 1
                 loop.call_soon(between, cuts)
 
-            kernel.turn_cut = turn_cut
+            kernel.turn_split = turn_cut
             other.send(p.publish("t", b"many before"))
             await world.go(2)
             assert cuts > 4

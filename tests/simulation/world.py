@@ -246,11 +246,11 @@ class World:
 
     def _tell_of_cuts(self, broker: Broker) -> None:
         def turn_cut() -> None:
-            broker.node.journal.cut_turn()
+            broker.node.journal.split_turn()
             if self.on_cut is not None and broker is self.broker:
                 self.on_cut()
 
-        broker.kernel.turn_cut = turn_cut
+        broker.kernel.turn_split = turn_cut
 
     async def start_surely(self) -> None:
         """Start, as a service manager would: again and again while the log is not available."""

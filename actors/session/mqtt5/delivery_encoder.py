@@ -185,7 +185,7 @@ class DeliveryEncoder:
     def _with_aliases(
         self, batch: PreparedMessages, variant: PacketVariant, begin: int, end: int, *, gated: bool
     ) -> PacketVariant | None:
-        """Return the variant with topic aliases for messages of a batch; None: no aliases are used."""
+        """Return the variant with topic aliases for messages of a batch; None: without aliases."""
         if self._aliases is None:
             return None
         if self.limit:

@@ -627,7 +627,7 @@ def test_a_turn_that_was_cut_ends_no_record() -> None:
     bench = Bench()
     bench.turn(b"first")
     bench.event()  # of a turn that goes on when the event loop was round
-    bench.journal.cut_turn()
+    bench.journal.split_turn()
     assert bench.journal.last_closed is None
     bench.commit(1)
     bench.journal.flush()
