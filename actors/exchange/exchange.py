@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from actors.exchange.log_follower import LogFollower
+from actors.exchange.member_reports import MemberReports
+from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
-from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
-from actors.exchange.volatile_messages import VolatileMessages, decode_frames, encode_frame
 from actors.kernel import LoopActor
 from actors.routing import Subscriber
 from actors.session import Batch, Outgoing, Publisher
@@ -153,7 +153,7 @@ class LogExchange(LoopActor):
         """The last position before this log recorded only positions, and the last of these."""
         self._emitted = False
         """Whether anything of the other log was recorded in this turn."""
-        self._unrouted: deque[tuple[str, VolatileMessages]] = deque()
+        self._unrouted: deque[tuple[str, Qos0Messages]] = deque()
         """QoS 0 messages of other brokers that wait for another turn."""
         self._unrouted_bytes = 0
         self._due: set[str] = set()
@@ -162,7 +162,9 @@ class LogExchange(LoopActor):
         self._loop = asyncio.get_running_loop()
         self._gated = _GatedFrames(self._add_frame)
         self._shares = SharedSubscriptions(node)
-        self._parts = SharedParts(node, self._names, link.report, link.largest, self._taken_through)
+        self._parts = MemberReports(
+            node, self._names, link.report, link.largest, self._taken_through
+        )
 
     # The life of the exchange.
 
@@ -563,16 +565,14 @@ class LogExchange(LoopActor):
         retain: bool = False,
     ) -> None:
         """Send messages of QoS 0 to the other brokers, at the end of this iteration of the loop."""
-        self._pass_on(VolatileMessages(topics, payloads, blocks or (), retain), gated=False)
+        self._pass_on(Qos0Messages(topics, payloads, blocks or (), retain), gated=False)
 
     def pass_shared(self, log: str, name: str, batch: Batch) -> None:
         """Send messages of QoS 0 to the part of a shared subscription in another log."""
-        messages = VolatileMessages(
-            batch.topics, batch.payloads, batch.blocks or (), False, log, name
-        )
+        messages = Qos0Messages(batch.topics, batch.payloads, batch.blocks or (), False, log, name)
         self._pass_on(messages, gated=batch.gated)
 
-    def _pass_on(self, messages: VolatileMessages, *, gated: bool) -> None:
+    def _pass_on(self, messages: Qos0Messages, *, gated: bool) -> None:
         frame = encode_frame(messages)
         if len(frame) > self._link.largest:
             self._send_apart(messages, gated=gated)
@@ -591,7 +591,7 @@ class LogExchange(LoopActor):
         self._frames.append(frame)
         self._frames_size += len(frame)
 
-    def _send_apart(self, messages: VolatileMessages, *, gated: bool) -> None:
+    def _send_apart(self, messages: Qos0Messages, *, gated: bool) -> None:
         """Send messages that are too large together in halves."""
         topics, payloads, blocks = messages[:3]
         if len(topics) == 1:
@@ -657,13 +657,13 @@ class LogExchange(LoopActor):
             else:
                 self._unrouted[0] = (
                     name,
-                    VolatileMessages(
+                    Qos0Messages(
                         topics[count:], found.payloads[count:], found.blocks[count:], found.retain
                     ),
                 )
             publisher.route_taken(packet)
 
-    def _take_shared(self, found: VolatileMessages) -> None:
+    def _take_shared(self, found: Qos0Messages) -> None:
         """Divide messages of QoS 0 that the home of a shared subscription passed to a log."""
         node, name = self._node, found.share
         if found.log != node.options.node or name not in node.router.groups:

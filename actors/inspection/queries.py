@@ -11,7 +11,7 @@ from itertools import chain
 from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.inspection import receivers, views
+from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
@@ -255,20 +255,22 @@ class Queries:
         node = self._node
         topic = _topic(request)
         qos = number(request, "qos", 1, 2)
-        matching: dict[str, list[receivers.Match]] = {}
+        matching: dict[str, list[receiver_preview.Match]] = {}
         for found, pause in in_steps(node.router.indexed(topic)):
             if isinstance(found, str):
                 if found not in matching:
-                    matching[found] = receivers.matches_of_passive(found, topic, node)
+                    matching[found] = receiver_preview.matches_of_passive(found, topic, node)
                     yield None  # its state was decoded
             elif not found.ended:
-                matching.setdefault(found.session, []).append(receivers.match_of(found, topic))
+                matching.setdefault(found.session, []).append(
+                    receiver_preview.match_of(found, topic)
+                )
             if pause:
                 yield None
 
         def rows() -> Iterable[dict[str, Any]]:
             for name, matches in matching.items():
-                yield from receivers.receiver_rows(name, matches, topic, qos, node)
+                yield from receiver_preview.receiver_rows(name, matches, topic, qos, node)
 
         message = node.state.retained.get(topic)
         retained = None if message is None else views.retained_row(message)

@@ -22,7 +22,7 @@ from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups
 from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
 from actors.routing.subscription_options import ROUTED_OPTIONS, is_no_local
-from actors.routing.subscription_shares import SubscriptionShares
+from actors.routing.subscription_quota import SubscriptionQuota
 from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
 from eventstore.format import LOG_SESSION
@@ -244,7 +244,7 @@ class Router:
         self._activate = activate or _no_session
         self.routes = Routes(self)
         self.patterns = Patterns()
-        self.shares = SubscriptionShares()
+        self.quota = SubscriptionQuota()
         self._gone: deque[Subscriber] = deque()
         """Subscriptions of ended sessions that are still in the index."""
         self.deliveries = 0
@@ -460,7 +460,7 @@ class Router:
             self._remove(found)
             self.system.discard(found)
             self.patterns.ended(session, split_share(topic_filter)[1])
-            self.shares.ended(session)
+            self.quota.ended(session)
             self.routes.changed(topic_filter)
             for match in self._matches.values():
                 match.ended(found)
@@ -496,7 +496,7 @@ class Router:
         """
         gone = [*self._subscribers.pop(session, {}).values()]
         self.patterns.forget(session)
-        self.shares.forget(session)
+        self.quota.forget(session)
         end = self._session_ends.pop(session, None)
         if end is not None:
             end.happened = True

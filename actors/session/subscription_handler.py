@@ -190,7 +190,7 @@ class SubscriptionHandler:
                 refused["shared_members"] += 1
                 return ReasonCode.QUOTA_EXCEEDED
             new = whole not in counted and not router.has(session.name, whole)
-            if new and not router.shares.allows(
+            if new and not router.quota.allows(
                 owner,
                 router.subscriptions + len(counted),
                 node.limits.topics.subscriptions_in_all,
@@ -202,7 +202,7 @@ class SubscriptionHandler:
                 return ReasonCode.QUOTA_EXCEEDED
             if new:
                 counted.add(whole)
-                router.shares.begun(session.name, owner)
+                router.quota.begun(session.name, owner)
             return 0
 
         grant = decisions.subscribe(

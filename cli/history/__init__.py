@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from cli.history import log_commands, salvage
     from cli.history.diff import diff_lines, session_diff
     from cli.history.log_events import Selection, event_selection
-    from cli.history.no_message import explain_no_message
+    from cli.history.missing_message import explain_no_message
     from cli.history.why import story_lines
 else:
     __getattr__ = lazy_exports(
@@ -18,7 +18,7 @@ else:
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
-            "no_message": "explain_no_message",
+            "missing_message": "explain_no_message",
             "why": "story_lines",
         },
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from cli.common import progress, text
-from cli.history.no_message import denial_text, explain_no_message
+from cli.history.missing_message import denial_text, explain_no_message
 from cli.history.why_logs import LogStory, not_taken, stories_elsewhere
 from cli.logsource import (
     SourceFlags,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from cli.processes.member import ProcessMember, member_settings
+    from cli.processes.broker_process import ProcessMember, member_settings
     from cli.processes.partitioned_node import PartitionedNode
     from cli.processes.supervisor import Supervisor, check_process_count
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "member": "ProcessMember member_settings",
+            "broker_process": "ProcessMember member_settings",
             "partitioned_node": "PartitionedNode",
             "supervisor": "Supervisor check_process_count",
         },

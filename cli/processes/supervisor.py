@@ -15,8 +15,8 @@ import structlog
 
 from actors.kernel import SystemClock
 from cli.monitoring import Notifier
+from cli.processes.broker_process import COUNTS, MEMBER_VARIABLE, READY, MemberFacts
 from cli.processes.handover import Handover
-from cli.processes.member import COUNTS, MEMBER_VARIABLE, READY, MemberFacts
 from cli.processes.process_edges import PASSED_ON, ProcessEdges
 from cli.processes.process_listeners import ProcessListeners
 from cli.settings import ConfigError

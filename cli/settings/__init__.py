@@ -6,7 +6,6 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.settings import settings
-    from cli.settings.binding import ListenError, bind, probe, raise_unless_default
     from cli.settings.log_settings import LogLocationSettings, LogSettings, load_log_settings
     from cli.settings.setting_sources import (
         CONFIG_VARIABLE,
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
         read_layers,
     )
     from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
+    from cli.settings.socket_binding import ListenError, bind, probe, raise_unless_default
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "binding": "ListenError bind raise_unless_default probe",
+            "socket_binding": "ListenError bind raise_unless_default probe",
             "log_settings": "LogLocationSettings LogSettings load_log_settings",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
             "settings": "RELOADABLE Settings check_settings load_settings settings",

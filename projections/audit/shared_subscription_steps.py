@@ -1,4 +1,4 @@
-"""The steps of shared subscriptions in the log of one session, for ``shared_audit``.
+"""The steps of shared subscriptions in the log of one session, for ``shared_subscription_audit``.
 
 A shared subscription is a session, and so is each of its members. The history of its messages is
 spread over the events of all of them: this module extracts the part of each session, step by step.

@@ -267,7 +267,7 @@ def test_answers_to_requests_have_their_properties(outside: Exit) -> None:
 def test_losses_are_counted_each_time_and_logged_once(
     outside: Exit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.bridge.properties import losses
+    from actors.bridge.properties import dropped_properties
 
     lines: list[str] = []
 
@@ -275,7 +275,7 @@ def test_losses_are_counted_each_time_and_logged_once(
         def warning(self, line: str, **_more: object) -> None:
             lines.append(line)
 
-    monkeypatch.setattr(losses, "_log", Log())
+    monkeypatch.setattr(dropped_properties, "_log", Log())
     many = MessageProperties(user=tuple((f"k{at}", "v") for at in range(85)))
     for _ in range(3):
         outside.send(["a"], many)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
-from actors.exchange.volatile_messages import VolatileMessages, decode_frames, encode_frame
 from eventstore.partitions import partition_of
 
 MESSAGES = st.lists(
@@ -28,13 +28,13 @@ def test_batches_are_read_as_they_were_written(
     written = []
     for messages, retain in batches:
         topics, payloads, blocks = map(list, zip(*messages, strict=True))
-        written.append(VolatileMessages(topics, payloads, blocks if any(blocks) else [], retain))
+        written.append(Qos0Messages(topics, payloads, blocks if any(blocks) else [], retain))
     assert [*decode_frames(b"".join(map(encode_frame, written)))] == written
 
 
 @given(st.binary(max_size=60), st.integers(0, 40))
 def test_damaged_batches_raise_one_error(data: bytes, cut: int) -> None:
-    frame = encode_frame(VolatileMessages([b"t"], [b"payload"], [], retain=False))
+    frame = encode_frame(Qos0Messages([b"t"], [b"payload"], [], retain=False))
     for damaged in (data, frame[:cut], frame + data):
         try:
             found = [*decode_frames(damaged)]

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.serve.listener_factory import Listeners
-from cli.settings.binding import ListenError
 from cli.settings.settings import Settings, load_settings
+from cli.settings.socket_binding import ListenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,9 +20,9 @@ from actors.kernel import SystemClock
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module
 from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
-from cli.settings.binding import ListenError
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
+from cli.settings.socket_binding import ListenError
 from eventstore.errors import LogUnavailable
 
 pytestmark = pytest.mark.system

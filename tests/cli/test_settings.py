@@ -11,7 +11,7 @@ from actors.authn.login_backoff import BackoffOptions
 from actors.configuration.broker_options import BrokerOptions
 from actors.configuration.limit_options import LimitOptions, Quota
 from cli.common.units import Address, size_shown, time_shown
-from cli.processes.member import MemberFacts, member_settings
+from cli.processes.broker_process import MemberFacts, member_settings
 from cli.program.setting_flags import with_settings_flags
 from cli.serve import limits_factory
 from cli.serve.auth_factory import backoff_options

@@ -10,8 +10,8 @@ from harness.packets import Publish
 
 from actors.exchange import exchange as exchange_module
 from actors.exchange.exchange import LogExchange
+from actors.exchange.qos0_messages import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
-from actors.exchange.volatile_messages import VolatileMessages, encode_frame
 from actors.session import Publisher
 from eventstore.format import INDEX_BITS, Followed
 from protocol.errors import FoldmqError
@@ -79,7 +79,7 @@ def test_empty_messages_that_wait_to_be_routed_are_bounded(
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         exchange = there.broker.node.exchange
         assert exchange is not None
-        frame = encode_frame(VolatileMessages([b"a/b"] * 10, [b""] * 10, [], retain=False))
+        frame = encode_frame(Qos0Messages([b"a/b"] * 10, [b""] * 10, [], retain=False))
         with monkeypatch.context() as patch:
             patch.setattr(exchange_module, "_UNROUTED", 100_000)
             patch.setattr(Publisher, "at_once", lambda *_: 0)

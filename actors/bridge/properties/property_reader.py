@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.bridge.properties.losses import FROM_NATS
+from actors.bridge.properties.dropped_properties import FROM_NATS
 from protocol.nats import NO_PROPERTIES, ReadProperties, read_properties
 
 if TYPE_CHECKING:
-    from actors.bridge.properties.losses import PropertyLosses
+    from actors.bridge.properties.dropped_properties import PropertyLosses
     from protocol.nats import Headers
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.bridge.properties.losses import TO_NATS
+from actors.bridge.properties.dropped_properties import TO_NATS
 from protocol.mqtt5 import decode_message_properties
 from protocol.nats import (
     MAX_PROPERTIES,
@@ -21,7 +21,7 @@ from protocol.nats import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge.properties.losses import PropertyLosses
+    from actors.bridge.properties.dropped_properties import PropertyLosses
     from actors.bridge.properties.reply_subjects import ReplySubjects
     from actors.configuration import BridgeOptions
     from eventstore.format import Position

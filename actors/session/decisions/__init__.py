@@ -15,7 +15,6 @@ from actors.session.decisions.acknowledgements import (
     too_large,
 )
 from actors.session.decisions.delivery_preview import DeliveryPreview, full_queue, preview_delivery
-from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
     DeliveryDecision,
     DeliveryLimits,
@@ -38,6 +37,13 @@ from actors.session.decisions.sharing import (
     requeued,
     returned,
     shared_in_flight,
+)
+from actors.session.decisions.subscribing import (
+    Grant,
+    GrantedFilter,
+    by_text,
+    subscribe,
+    unsubscribe,
 )
 
 __all__ = [

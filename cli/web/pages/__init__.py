@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from cli.web.pages.lists import Lists
     from cli.web.pages.middleware import Guard, viewer
     from cli.web.pages.overview import Pages
+    from cli.web.pages.responses import Site
     from cli.web.pages.session import SessionPages
-    from cli.web.pages.site import Site
     from cli.web.pages.timeline import TimePages
     from cli.web.pages.topics import TopicPages
     from cli.web.pages.why_page import WhyPage
@@ -21,7 +21,7 @@ else:
             "middleware": "Guard viewer",
             "overview": "Pages",
             "session": "SessionPages",
-            "site": "Site",
+            "responses": "Site",
             "timeline": "TimePages",
             "topics": "TopicPages",
             "why_page": "WhyPage",

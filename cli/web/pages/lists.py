@@ -9,8 +9,8 @@ from cli.common import payload_text
 from cli.live import Refused
 from cli.web.live import Listings, Order
 from cli.web.pages.middleware import viewer
+from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
-from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import NoLog, UsageError
 from eventstore.format import format_position, sequence_of
 from eventstore.log import messages_of

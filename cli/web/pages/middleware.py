@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cli.common import Hosts
     from cli.web.auth import AuditTrail, Grant, Tokens
-    from cli.web.pages.site import Site
+    from cli.web.pages.responses import Site
 
 log = structlog.get_logger("foldmq")
 

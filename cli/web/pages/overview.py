@@ -13,7 +13,7 @@ from cli.web.history import day_charts
 from cli.web.live import EVERY
 from cli.web.pages.log import find_page
 from cli.web.pages.middleware import viewer
-from cli.web.pages.site import Site, asked, choice, is_fragment, number
+from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format import Position, format_position
 from projections.replay import EVENT_TYPES

@@ -14,8 +14,8 @@ from cli.live import Refused
 from cli.logsource import parse_point, point_at
 from cli.web.history import Folding, Histories, TimeWindow, axis, window_within
 from cli.web.live import bars
+from cli.web.pages.responses import Site, asked, is_fragment, moment_ms, number
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
-from cli.web.pages.site import Site, asked, is_fragment, moment_ms, number
 from cli.web.pages.time_axis_values import (
     axis_about,
     moment_of,

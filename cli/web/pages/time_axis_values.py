@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.web.history import MARK_LABELS
 from cli.web.pages.render import url
-from cli.web.pages.site import asked, is_fragment
+from cli.web.pages.responses import asked, is_fragment
 from eventstore.errors import UsageError
 from eventstore.format import MAX_INDEX, format_position, index_of, sequence_of
 from eventstore.reading import time_of

@@ -21,7 +21,7 @@ from cli.web.history import (
 )
 from cli.web.live import bars
 from cli.web.pages.log import find_page
-from cli.web.pages.site import Site, asked, moment_ms
+from cli.web.pages.responses import Site, asked, moment_ms
 from cli.web.pages.time_axis_values import axis_about, moment_of, moments_compared, pins_compared
 from eventstore.format import position
 from eventstore.reading import LogPoint

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cli.live import Refused
 from cli.logsource import check_filter
+from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
-from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import UsageError
 from projections.replay import sizes_by_levels
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.history import explain_no_message, story_lines
 from cli.logsource import check_filter, parse_point, point_at
-from cli.web.pages.site import Site, asked, number
+from cli.web.pages.responses import Site, asked, number
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import position, sequence_of
 from projections.replay import find_stories, message_at, topic_matcher

@@ -1,7 +1,7 @@
-"""What brokers tell each other about the parts of shared subscriptions: members and their room.
+"""Reports among brokers about shared subscriptions: connected members, and their room for messages.
 
-It is in no log. What is lost is repeated, and a log that says nothing is taken to have no connected
-members.
+Reports are in no log. They are repeated, as some may be lost; a log that reports nothing is taken
+to have no connected members.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Report(NamedTuple):
     offers: dict[str, Offer]
 
 
-class SharedParts:
+class MemberReports:
     """Reports the members of this log, and applies what other logs report.
 
     ``through`` returns the position up to which another log was taken.

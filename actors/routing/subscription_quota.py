@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 
-class SubscriptionShares:
+class SubscriptionQuota:
     """Subscriptions of each owner since the start; those from before have none."""
 
     __slots__ = ("_held", "_sessions")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from harness.logs import LogBuilder
 
-from cli.history.no_message import explain_no_message
+from cli.history.missing_message import explain_no_message
 from eventstore.format import (
     MAX_INDEX,
     MessagePublished,

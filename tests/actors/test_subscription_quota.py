@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actors.routing.subscription_shares import SubscriptionShares
+from actors.routing.subscription_quota import SubscriptionQuota
 
 
-def granted(shares: SubscriptionShares, owner: str, total: int, most: int) -> int:
+def granted(shares: SubscriptionQuota, owner: str, total: int, most: int) -> int:
     """Subscribe as often as it is allowed, each time with a session of its own."""
     count = 0
     while shares.allows(owner, total + count, most):
@@ -15,20 +15,20 @@ def granted(shares: SubscriptionShares, owner: str, total: int, most: int) -> in
 
 
 def test_each_owner_leaves_as_many_as_it_takes() -> None:
-    shares = SubscriptionShares()
+    shares = SubscriptionQuota()
     assert granted(shares, "a", 0, 100) == 50
     assert granted(shares, "b", 50, 100) == 25
     assert granted(shares, "c", 75, 100) == 13
 
 
 def test_without_a_limit_nothing_is_refused() -> None:
-    shares = SubscriptionShares()
+    shares = SubscriptionQuota()
     shares.begun("s", "a")
     assert shares.allows("a", 1_000_000_000, 0)
 
 
 def test_what_ended_counts_no_longer() -> None:
-    shares = SubscriptionShares()
+    shares = SubscriptionQuota()
     for _ in range(5):
         shares.begun("s", "a")
     assert not shares.allows("a", 5, 10)
@@ -41,7 +41,7 @@ def test_what_ended_counts_no_longer() -> None:
 
 
 def test_a_session_keeps_its_owner() -> None:
-    shares = SubscriptionShares()
+    shares = SubscriptionQuota()
     shares.begun("s", "a")
     shares.begun("s", "b")  # the same client from another network
     shares.forget("s")

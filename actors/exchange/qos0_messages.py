@@ -20,7 +20,7 @@ _HEAD = struct.Struct(">II")
 """Sizes in bytes of the header and of the rest of a frame."""
 
 
-class VolatileMessages(NamedTuple):
+class Qos0Messages(NamedTuple):
     """Messages of QoS 0, all published with RETAIN 1 or none."""
 
     topics: Sequence[bytes]
@@ -33,7 +33,7 @@ class VolatileMessages(NamedTuple):
     """The log and the shared subscription that alone get them; empty: all that match do."""
 
 
-def encode_frame(messages: VolatileMessages) -> bytes:
+def encode_frame(messages: Qos0Messages) -> bytes:
     """Return the bytes of a frame."""
     topics, payloads, blocks, retain, log, share = messages
     distinct = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
@@ -54,7 +54,7 @@ def encode_frame(messages: VolatileMessages) -> bytes:
     return _HEAD.pack(len(header), len(rest)) + header + rest
 
 
-def decode_frames(data: bytes) -> Iterator[VolatileMessages]:
+def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
     """Yield the messages of a batch; raises ValueError for one that is damaged."""
     at = 0
     while at < len(data):
@@ -80,6 +80,6 @@ def decode_frames(data: bytes) -> Iterator[VolatileMessages]:
             if area != at or len(sizes) != len(which):
                 raise ValueError("its columns do not fit together")
             chosen = [topics[one] for one in which]
-            yield VolatileMessages(chosen, payloads, spread, bool(retain), log, share)
+            yield Qos0Messages(chosen, payloads, spread, bool(retain), log, share)
         except (struct.error, TypeError, IndexError, AttributeError) as error:
             raise ValueError(str(error)) from None
