@@ -93,7 +93,7 @@ _DEFER = 0.01
 _RETRY_LOAD = 0.5
 _LONGEST_TIMER = 3600.0
 _TOLD_AT_ONCE = 256
-"""Sessions or connections that are told something in one iteration of the event loop."""
+"""Maximum sessions or connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
 """Connections closed in one iteration of the event loop."""
 _RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005

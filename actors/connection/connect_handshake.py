@@ -59,7 +59,7 @@ class ConnectHandshake:
         self._deadline_timer: Timer | None = None
         self._early: list[bytes | list[Packet]] = []
         self._size = 0
-        """Bytes buffered before the CONNECT is answered, as far as they are not decoded yet."""
+        """Bytes that are buffered and not decoded before the CONNECT is answered."""
         self._task: asyncio.Task[None] | None = None
         self.began = node.clock.monotonic()
         """When the connection was accepted, in seconds of the broker's clock."""

@@ -258,7 +258,7 @@ class LogExchange(LoopActor):
         """Return whether all other logs record to have taken this one up to a position."""
         return all(self._taken_by.get(name, 0) >= through for name in self._followers)
 
-    # What comes from other logs.
+    # Messages from other logs.
 
     async def _taken(self, name: str, taken: Taken) -> None:
         times = [

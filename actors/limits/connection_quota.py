@@ -39,31 +39,31 @@ class PartyQuota:
         self._quota = quota
         self._burst = burst
 
-    def refusal(self, who: str, now: float) -> str | None:
-        """Return why ``who`` may have no further connection now, or None."""
+    def refusal(self, key: str, now: float) -> str | None:
+        """Return why a user or address may have no further connection now, or None."""
         most = self._quota.connections
-        if most and self._count[who] >= most:
+        if most and self._count[key] >= most:
             return f"{self._kind}_connections"
-        if self._rates is not None and not self._rates.allows(who, now):
+        if self._rates is not None and not self._rates.allows(key, now):
             return f"{self._kind}_rate"
         return None
 
-    def enter(self, who: str, now: float) -> None:
+    def enter(self, key: str, now: float) -> None:
         """Count a new connection."""
-        self._count[who] += 1
+        self._count[key] += 1
         if self._rates is not None:
-            self._rates.take(who, 1, now)
+            self._rates.take(key, 1, now)
 
-    def leave(self, who: str) -> None:
+    def leave(self, key: str) -> None:
         """Stop counting a connection."""
-        if self._count[who] > 1:
-            self._count[who] -= 1
+        if self._count[key] > 1:
+            self._count[key] -= 1
         else:
-            del self._count[who]
+            del self._count[key]
 
-    def count(self, who: str) -> int:
-        """Return how many connections ``who`` has."""
-        return self._count[who]
+    def count(self, key: str) -> int:
+        """Return how many connections a user or address has."""
+        return self._count[key]
 
     def __len__(self) -> int:
         """Return the number of parties with a connection."""

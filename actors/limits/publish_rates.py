@@ -88,18 +88,18 @@ class RateLimiter:
 class RateShare:
     """The share of one connection in a bucket that it shares with others."""
 
-    __slots__ = ("__weakref__", "_paid_at", "_pool", "_waiting", "_who")
+    __slots__ = ("__weakref__", "_paid_at", "_party", "_pool", "_waiting")
 
-    def __init__(self, pool: RatePool, who: str, waiting: WeakSet[RateShare]) -> None:
+    def __init__(self, pool: RatePool, party: str, waiting: WeakSet[RateShare]) -> None:
         self._pool = pool
-        self._who = who
+        self._party = party
         self._waiting = waiting
         self._paid_at = 0.0
         """When its part of the rate has paid its own debt."""
 
     def take(self, amount: float, now: float) -> float:
         """Take credit; return for how many seconds this connection must wait."""
-        debt = self._pool.buckets.take(self._who, amount, now)
+        debt = self._pool.buckets.take(self._party, amount, now)
         if debt <= 0:
             self._waiting.discard(self)
             return 0.0
@@ -110,7 +110,7 @@ class RateShare:
 
     def debt(self, now: float) -> float:
         """Return in how many seconds the whole debt is paid."""
-        return self._pool.buckets.take(self._who, 0.0, now)
+        return self._pool.buckets.take(self._party, 0.0, now)
 
 
 class RatePool:
@@ -124,12 +124,12 @@ class RatePool:
         self._waiting: WeakValueDictionary[str, WeakSet[RateShare]] = WeakValueDictionary()
         """Shares by party that were in debt when they were last used."""
 
-    def share(self, who: str) -> RateShare:
+    def share(self, party: str) -> RateShare:
         """Return the share of a new connection of a party."""
-        waiting = self._waiting.get(who)
+        waiting = self._waiting.get(party)
         if waiting is None:
-            waiting = self._waiting[who] = WeakSet()
-        return RateShare(self, who, waiting)
+            waiting = self._waiting[party] = WeakSet()
+        return RateShare(self, party, waiting)
 
 
 def _longest(shares: Iterable[RateShare], amount: float, now: float) -> float:
@@ -174,14 +174,14 @@ class PublishRates:
         messages: list[RateShare] = []
         sizes: list[RateShare] = []
         place = f"listener {listener}"
-        for kind, who in (("address", network_of(address)), ("user", user), (place, listener)):
+        for kind, party in (("address", network_of(address)), ("user", user), (place, listener)):
             shared = self._shared.get(kind)
-            if shared is None or not who:
+            if shared is None or not party:
                 continue
             if shared.messages is not None:
-                messages.append(shared.messages.share(who))
+                messages.append(shared.messages.share(party))
             if shared.bytes is not None:
-                sizes.append(shared.bytes.share(who))
+                sizes.append(shared.bytes.share(party))
         if own == (None, None) and not messages and not sizes:
             return None
         return RateLimiter(own, (tuple(messages), tuple(sizes)), self._patience)
@@ -189,11 +189,11 @@ class PublishRates:
     def debt(self, address: str, user: str | None, now: float) -> float:
         """Return the debt of an address and a user in seconds."""
         longest = 0.0
-        for kind, who in (("address", network_of(address)), ("user", user)):
+        for kind, party in (("address", network_of(address)), ("user", user)):
             shared = self._shared[kind]
             for pool in (shared.messages, shared.bytes):
-                if pool is not None and who:
-                    longest = max(longest, pool.buckets.take(who, 0.0, now))
+                if pool is not None and party:
+                    longest = max(longest, pool.buckets.take(party, 0.0, now))
         return longest
 
     def sweep(self, now: float) -> None:

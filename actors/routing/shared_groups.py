@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from eventstore.format import Position
 
 _REMOTE_AT_MOST = 1024
-"""Members of another log that are told apart."""
+"""Maximum members of another log that are distinguished."""
 _RETURNED_AT_MOST = 65_536
-"""Messages given back by other logs that are remembered as such."""
+"""Maximum messages returned by other logs that are remembered as such."""
 _HIGHEST_QOS = 2
 
 
@@ -62,7 +62,7 @@ class SharedGroup:
         self.last_served = ""
         """The member that got a message last."""
         self.told = False
-        """Whether the group's session has been told that a member has room."""
+        """Whether the group's session has been notified that a member has room."""
         self._names: list[str] = []
         """The names of the connected members, sorted."""
 

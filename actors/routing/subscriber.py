@@ -63,7 +63,7 @@ class Subscriber:
         denied."""
 
         self.remote: RemoteMembers | None = None
-        """The members in another log of which it stands for one; None: it is a client's."""
+        """The members in another log, if it stands for one of them; None: it is a client's."""
         self.place = 0
         """Its number among them."""
 

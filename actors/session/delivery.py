@@ -472,7 +472,7 @@ class Delivery:
             self._expire_some(now)
 
     def _expire_some(self, now: int) -> None:
-        """Record expired messages of some queues, as far as they are in memory."""
+        """Record those expired messages of some queues that are in memory."""
         left, begin = _DRAIN_AT_ONCE, self._expired_from
         waiting = self._session.state.waiting.values()
         some = [*islice(waiting, begin, begin + _QUEUES_AT_ONCE)]

@@ -466,7 +466,7 @@ class SharedDelivery(Delivery):
         self.release(batch.positions)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
-        """Queue messages as far as the limits permit."""
+        """Queue messages, up to the limits of the queue."""
         self.make_room()
         subscriber, whole, _ = message
         batch = whole if len(numbers) == len(whole) else whole.select(numbers)

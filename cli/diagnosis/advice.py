@@ -250,8 +250,8 @@ def _stuck_publish(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "does not complete QoS 2 publications",
         (
-            f"{text.count_of(one['count'], 'message')} without PUBREL, which are delivered to "
-            f"nobody; the client {state}"
+            f"{text.count_of(one['count'], 'message')} without PUBREL, which are not "
+            f"delivered; the client {state}"
         ),
         "the client lost its state, hangs, or does not implement QoS 2",
         f"foldmq sessions show {client}",

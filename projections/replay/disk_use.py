@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position, Record
 
 MOST_NAMES: Final = 10_000
-"""Maximum topics, and clients, that are told apart; the bytes of others count for ``None``."""
+"""Maximum topics, and clients, that are distinguished; bytes of others count for ``None``."""
 _REMEMBERED: Final = 65_536
 """Number of the latest messages whose topics are remembered, for entries about them."""
 _MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})

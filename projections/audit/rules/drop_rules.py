@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 60
 _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
-"""Reasons that stop a publication before it reaches anybody: the log has no message."""
+"""Reasons for which a publication is dropped before it is recorded: the log has no message."""
 _OF_RECEIVERS: Final = frozenset({"queue_messages", "queue_bytes", "unsubscribed", "other_prefix"})
 """Reasons for which a message in the log does not reach a session."""
 UNKNOWN_LIMITS: Final = "drops without limits"
