@@ -39,31 +39,31 @@ class PartyQuota:
         self._quota = quota
         self._burst = burst
 
-    def refusal(self, key: str, now: float) -> str | None:
-        """Return why a user or address may have no further connection now, or None."""
+    def refusal(self, party: str, now: float) -> str | None:
+        """Return why a party may have no further connection now, or None."""
         most = self._quota.connections
-        if most and self._count[key] >= most:
+        if most and self._count[party] >= most:
             return f"{self._kind}_connections"
-        if self._rates is not None and not self._rates.allows(key, now):
+        if self._rates is not None and not self._rates.allows(party, now):
             return f"{self._kind}_rate"
         return None
 
-    def enter(self, key: str, now: float) -> None:
+    def enter(self, party: str, now: float) -> None:
         """Count a new connection."""
-        self._count[key] += 1
+        self._count[party] += 1
         if self._rates is not None:
-            self._rates.take(key, 1, now)
+            self._rates.take(party, 1, now)
 
-    def leave(self, key: str) -> None:
+    def leave(self, party: str) -> None:
         """Stop counting a connection."""
-        if self._count[key] > 1:
-            self._count[key] -= 1
+        if self._count[party] > 1:
+            self._count[party] -= 1
         else:
-            del self._count[key]
+            del self._count[party]
 
-    def count(self, key: str) -> int:
-        """Return how many connections a user or address has."""
-        return self._count[key]
+    def count(self, party: str) -> int:
+        """Return how many connections a party has."""
+        return self._count[party]
 
     def __len__(self) -> int:
         """Return the number of parties with a connection."""

@@ -123,8 +123,8 @@ async def find_page(
     return LogPage(rows, following, timed_out, search.looked, beginning)
 
 
-def _place(cut: LogPoint) -> tuple[int, int]:
-    return cut.sequence, cut.index
+def _place(point: LogPoint) -> tuple[int, int]:
+    return point.sequence, point.index
 
 
 def _before(at: Position) -> LogPoint:

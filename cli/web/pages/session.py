@@ -145,10 +145,10 @@ class SessionPages:
         if isinstance(history, Folding):
             return {"folding": history}
         async with self._link.log() as source:
-            cuts = [_within(history, await point_at(source, one)) for one in moments]
-            cuts.sort(key=lambda cut: (cut.sequence, cut.index))
-            seen = [await _seen(source, history, cut) for cut in cuts]
-            ends = [await moment_of(source, cut) for cut in cuts]
+            points = [_within(history, await point_at(source, one)) for one in moments]
+            points.sort(key=lambda point: (point.sequence, point.index))
+            seen = [await _seen(source, history, point) for point in points]
+            ends = [await moment_of(source, point) for point in points]
         return {
             "folding": None,
             "ends": ends,
@@ -165,17 +165,17 @@ class SessionPages:
         if isinstance(history, Folding):
             return {**values, "folding": history, "past": None, "view": None}
         async with self._link.log() as source:
-            cut = _within(history, await point_at(source, moment))
-            past = await self._past(source, history, cut, offset)
+            point = _within(history, await point_at(source, moment))
+            past = await self._past(source, history, point, offset)
         view = past.pop("view")
         return {**values, "folding": None, "past": past, "view": view}
 
     async def _past(
-        self, source: LogSource, history: SessionHistory, cut: LogPoint, offset: int
+        self, source: LogSource, history: SessionHistory, point: LogPoint, offset: int
     ) -> dict[str, Any]:
-        at = position(cut.sequence, cut.index)
-        seen = await _seen(source, history, cut)
-        as_of = await moment_of(source, cut)
+        at = position(point.sequence, point.index)
+        seen = await _seen(source, history, point)
+        as_of = await moment_of(source, point)
         topics = TopicBook(source, history.carried)
         view = None
         if seen.state is not None:
@@ -187,8 +187,8 @@ class SessionPages:
             "view": view,
             "as_of": as_of,
             "at": place_text(at),
-            "record": cut.sequence,
-            "end": cut.sequence >= history.done,
+            "record": point.sequence,
+            "end": point.sequence >= history.done,
             "number": history.forgotten + number,
             "total": history.forgotten + len(history),
             "event": await _event(seen, topics),
@@ -219,14 +219,14 @@ def _axis(request: web.Request, history: MarkedHistory, first_ms: int) -> dict[s
     return {**axis(whole, window, history.marks.kinds()), "bars": bars(counts)}
 
 
-def _within(history: SessionHistory, cut: LogPoint) -> LogPoint:
+def _within(history: SessionHistory, point: LogPoint) -> LogPoint:
     """Return a point of the log that the history has reached; the log continues."""
-    return cut if cut.sequence <= history.done else LogPoint(history.done)
+    return point if point.sequence <= history.done else LogPoint(history.done)
 
 
-async def _seen(source: LogSource, history: SessionHistory, cut: LogPoint) -> SessionMoment:
+async def _seen(source: LogSource, history: SessionHistory, point: LogPoint) -> SessionMoment:
     """Return the session as of a point of the log; raises CutOff before its history begins."""
-    at = position(cut.sequence, cut.index)
+    at = position(point.sequence, point.index)
     if history.partial or (at < history.begin and history.begin > position(1, 0)):
         raise CutOff(_too_early(source, history))
     return await history.at(source, at)

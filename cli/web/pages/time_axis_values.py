@@ -65,6 +65,6 @@ def place_text(at: Position | None) -> str | None:
     return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
 
 
-async def moment_of(source: LogSource, cut: LogPoint) -> AsOf:
+async def moment_of(source: LogSource, point: LogPoint) -> AsOf:
     """Return a point of the log with its time."""
-    return AsOf(cut, await time_of(source, cut.sequence) if cut.sequence else 0)
+    return AsOf(point, await time_of(source, point.sequence) if point.sequence else 0)

@@ -120,8 +120,8 @@ class TimePages:
 
     async def _difference(self, *given: str) -> dict[str, Any]:
         async with self._link.log() as source:
-            cuts = [await point_at(source, parse_point(one)) for one in given]
-            first, last = sorted(cut.sequence for cut in cuts)
+            points = [await point_at(source, parse_point(one)) for one in given]
+            first, last = sorted(point.sequence for point in points)
             ends = [await moment_of(source, LogPoint(sequence)) for sequence in (first, last)]
         found = await self._diffs.find(first, last, _PATIENCE)
         if isinstance(found, FoldingStates):
@@ -142,15 +142,15 @@ class TimePages:
     async def _moment(self, at: str | None) -> dict[str, Any]:
         """Return the broker as of a moment: the figures of its minute, and the events before it."""
         async with self._link.log() as source:
-            cut = await point_at(source, None if at is None else parse_point(at))
-            as_of = await moment_of(source, cut)
-            found = await self._events(source, cut)
+            point = await point_at(source, None if at is None else parse_point(at))
+            as_of = await moment_of(source, point)
+            found = await self._events(source, point)
         return {
             "past": at is not None,
             "as_of": as_of,
             "found": found,
             "figures": await self._figures(as_of),
-            "record": cut.sequence,
+            "record": point.sequence,
             "last": source.last,
         }
 
@@ -161,11 +161,11 @@ class TimePages:
         totals = self._reader.activity.totals(TimeWindow(minute, minute + 1))
         return [(label, totals[name]) for name, label in _SHOWN.items()]
 
-    async def _events(self, source: LogSource, cut: LogPoint) -> LogPage | None:
-        if not cut.sequence:
+    async def _events(self, source: LogSource, point: LogPoint) -> LogPage | None:
+        if not point.sequence:
             return None
         wanted = event_selection(None, None, [], (None, None), None, follow=False)
-        after = position(cut.sequence, cut.index)
+        after = position(point.sequence, point.index)
         return await find_page(
             source,
             wanted,
