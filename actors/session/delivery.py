@@ -452,7 +452,10 @@ class Delivery:
         return size
 
     def _make_room_for(self, subscriber: Subscriber) -> None:
-        """Make room; not for a shared subscription, which found some and would wait for reads."""
+        """Drop expired messages from full queues, unless a shared subscription sends to the client.
+
+        It chose the client because there is room, and would have to wait for reads from the log.
+        """
         if not is_shared(subscriber.filter):
             self.make_room()
 

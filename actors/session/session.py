@@ -413,7 +413,7 @@ class Session(LoopActor):
             self.kernel.tell(self, message)
 
     def on_failure(self, *_exc_info: object) -> None:
-        """Have the session replaced at once: no message may go to a dead actor."""
+        """Replace the session at once: no message may go to a dead actor."""
         self._delivery.release_publishers()
         if self._lifecycle.attaching is not None:
             self._lifecycle.attaching.abort("session_failed")

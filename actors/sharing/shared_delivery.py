@@ -652,7 +652,7 @@ class SharedDelivery(Delivery):
             size = 0
 
     def _pass_back(self, batch: Batch) -> None:
-        """Give messages back that have just come."""
+        """Return messages that have just come to the home, without queueing them."""
         self._assign_to_log(self._home, batch.positions, -1, batch.qos)
 
     def _assign_to_log(
