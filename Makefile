@@ -12,15 +12,15 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run cluster check test lint types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
 	@echo "make cluster run three nodes and three NATS servers on this machine, to try what happens"
 	@echo "             when one is killed; Ctrl-C ends them"
 	@echo "make spark   also install the requirements of foldmq spark (1.1 GB)"
-	@echo "make check   at every save: ruff, mypy and the tests that need no process and no Spark"
-	@echo "make test    before a push: ruff, mypy and all tests"
+	@echo "make check   at every save: generated pages, ruff, mypy and the tests that need no process and no Spark"
+	@echo "make test    before a push: generated pages, ruff, mypy and all tests"
 	@echo "make drills  longer fault tests: kill, stop, power cut, damage (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED),"
 	@echo "             and property tests with 1,000 examples"
 	@echo "make bench   compare foldmq with Mosquitto, NATS Server and its last release"
@@ -61,9 +61,10 @@ run: install
 cluster: install
 	@$(BIN)/python tools/run_cluster.py
 
-# Types are checked beside the tests, which leave a processor idle while they wait.
+# Types, and then the plain modules, are tested beside the tests that wait for processes and leave
+# a processor idle. What fails ends none of the others.
 test: java lint $(VENV)/compiled-modules
-	@$(MAKE) --no-print-directory --jobs 2 types pytest
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going pytest types plain
 
 # As foldmq does: the Java of JAVA_HOME, else the one in PATH.
 java:
@@ -81,9 +82,12 @@ check: lint types
 	  $(filter-out $(foreach folder,conformance conformance_mqtt5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)
 
-lint: $(VENV)/installed-test
+lint: pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+pages: $(VENV)/installed-test
+	$(BIN)/python tools/check_pages.py
 
 types: $(VENV)/installed-test
 	$(BIN)/mypy
@@ -93,16 +97,20 @@ $(VENV)/compiled: $(VENV)/installed-test
 	$(BIN)/python -m pytest --collect-only -qqq >/dev/null || true  # the tests tell what is wrong
 	@touch $@
 
-# The modules of these tests are the compiled ones: they run once more as plain Python.
-PLAIN_TESTS := $(addprefix tests/,actors eventstore projections protocol simulation)
-
 # Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/file_order.py.
 pytest: $(VENV)/compiled
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+
+# The modules of these tests are the compiled ones: they run once more as plain Python.
+PLAIN_TESTS := $(addprefix tests/,actors eventstore projections protocol simulation)
+
+# With one process, since it takes what `pytest` leaves; and with a cache of its own, because each
+# notes the tests that failed when it ends.
+plain: $(VENV)/compiled
 	if [ -e $(VENV)/lib/python*/site-packages/foldmq_compiled.pth ]; then \
-	  FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
-	    -m 'plain or (not slow and not system)' $(PLAIN_TESTS) $(ARGS); fi
+	  FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 0 --hypothesis-profile few \
+	    -o cache_dir=.pytest_cache/plain -m 'plain or (not slow and not system)' $(PLAIN_TESTS) $(ARGS); fi
 
 # The number of faults of each drill, and of random runs of the simulation; make test has fewer.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
