@@ -388,7 +388,7 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: bytearray) -
     if connection.properties is None:
         return encode_suback(packet.packet_id, codes.translate(_OLDER))
     properties = connection.properties
-    refusal = filters_string(packet.filters, codes)
+    refusal = filters_string(packet.filters, codes) if max(codes) >= FAILURE else None
     return encode_suback_v5(
         packet.packet_id,
         codes,
