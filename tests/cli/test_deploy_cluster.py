@@ -91,14 +91,14 @@ def values() -> dict[str, Any]:
     return found
 
 
-def rendered() -> list[dict[str, Any]]:
-    """The objects of the chart, with its default values and the release "mq"."""
+def rendered(**changed: Any) -> list[dict[str, Any]]:
+    """The objects of the chart, with its values, some of them changed, and the release "mq"."""
 
     def value(mark: re.Match[str]) -> str:
         if mark[1] == "Release":
             assert mark[2] == "Name"
             return "mq"
-        found: Any = values()
+        found: Any = values() | changed
         for name in mark[2].split("."):
             found = found[name]
         assert not isinstance(found, dict | list), mark[0]
@@ -172,6 +172,17 @@ def test_the_settings_of_the_chart_are_settings() -> None:
     assert str(settings.data_dir) == mounts["data"]
     for file in (settings.cluster_key_file, settings.password_file):
         assert str(file.parent) == mounts["secret"]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_release_may_have_several_logs(partitions: int) -> None:
+    objects = rendered(partitions=partitions)
+    (workload,) = (one for one in objects if one["kind"] == "StatefulSet")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    advertised = variables["FOLDMQ_CLUSTER_ADVERTISE"].replace("$(POD_NAME)", "mq-0")
+    settings = settings_of({**variables, "FOLDMQ_CLUSTER_ADVERTISE": advertised})
+    assert settings.partitions == partitions
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "helm/foldmq"])
