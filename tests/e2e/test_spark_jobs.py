@@ -17,10 +17,11 @@ from harness.broker import Broker, environment, families, foldmq, wait_until_gon
 from harness.fixtures import EXTERNAL, Clients
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
+from harness.spark_plans import INTERPRETED
 from harness.waiting import until
 
 from e2e.log_scenarios import play
-from e2e.tools import HOSTILE_TOPIC, refused, run
+from e2e.tools import refused
 from eventstore.format import (
     Acked,
     BrokerStarted,
@@ -39,6 +40,9 @@ pytestmark = [
 ]
 
 SPARK = ("--master", "local[2]", "--memory", "700m")
+INTERPRETED_FLAGS = [
+    part for name, value in INTERPRETED.items() for part in ("--conf", f"{name}={value}")
+]
 SECONDS = 400.0
 """A machine may be busy; nothing waits for this."""
 
@@ -151,32 +155,7 @@ def test_audit_of_a_running_broker(broker: Broker, tmp_path: Path) -> None:
     assert broker.running
 
 
-# --------------------------------------------------------------------------------- rebuild
-
-
-def test_rebuild_from_the_directory_of_a_broker_that_was_stopped(tmp_path: Path) -> None:
-    """Its NATS server is started for that, and ended; the broker starts again."""
-    broker = Broker(tmp_path)
-    broker.start()
-    data = ("--data-dir", str(broker.data_dir))
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            play(clients)
-        broker.stop()
-        expected = {
-            found["topic"]: found["position"]
-            for found in run("replay", *data, "--topic", "#", "--json").objects
-        }
-        ran = run(
-            "spark", "rebuild", "retained", *data, *SPARK, "--format", "json", timeout=SECONDS
-        )
-        assert ran.err == ""
-        assert {row["topic"]: row["ref"] for row in ran.objects} == expected
-        assert HOSTILE_TOPIC in expected
-        assert {row["topic"]: row.get("payload") for row in ran.objects}["lamp"] == "on"
-        broker.start()
-    finally:
-        broker.clean_up()
+# ---------------------------------------------------------------------------- spark-submit
 
 
 def test_spark_submit_runs_a_job_unchanged(nats: Nats, tmp_path: Path, at: tuple[str, ...]) -> None:
@@ -192,7 +171,7 @@ def test_spark_submit_runs_a_job_unchanged(nats: Nats, tmp_path: Path, at: tuple
     ran = subprocess.run(
         [
             str(submit), "--master", "local[2]", "--driver-memory", "700m",
-            "--conf", "spark.ui.enabled=false", str(entry.__file__),
+            "--conf", "spark.ui.enabled=false", *INTERPRETED_FLAGS, str(entry.__file__),
             "rebuild", "sessions", *at, "--node", "damaged",
         ],
         env={**environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
