@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from actors.exchange.log_follower import LogFollower
+from actors.exchange.member_reports import MemberReports
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
 from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
@@ -163,6 +164,7 @@ class LogExchange(LoopActor):
         self._gated = _GatedFrames(self._add_frame)
         self._shares = SharedSubscriptions(node)
         self._parts = SharedParts(node, self._names, link.report, link.largest, self._taken_through)
+        self._reports = MemberReports(node, node.options.node, self._taken_through, self.home_of)
 
     # The life of the exchange.
 
@@ -170,7 +172,7 @@ class LogExchange(LoopActor):
         """Follow the other logs behind the positions that this one has recorded."""
         node = self._node
         self._began = True
-        self._parts.begin()
+        self._reports.begin()
         for name, follower in self._followers.items():
             known = node.state.followed.get(name)
             through, link = (known.through, known.link) if known is not None else (0, "")
@@ -202,6 +204,7 @@ class LogExchange(LoopActor):
         node.timers.after(_LOOK_EVERY, self._look_after)
         self._announce(node.journal.durable)
         self._parts.look_after()
+        self._reports.look_after()
         due, self._due = self._due, set()
         self._last_to_take = self.last_to_take
         if due and not node.draining:
@@ -275,7 +278,7 @@ class LogExchange(LoopActor):
         """Note the position behind a turn; ``more``: it has more than positions of other logs."""
         if through > self._through[name][0]:
             self._through[name] = through, link
-        self._parts.reached(name, through)
+        self._reports.reached(name)
         if more and through > self._recorded[name]:
             self._due.add(name)
 
@@ -438,7 +441,7 @@ class LogExchange(LoopActor):
     def reported(self, log: str, members: bytes) -> None:
         """Note what another broker reports about members of shared subscriptions."""
         if self._began and log in self._followers and not self._node.draining:
-            self._parts.heard(log, members)
+            self._reports.heard(log, members)
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
         """Give back messages that a client returns after the last member in this log has left."""

@@ -1,19 +1,13 @@
-"""What brokers tell each other about the parts of shared subscriptions: members and their room.
-
-It is in no log. What is lost is repeated, and a log that says nothing is taken to have no connected
-members.
-"""
+"""The parts of shared subscriptions in this log: their members and room, for the other brokers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from functools import partial
+from collections import OrderedDict
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
-import structlog
 
 from eventstore.partitions import partition_of
 
@@ -23,40 +17,18 @@ if TYPE_CHECKING:
     from actors.session import NodeContext
     from eventstore.format import Position
 
-_log = structlog.get_logger("foldmq")
-
 _PAUSE = 0.002
 """Seconds for which reports are collected before they are sent."""
-_SILENT = 3.0
-"""Seconds after which a log that reports nothing has no connected members."""
-_REPORTS = 64
-"""Reports kept until the log of their sender has been taken up to their position."""
 _REPEATED = 200
 """Reports of parts that are repeated at a time."""
-_LOST_AT_ONCE = 8
-"""Parts whose members are disconnected in one iteration of the event loop: each may have many."""
+_MEASURED_AT_ONCE = 1000
+"""Parts and connected members of them that are looked at for one report."""
 _SIZE = 32
 """Bytes of a report of a part, besides its name."""
 
 
-class Offer(NamedTuple):
-    """The connected members of a part, and the number of messages they have room for."""
-
-    online: int
-    room: int
-
-
-class _Report(NamedTuple):
-    """What a log reports at a position of its own."""
-
-    at: Position
-    through: Position
-    """Position up to which it has taken this log."""
-    offers: dict[str, Offer]
-
-
 class SharedParts:
-    """Reports the members of this log, and applies what other logs report.
+    """Reports the members of this log to the homes of their shared subscriptions.
 
     ``through`` returns the position up to which another log was taken.
     """
@@ -82,23 +54,14 @@ class SharedParts:
         self._changed: set[str] = set()
         self._repeated = 0
         """Number of the part whose report is repeated next."""
-        self._since: Position = 0
-        """Position of this log from which on its assignments are known."""
-        self._waiting: dict[str, deque[_Report]] = {}
-        """Reports of other logs that were not taken up to there yet."""
-        self._heard: dict[str, float] = {}
+        self._untold: OrderedDict[str, None] = OrderedDict()
+        """Parts that are to be reported."""
         self._loop = asyncio.get_running_loop()
-
-    def begin(self) -> None:
-        """Accept reports that know everything that was assigned before."""
-        self._since = self._node.journal.last
 
     def home_of(self, name: str) -> str:
         """Return the log that is the home of a shared subscription; empty: this one."""
         number = partition_of(name, len(self._names))
         return "" if number == self._own else self._names[number]
-
-    # Parts of this log.
 
     def part_began(self, name: str, at: Position) -> None:
         """Note where a part began."""
@@ -135,78 +98,49 @@ class SharedParts:
             self._tell(changed)
 
     def look_after(self) -> None:
-        """Repeat some reports, as they may be lost; notice logs that say nothing."""
+        """Repeat some reports, as they may be lost; without parts, report that this log is here."""
         some = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
         self._repeated = self._repeated + _REPEATED if len(some) == _REPEATED else 0
         self._tell(some)
-        silent = self._node.clock.monotonic() - _SILENT
-        for log in [log for log, heard in self._heard.items() if heard < silent]:
-            del self._heard[log]
-            self._waiting.pop(log, None)
-            names = self._node.router.groups.of_log(log)
-            self._node.in_parts(names, _LOST_AT_ONCE, partial(self._lost, log))
-
-    def _lost(self, log: str, name: str) -> None:
-        """Take the members of a part for disconnected, unless their log was heard meanwhile."""
-        if log not in self._heard:
-            self._node.router.groups.lost(name, log)
 
     def end(self) -> None:
         """Report that no member is connected any longer."""
         gone, self._offers = self._offers, {}
         self._tell(gone)
+        while self._untold:
+            self._report_some()
 
     def _tell(self, names: Iterable[str]) -> None:
-        """Send reports, in messages that are not too large."""
-        some: list[tuple[str, int, int]] = []
-        size = 0
-        for name in names:
-            need = _SIZE + 6 * len(name)  # a character takes six bytes in JSON at most
-            if some and size + need > self._largest // 2:
-                self._send_some(some)
-                some, size = [], 0
-            measure = self._offers.get(name)
-            some.append((name, *(measure() if measure is not None else (0, 0))))
-            size += need
-        self._send_some(some)
+        """Report parts: some now, the others in later iterations of the event loop."""
+        is_idle = not self._untold
+        self._untold.update(dict.fromkeys(names))
+        if is_idle:
+            self._report_some()
+            self._tell_rest_soon()
 
-    def _send_some(self, some: Sequence[tuple[str, int, int]]) -> None:
+    def _tell_rest_soon(self) -> None:
+        if self._untold:
+            self._loop.call_soon(self._tell_rest)
+
+    def _tell_rest(self) -> None:
+        if self._untold and not self._node.failed.done():
+            self._report_some()
+            self._tell_rest_soon()
+
+    def _report_some(self) -> None:
+        """Send a report of the next parts: it is not too large, and measuring them not too long."""
+        some: list[tuple[str, int, int]] = []
+        room, work = self._largest // 2, _MEASURED_AT_ONCE
+        while self._untold and work > 0:
+            name = next(iter(self._untold))
+            room -= _SIZE + 6 * len(name)  # a character takes six bytes in JSON at most
+            if some and room < 0:
+                break
+            del self._untold[name]
+            measure = self._offers.get(name)
+            online, left = measure() if measure is not None else (0, 0)
+            some.append((name, online, left))
+            work -= 1 + online
         own = self._names[self._own]
         through = {name: self._through(name) for name in self._names if name != own}
         self._send(orjson.dumps((self._node.journal.last, through, some)))
-
-    # Parts of other logs.
-
-    def heard(self, log: str, data: bytes) -> None:
-        """Note the report of another log, for the parts whose home is this one."""
-        try:
-            at, through, offers = orjson.loads(data)
-            mine = {name: Offer(*rest) for name, *rest in offers if not self.home_of(name)}
-            report = _Report(at, through.get(self._names[self._own], 0), mine)
-        except (ValueError, TypeError, AttributeError) as error:
-            _log.warning("a report of another broker cannot be read", reason=str(error))
-            return
-        if report.through < self._since:  # it does not know what was assigned before a restart
-            return
-        self._heard[log] = self._node.clock.monotonic()
-        waiting = self._waiting.setdefault(log, deque())
-        if len(waiting) >= _REPORTS:
-            before = waiting.pop()
-            report = report._replace(offers=before.offers | report.offers)
-        waiting.append(report)
-        self.reached(log, self._through(log))
-
-    def reached(self, log: str, through: Position) -> None:
-        """Apply what another log reported up to a position: the log was taken up to there.
-
-        So members that have left are gone when what they gave back is there, not before.
-        """
-        waiting = self._waiting.get(log)
-        if not waiting:
-            return
-        groups = self._node.router.groups
-        while waiting and waiting[0].at <= through:
-            report = waiting.popleft()
-            for name, offer in report.offers.items():
-                groups.report(name, log, offer.online, offer.room, report.through)
-        self._node.kernel.wake()

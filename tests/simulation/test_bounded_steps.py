@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
@@ -379,6 +380,41 @@ def test_the_members_of_a_silent_log_are_disconnected_in_steps(
             most = await largest_step(lambda: len(groups.of_log(other)), here.go(5), monkeypatch)
             assert 0 < most <= LIMIT
             assert not groups.of_log(other)
+        finally:
+            await here.crash()
+            await there.crash()
+
+    simulate(scenario)
+
+
+def test_reports_of_another_log_are_applied_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, members = 200, 10
+
+    async def scenario() -> None:
+        here, there = make_partitions(2)
+        await here.start()
+        await there.start()
+        try:
+            exchange, groups = here.broker.node.exchange, here.broker.node.router.groups
+            own, other = (one.broker.node.options.node for one in (here, there))
+            assert exchange is not None
+            names = [f"$share/g{number}/t" for number in range(2 * parts)]
+            names = [name for name in names if not exchange.home_of(name)]
+            for name in names:
+                exchange._shares.log_joined(name, other)
+            offers = [(name, members, 7) for name in names]
+            through = {own: here.broker.node.journal.last}
+
+            def online() -> int:
+                return sum(len(groups.find(name).online) for name in names)
+
+            async def hear() -> None:
+                exchange.reported(other, orjson.dumps((0, through, offers)))
+                await here.go(1)
+
+            most = await largest_step(online, hear(), monkeypatch)
+            assert online() == len(names) * members
+            assert len(names) * members > 1000 > 300 > most
         finally:
             await here.crash()
             await there.crash()

@@ -1,0 +1,193 @@
+"""What other brokers report about the members of shared subscriptions, applied in steps.
+
+It is in no log. What is lost is repeated, and a log that says nothing is taken to have no connected
+members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.session import NodeContext
+    from eventstore.format import Position
+
+_log = structlog.get_logger("foldmq")
+
+_SILENT = 3.0
+"""Seconds after which a log that reports nothing has no connected members."""
+_REPORTS = 64
+"""Reports kept until the log of their sender has been taken up to their position."""
+_UNREAD = 8 * 1024 * 1024
+"""Bytes of reports that wait to be read, above which more are lost."""
+_APPLIED_AT_ONCE = 256
+"""Parts applied in one iteration of the event loop; a member that comes or goes counts as one."""
+_LOST_AT_ONCE = 8
+"""Parts whose members are disconnected in one iteration of the event loop: each may have many."""
+
+
+class Offer(NamedTuple):
+    """The connected members of a part, and the number of messages they have room for."""
+
+    online: int
+    room: int
+    through: Position
+    """Position up to which the reporting log had taken this one."""
+
+
+class _Report(NamedTuple):
+    """What a log reports at a position of its own."""
+
+    at: Position
+    offers: dict[str, Offer]
+
+
+class MemberReports:
+    """Applies the reports of other brokers about parts whose home is this log.
+
+    ``own`` is the name of this log. ``through`` returns the position up to which another log was
+    taken, ``home_of`` the home of a shared subscription; empty: this log. The reports of a log are
+    applied in their order. One that waits gives way to a later one of the same part: that is the
+    same as if it had been lost.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        own: str,
+        through: Callable[[str], Position],
+        home_of: Callable[[str], str],
+    ) -> None:
+        self._node = node
+        self._own = own
+        self._through = through
+        self._home_of = home_of
+        self._since: Position = 0
+        """Position of this log from which on its assignments are known."""
+        self._heard: dict[str, float] = {}
+        self._unread: deque[tuple[str, bytes]] = deque()
+        self._unread_bytes = 0
+        self._waiting: dict[str, deque[_Report]] = {}
+        """Reports of each other log. Those of logs that were not taken up to there yet wait."""
+        self._log = ""
+        """The log whose report is being applied."""
+        self._rest: Iterator[tuple[str, Offer]] = iter(())
+        """What is left of that report."""
+        self._working = False
+
+    def begin(self) -> None:
+        """Accept reports that know everything that was assigned before."""
+        self._since = self._node.journal.last
+
+    def heard(self, log: str, data: bytes) -> None:
+        """Take the report of another log."""
+        if self._unread_bytes + len(data) <= _UNREAD:
+            self._unread.append((log, data))
+            self._unread_bytes += len(data)
+            self._work()
+
+    def reached(self, log: str) -> None:
+        """Apply what another log reported up to a position: the log was taken up to there.
+
+        So members that have left are gone when what they gave back is there, not before.
+        """
+        if self._is_due(log):
+            self._work()
+
+    def look_after(self) -> None:
+        """Notice logs that say nothing."""
+        silent = self._node.clock.monotonic() - _SILENT
+        for log in [log for log, heard in self._heard.items() if heard < silent]:
+            del self._heard[log]
+            self._waiting.pop(log, None)
+            if log == self._log:
+                self._rest = iter(())
+            names = self._node.router.groups.of_log(log)
+            self._node.in_parts(names, _LOST_AT_ONCE, partial(self._lost, log))
+
+    def _lost(self, log: str, name: str) -> None:
+        """Take the members of a part for disconnected, unless their log was heard meanwhile."""
+        if log not in self._heard:
+            self._node.router.groups.lost(name, log)
+
+    # In steps.
+
+    def _work(self) -> None:
+        """Do a step now, and further ones in later iterations of the event loop."""
+        if not self._working and self._step():
+            self._working = True
+            self._node.spawn_task(self._do_rest())
+
+    async def _do_rest(self) -> None:
+        try:
+            more = True
+            while more:
+                await asyncio.sleep(0)
+                more = self._step()
+        finally:
+            self._working = False
+
+    def _step(self) -> bool:
+        """Read a report and apply some; return whether there may be more to do."""
+        if self._unread:
+            log, data = self._unread.popleft()
+            self._unread_bytes -= len(data)
+            self._read(log, data)
+        groups = self._node.router.groups
+        left = _APPLIED_AT_ONCE
+        while left > 0:
+            found = next(self._rest, None)
+            if found is not None:
+                name, offer = found
+                left -= 1 + groups.report(name, self._log, *offer)
+            elif not self._begin_next():
+                break
+        if left < _APPLIED_AT_ONCE:
+            self._node.kernel.wake()
+        return left <= 0 or bool(self._unread)
+
+    def _read(self, log: str, data: bytes) -> None:
+        """Note a report, for the parts whose home is this log."""
+        try:
+            at, through, offers = orjson.loads(data)
+            known = through.get(self._own, 0)
+            mine = {
+                name: Offer(online, room, known)
+                for name, online, room in offers
+                if not self._home_of(name)
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            _log.warning("a report of another broker cannot be read", reason=str(error))
+            return
+        if known < self._since:  # it does not know what was assigned before a restart
+            return
+        self._heard[log] = self._node.clock.monotonic()
+        waiting = self._waiting.setdefault(log, deque())
+        if waiting and (waiting[-1].at == at or len(waiting) >= _REPORTS):
+            before = waiting.pop()
+            before.offers.update(mine)
+            mine = before.offers
+        waiting.append(_Report(at, mine))
+
+    def _is_due(self, log: str) -> bool:
+        """Return whether a log was taken up to the position of its next report."""
+        waiting = self._waiting.get(log)
+        return waiting is not None and len(waiting) > 0 and waiting[0].at <= self._through(log)
+
+    def _begin_next(self) -> bool:
+        """Begin to apply the next report, of one log after the other; return False without one."""
+        for log in self._waiting:
+            if self._is_due(log):
+                waiting = self._waiting.pop(log)
+                self._log, self._rest = log, iter(waiting.popleft().offers.items())
+                self._waiting[log] = waiting
+                return True
+        return False
