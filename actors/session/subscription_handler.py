@@ -315,7 +315,11 @@ class SubscriptionHandler:
             for topic_filter in some:
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
                 if subscriber is not None:
+                    actor = subscriber.actor
                     self.stop_actors((subscriber,))
+                    if self._node.turn_work.pending:
+                        # Messages that it matched may still be on their way: it gets them.
+                        subscriber.actor = actor
                     gone.append(topic_filter)
             for event in decisions.unsubscribe(session.state, gone):
                 session.emit(event)

@@ -420,3 +420,46 @@ def test_reports_of_another_log_are_applied_in_steps(monkeypatch: pytest.MonkeyP
             await there.crash()
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("publisher", ["itself", "another"])
+def test_what_was_published_before_an_unsubscribe_arrives_in_steps_too(
+    publisher: str, qos: int
+) -> None:
+    """The deliveries of a message to many are made in the turn of the UNSUBSCRIBE, but behind it.
+
+    QoS 0 allows that the message is lost; it is not, as it is not with few receivers.
+    """
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.node.turn_work.at_once = 1
+            other = await world.connect("other")
+            clients = [
+                await world.connect(f"c{number}", filters=[("t", qos), ("u", qos)])
+                for number in range(6)
+            ]
+            for number, client in enumerate(clients):
+                sent = [
+                    p.publish(topic, b"%d%d" % (number, at), qos, 10 + at if qos else None)
+                    for at, topic in enumerate("tut")
+                ]
+                sender = client if publisher == "itself" else other
+                sender.send(*sent)
+                client.send(p.unsubscribe(5, "t"), p.unsubscribe(6, "u"))
+                await world.go(1)
+                wanted = [b"%d%d" % (number, at) for at in range(3)]
+                received = client.take()
+                got = [one for one in received if isinstance(one, p.Publish)]
+                for topic, some in (("t", wanted[::2]), ("u", wanted[1:2])):
+                    assert [one.payload for one in got if one.topic == topic] == some
+                assert [one for one in received if isinstance(one, p.Unsuback)] == [
+                    p.Unsuback(5),
+                    p.Unsuback(6),
+                ]
+                for one in clients[number + 1 :]:
+                    assert sorted(payloads(one)) == wanted
+            assert not any(payloads(client) for client in clients)
+
+    simulate(scenario)
