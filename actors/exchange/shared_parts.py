@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from actors.routing import Subscriber
 from eventstore.partitions import partition_of
+from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,3 +146,8 @@ class SharedParts:
         own = self._names[self._own]
         through = {name: self._through(name) for name in self._names if name != own}
         self._send(orjson.dumps((self._node.journal.last, through, some)))
+
+
+def only_subscriber(name: str) -> Subscriber:
+    """Return the only subscription of a shared subscription."""
+    return Subscriber(name, split_share(name)[1], 2)

@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.exchange import exchange as exchange_module
+from actors.exchange import volatile_exchange
 from actors.exchange.exchange import LogExchange
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.exchange.volatile_messages import VolatileMessages, encode_frame
@@ -81,15 +81,15 @@ def test_empty_messages_that_wait_to_be_routed_are_bounded(
         assert exchange is not None
         frame = encode_frame(VolatileMessages([b"a/b"] * 10, [b""] * 10, [], retain=False))
         with monkeypatch.context() as patch:
-            patch.setattr(exchange_module, "_UNROUTED", 100_000)
+            patch.setattr(volatile_exchange, "_UNROUTED", 100_000)
             patch.setattr(Publisher, "at_once", lambda *_: 0)
             for _ in range(1000):
                 exchange.arrived(here.broker.node.options.node, frame)
             await there.calm()
-            assert 0 < len(exchange._unrouted) < 100
+            assert 0 < len(exchange._volatile._unrouted) < 100
         await here.go(1)
-        assert not exchange._unrouted
-        assert exchange._unrouted_bytes == 0
+        assert not exchange._volatile._unrouted
+        assert exchange._volatile._unrouted_bytes == 0
 
     two(scenario)
 
