@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.member_reports import MemberReports
-from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame
+from actors.exchange.qos0_exchange import Qos0Exchange
+from actors.exchange.qos0_messages import Qos0Messages
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
+from actors.exchange.shared_parts import SharedParts, only_subscriber
 from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
 from actors.kernel import LoopActor
-from actors.routing import Subscriber
 from actors.session import Batch, Outgoing, Publisher
 from actors.session.decisions import PACKET_IDS
 from actors.sharing import SharedSubscriptions
@@ -31,7 +30,7 @@ from eventstore.format import (
 )
 from protocol.errors import FoldmqError
 from protocol.mqtt import Publishes
-from protocol.mqtt5 import split_share, with_remaining_expiry
+from protocol.mqtt5 import with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from actors.exchange.taken_messages import Taken
     from actors.session import NodeContext
     from eventstore.format import Position
-    from eventstore.log import EventLog, GatedOutput, Message, StoredMessages
+    from eventstore.log import EventLog, Message, StoredMessages
 
 _log = structlog.get_logger("foldmq")
 
@@ -51,12 +50,6 @@ _LOOK_EVERY = 0.5
 """Seconds between two announcements of a log that does not grow, and after which a position is
 recorded although nothing was taken."""
 _CATCH_UP = 30.0
-_UNROUTED = 64 * 1024 * 1024
-"""Bytes of QoS 0 messages of other brokers that wait to be routed above which more are dropped."""
-_KEPT = 100
-"""Bytes that such a message takes besides its topic, properties and payload."""
-_SENT_AT_ONCE = 256 * 1024
-"""Bytes of QoS 0 messages after which a batch is sent."""
 
 
 class OtherLog(NamedTuple):
@@ -101,15 +94,6 @@ _ROUTE_MORE = object()
 """Message of the exchange to itself while such messages wait for another turn."""
 
 
-class _GatedFrames:
-    """Passes on messages of QoS 0 once the events that they depend on are on disk."""
-
-    def __init__(self, add: Callable[[bytes], None]) -> None:
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self.write = add
-
-
 class LogExchange(LoopActor):
     """Follows the logs of the other brokers of a node.
 
@@ -147,24 +131,20 @@ class LogExchange(LoopActor):
         """Position up to which each of the other logs has taken this one."""
         self._versions = RetainedVersions()
         self._packet_id = 0
-        self._frames: list[bytes] = []
-        self._frames_size = 0
         self._last_to_take = self._last_settled = 0
         """The last position before this log recorded only positions, and the last of these."""
         self._emitted = False
         """Whether anything of the other log was recorded in this turn."""
-        self._unrouted: deque[tuple[str, Qos0Messages]] = deque()
-        """QoS 0 messages of other brokers that wait for another turn."""
-        self._unrouted_bytes = 0
         self._due: set[str] = set()
         """Logs whose position is to be recorded soon."""
         self._began = False
         self._loop = asyncio.get_running_loop()
-        self._gated = _GatedFrames(self._add_frame)
         self._shares = SharedSubscriptions(node)
-        self._parts = MemberReports(
-            node, self._names, link.report, link.largest, self._taken_through
+        self._parts = SharedParts(node, self._names, link.report, link.largest, self._taken_through)
+        self._qos0 = Qos0Exchange(
+            node, link.pass_on, link.largest, self._publishers, self._shares, self._route_later
         )
+        self._reports = MemberReports(node, node.options.node, self._taken_through, self.home_of)
 
     # The life of the exchange.
 
@@ -172,7 +152,7 @@ class LogExchange(LoopActor):
         """Follow the other logs behind the positions that this one has recorded."""
         node = self._node
         self._began = True
-        self._parts.begin()
+        self._reports.begin()
         for name, follower in self._followers.items():
             known = node.state.followed.get(name)
             through, link = (known.through, known.link) if known is not None else (0, "")
@@ -204,6 +184,7 @@ class LogExchange(LoopActor):
         node.timers.after(_LOOK_EVERY, self._look_after)
         self._announce(node.journal.durable)
         self._parts.look_after()
+        self._reports.look_after()
         due, self._due = self._due, set()
         self._last_to_take = self.last_to_take
         if due and not node.draining:
@@ -277,7 +258,7 @@ class LogExchange(LoopActor):
         """Note the position behind a turn; ``more``: it has more than positions of other logs."""
         if through > self._through[name][0]:
             self._through[name] = through, link
-        self._parts.reached(name, through)
+        self._reports.reached(name)
         if more and through > self._recorded[name]:
             self._due.add(name)
 
@@ -308,9 +289,9 @@ class LogExchange(LoopActor):
         if type(message) is _Take:
             self._take(message)
         elif type(message) is _Volatile:
-            self._take_volatile(message)
+            self._qos0.take(message.name, message.batch)
         elif message is _ROUTE_MORE:
-            self._route_volatile()
+            self._qos0.route()
 
     def on_dead_letters(self, messages: list[Any]) -> None:
         """Ignore what is left: the log has it."""
@@ -414,7 +395,7 @@ class LogExchange(LoopActor):
             blocks=content.blocks,
             expires=content.expires,
         )
-        receiver.take_in(Outgoing(_subscriber(taken.share), batch, taken.qos))
+        receiver.take_in(Outgoing(only_subscriber(taken.share), batch, taken.qos))
         self._shares.settled(taken.share)
 
     def home_of(self, name: str) -> str:
@@ -440,7 +421,7 @@ class LogExchange(LoopActor):
     def reported(self, log: str, members: bytes) -> None:
         """Note what another broker reports about members of shared subscriptions."""
         if self._began and log in self._followers and not self._node.draining:
-            self._parts.heard(log, members)
+            self._reports.heard(log, members)
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
         """Return a client's unacknowledged messages to the home: this log has no member left."""
@@ -565,50 +546,13 @@ class LogExchange(LoopActor):
         retain: bool = False,
     ) -> None:
         """Send messages of QoS 0 to the other brokers, at the end of this iteration of the loop."""
-        self._pass_on(Qos0Messages(topics, payloads, blocks or (), retain), gated=False)
+        messages = Qos0Messages(topics, payloads, blocks or (), retain)
+        self._qos0.pass_on(messages, gated=False)
 
     def pass_shared(self, log: str, name: str, batch: Batch) -> None:
         """Send messages of QoS 0 to the part of a shared subscription in another log."""
         messages = Qos0Messages(batch.topics, batch.payloads, batch.blocks or (), False, log, name)
-        self._pass_on(messages, gated=batch.gated)
-
-    def _pass_on(self, messages: Qos0Messages, *, gated: bool) -> None:
-        frame = encode_frame(messages)
-        if len(frame) > self._link.largest:
-            self._send_apart(messages, gated=gated)
-        elif gated:
-            self._node.journal.send_when_durable(self._gated, frame)
-        elif messages.share:
-            self._node.journal.send_unlogged(self._gated, frame)
-        else:
-            self._add_frame(frame)
-
-    def _add_frame(self, frame: bytes) -> None:
-        if not self._frames:
-            self._loop.call_soon(self._flush)
-        if self._frames_size + len(frame) > min(self._link.largest, _SENT_AT_ONCE):
-            self._flush()
-        self._frames.append(frame)
-        self._frames_size += len(frame)
-
-    def _send_apart(self, messages: Qos0Messages, *, gated: bool) -> None:
-        """Send messages that are too large together in halves."""
-        topics, payloads, blocks = messages[:3]
-        if len(topics) == 1:
-            self._node.count_dropped("exchange_too_large", 1)
-            return
-        half = len(topics) // 2
-        for some in (slice(None, half), slice(half, None)):
-            part = messages._replace(
-                topics=topics[some], payloads=payloads[some], blocks=blocks[some]
-            )
-            self._pass_on(part, gated=gated)
-
-    def _flush(self) -> None:
-        """Send the batch."""
-        frames, self._frames, self._frames_size = self._frames, [], 0
-        if frames and not self._link.pass_on(b"".join(frames)):
-            self._node.count_dropped("exchange_unavailable", len(frames))
+        self._qos0.pass_on(messages, gated=batch.gated)
 
     # QoS 0 of other brokers.
 
@@ -621,67 +565,8 @@ class LogExchange(LoopActor):
         if self._began and log in self._followers and not self._node.draining:
             self._node.kernel.tell(self, _Volatile(log, batch))
 
-    def _take_volatile(self, message: _Volatile) -> None:
-        waited = bool(self._unrouted)
-        if waited and self._unrouted_bytes + len(message.batch) > _UNROUTED:
-            self._node.count_dropped("exchange_slow", 1)
-            return
-        try:
-            for found in decode_frames(message.batch):
-                if found.share:
-                    self._take_shared(found)
-                    continue
-                self._unrouted.append((message.name, found))
-                self._unrouted_bytes += _size(found.topics, found.payloads, found.blocks)
-        except ValueError as error:
-            _log.warning("a batch of another broker cannot be read", reason=str(error))
-        if not waited:
-            self._route_volatile()
-
-    def _route_volatile(self) -> None:
-        """Route what other brokers sent; what is too much for this turn waits for the next one."""
-        while self._unrouted:
-            name, found = self._unrouted[0]
-            publisher, topics = self._publishers[name], found.topics
-            count = publisher.at_once(topics, 0)
-            if not count:
-                self.kernel.later(self, _ROUTE_MORE)
-                return
-            packet = Publishes(0, retain=found.retain)
-            packet.topics += topics[:count]
-            packet.payloads.extend(found.payloads[:count])
-            packet.blocks = [*found.blocks[:count]] if found.blocks else None
-            self._unrouted_bytes -= _size(packet.topics, packet.payloads, packet.blocks or ())
-            if count == len(topics):
-                self._unrouted.popleft()
-            else:
-                self._unrouted[0] = (
-                    name,
-                    Qos0Messages(
-                        topics[count:], found.payloads[count:], found.blocks[count:], found.retain
-                    ),
-                )
-            publisher.route_taken(packet)
-
-    def _take_shared(self, found: Qos0Messages) -> None:
-        """Divide messages of QoS 0 that the home of a shared subscription passed to a log."""
-        node, name = self._node, found.share
-        if found.log != node.options.node or name not in node.router.groups:
-            return
-        receiver = self._shares.receiver(name)
-        if receiver is not None:
-            batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
-            receiver.take_in(Outgoing(_subscriber(name), batch, 0))
-
-
-def _size(topics: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes]) -> int:
-    """Return the bytes that messages take while they wait."""
-    return _KEPT * len(topics) + sum(map(len, chain(topics, payloads, blocks)))
-
-
-def _subscriber(name: str) -> Subscriber:
-    """Return the only subscription of a shared subscription."""
-    return Subscriber(name, split_share(name)[1], 2)
+    def _route_later(self) -> None:
+        self.kernel.later(self, _ROUTE_MORE)
 
 
 def _rest(taken: TakenMessages, done: int) -> TakenMessages:

@@ -116,9 +116,13 @@ class SharedGroup:
         while len(returned) > _RETURNED_AT_MOST:
             del returned[next(iter(returned))]
 
-    def set_remote(self, remote: RemoteMembers, name: str, online: int) -> None:
-        """Set the number of connected members that another log has in the rotation."""
+    def set_remote(self, remote: RemoteMembers, name: str, online: int) -> int:
+        """Set the number of connected members that another log has in the rotation.
+
+        Return how many have come or gone.
+        """
         online = min(online, _REMOTE_AT_MOST)
+        changed = abs(online - remote.online)
         for place in range(online, remote.online):
             self.disconnected(_name_of(remote.log, place))
         for place in range(remote.online, online):
@@ -126,6 +130,7 @@ class SharedGroup:
             one.remote, one.place = remote, place
             self.connected(one)
         remote.online = online
+        return changed
 
 
 def _name_of(log: str, place: int) -> str:
@@ -216,18 +221,22 @@ class SharedGroups:
         group.logs.discard(log)
         self._end_if_empty(name, group)
 
-    def report(self, name: str, log: str, online: int, room: int, through: Position) -> None:
-        """Note the connected members of another log: see ``RemoteMembers.reported``."""
+    def report(self, name: str, log: str, online: int, room: int, through: Position) -> int:
+        """Note the connected members of another log: see ``RemoteMembers.reported``.
+
+        Return how many have come or gone.
+        """
         group = self._groups.get(name)
         if group is None or log not in group.logs:
-            return
+            return 0
         remote = group.remote.get(log)
         if remote is None:
             remote = group.remote[log] = RemoteMembers(log)
-        group.set_remote(remote, name, online)
+        changed = group.set_remote(remote, name, online)
         remote.reported(remote.online, room, through)
         if group.online:
             self._wake(name, group)
+        return changed
 
     def of_log(self, log: str) -> list[str]:
         """Return the shared subscriptions with connected members in another log."""

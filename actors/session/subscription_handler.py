@@ -319,7 +319,11 @@ class SubscriptionHandler:
                 if subscriber is None:
                     codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 else:
+                    actor = subscriber.actor
                     self.stop_actors((subscriber,))
+                    if self._node.turn_work.pending:
+                        # Messages that it matched may still be on their way: it gets them.
+                        subscriber.actor = actor
                     gone.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
             for event in decisions.unsubscribe(session.state, gone):

@@ -9,15 +9,21 @@ piece of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set as AbstractSet
 from itertools import groupby, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from actors.node import BACKLOG, Backlog
-from actors.routing import Subscriber
 from actors.session import Batch, Delivery, Outgoing, Session, decisions
 from actors.session.mqtt5 import remaining_properties
+from actors.sharing.shared_members import (
+    SharedMember,
+    SharedMembers,
+    capped_qos,
+    has_packet_limit,
+    room_pools,
+    unreadable_topics,
+)
 from eventstore.format import (
     LOG_SESSION,
     Assigned,
@@ -32,8 +38,7 @@ from protocol.mqtt5 import split_share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.authz import TopicAcl
-    from actors.routing import RemoteMembers, SharedGroup
+    from actors.routing import SharedGroup, Subscriber
     from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from eventstore.log import Message
@@ -55,23 +60,9 @@ _BUSY, _PIECE = 2_000, 64
 smaller pieces cost more than they gain in fairness."""
 _LEFT_AT_MOST = 65_536
 """Approximate maximum QoS 0 messages waiting to be divided."""
-_OFFERED = 4096
-"""Maximum room that is reported to the home of a shared subscription, in messages."""
 _NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
-_NONE: frozenset[int] = frozenset()
 _NO_LOGS: list[str] = []
-
-
-class _Member(NamedTuple):
-    """A connected member."""
-
-    subscriber: Subscriber
-    session: Session | None
-    """None: the member is a client of another log."""
-    room: int
-    barred: AbstractSet[int]
-    """Numbers of the messages that the member may not receive or does not accept."""
 
 
 class SharedDelivery(Delivery):
@@ -85,6 +76,7 @@ class SharedDelivery(Delivery):
         "_left",
         "_left_bytes",
         "_left_messages",
+        "_members",
     )
 
     def __init__(self, node: NodeContext, session: Session) -> None:
@@ -92,6 +84,7 @@ class SharedDelivery(Delivery):
         exchange = node.exchange
         self._home = exchange.home_of(session.name) if exchange is not None else ""
         """The log that this part of a shared subscription belongs to; empty: this one."""
+        self._members = SharedMembers(node, session.name)
         self._compared_in = -1
         """Number of the last turn in which all of many members were examined."""
         self._left: deque[Outgoing] = deque()
@@ -103,7 +96,7 @@ class SharedDelivery(Delivery):
 
     @property
     def _group(self) -> SharedGroup:
-        return self._node.router.groups.find(self._session.name)
+        return self._members.group
 
     def deliver(self, message: Outgoing) -> None:
         """Distribute messages that match to members; queue those for which no member has room."""
@@ -193,8 +186,8 @@ class SharedDelivery(Delivery):
         if len(online) <= _SERVED_AT_ONCE:
             return count
         acls = {subscriber.acl for subscriber in online.values()}
-        has_limit = any(map(self._has_packet_limit, online)) or bool(self._group.refused)
-        if not self._by_topic and not has_limit and acls == {None}:
+        has_limit = self._members.have_packet_limit() or bool(self._group.refused)
+        if not self._members.by_topic and not has_limit and acls == {None}:
             return count
         self._compared_in = self._turn
         most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))
@@ -218,15 +211,6 @@ class SharedDelivery(Delivery):
         """True if all of many members were examined in this turn: the next step must wait."""
         return self._compared_in == self._turn
 
-    @property
-    def _by_topic(self) -> bool:
-        return self._node.options.shared_strategy == "topic"
-
-    def _has_packet_limit(self, name: str) -> bool:
-        """Return whether a member is connected with a maximum packet size."""
-        session = self._node.directory.find_session(name)
-        return session is not None and bool(session.packet_limit)
-
     def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
         """Distribute the messages of a batch to members; return the assignment.
 
@@ -236,75 +220,27 @@ class SharedDelivery(Delivery):
         first one without a member are not assigned.
         """
         group = self._group
-        members, more = self._members(group, batch)
+        piece = _PIECE if self._is_busy() else 1
+        members, more = self._members.find(batch, piece, _SERVED_AT_ONCE)
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
         self._count_divided(len(batch) - len(assignment.waiting))
         longest = max(map(len, assignment.pieces), default=0)
-        for member, piece in zip(members, assignment.pieces, strict=True):
-            if len(piece):
+        for member, part in zip(members, assignment.pieces, strict=True):
+            if len(part):
                 subscriber, session = member.subscriber, member.session
                 if session is not None:
-                    some = batch if len(piece) == len(batch) else batch.select(piece)
-                    session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
+                    some = batch if len(part) == len(batch) else batch.select(part)
+                    session.deliver_shared(Outgoing(subscriber, some, capped_qos(some, subscriber)))
                 elif not batch.qos:
-                    self._pass_qos0(subscriber, batch.select(piece))
-                if len(piece) == longest:
+                    self._pass_qos0(subscriber, batch.select(part))
+                if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
             by_topic = self._keeps_topics(group, members)
             self._record(batch, members, assignment, queued=queued, by_topic=by_topic)
         return assignment, more
-
-    def _members(self, group: SharedGroup, batch: Batch) -> tuple[list[_Member], bool]:
-        """Return members that may receive messages of a batch, with their room.
-
-        They are in the order of service; no more than needed for all messages, or than are served
-        in one step, unless all connected members matter. Returns also whether others may have room.
-        """
-        by_topic, count = self._by_topic, len(batch)
-        enough = min(-(-count // (_PIECE if self._is_busy() else 1)), _SERVED_AT_ONCE)
-        found: list[_Member] = []
-        barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
-        with_room, total, restricted, more = 0, 0, by_topic, False
-        for subscriber in group.ordered() if by_topic else group.rotated():
-            if subscriber.remote is not None:
-                member = self._remote_member(subscriber, subscriber.remote, batch)
-            else:
-                own = self._own_member(subscriber, batch, barred_by)
-                if own is None:
-                    continue
-                member = own
-            restricted = restricted or bool(member.barred)
-            found.append(member)
-            if member.room and not member.barred:
-                with_room += 1
-                total += member.room
-            enough_room = total >= count or with_room >= _SERVED_AT_ONCE
-            if with_room >= enough and enough_room and not by_topic:
-                more = True
-                break
-        return found if restricted else [member for member in found if member.room], more
-
-    def _own_member(
-        self,
-        subscriber: Subscriber,
-        batch: Batch,
-        barred_by: dict[TopicAcl | frozenset[bytes], set[int]],
-    ) -> _Member | None:
-        """Return a member of this log with its room; None if it counts as disconnected."""
-        session = self._node.directory.find_session(subscriber.session)
-        if session is None or session.connection is None or subscriber.ended:
-            return None
-        if not subscriber.may_read:
-            return None  # even if it may read some topics
-        qos = min(batch.qos, subscriber.qos)
-        room = self._room(session, session.connection, subscriber, qos, len(batch))
-        barred: AbstractSet[int] = _NONE
-        if subscriber.acl is not None or session.packet_limit:
-            barred = self._barred(batch, subscriber, session, barred_by)
-        return _Member(subscriber, session, room, barred)
 
     def _is_busy(self) -> bool:
         """Return whether enough messages were divided within a second to make pieces larger."""
@@ -316,81 +252,31 @@ class SharedDelivery(Delivery):
             self._divided, self._divided_since = 0, now
         self._divided += count
 
-    def _room(
-        self,
-        session: Session,
-        connection: ClientConnection,
-        subscriber: Subscriber,
-        qos: int,
-        count: int,
-    ) -> int:
-        """Return how many of ``count`` messages can be sent to a member at a QoS."""
-        node, state = self._node, session.state
-        if node.state.sessions.live.get(session.name) is not state:
-            return 0
-        if not qos:
-            return count if connection.unsent < node.options.max_outbound_bytes else 0
-        if not session.may_send(connection):
-            return 0
-        held = state.subscriptions.get(subscriber.filter)
-        if held is None or not held.active:
-            return 0
-        return decisions.room(state, held, node.delivery_limits.window)
-
-    def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
+    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> decisions.Assignment:
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
-        alike = () if any(map(_has_limit, members)) or self._group.refused else batch.topics
-        pools = _pools(members) if self._by_topic else ()
+        alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
+        pools = room_pools(members) if self._members.by_topic else ()
         rows = decisions.Rows(rooms, barred if any(barred) else (), alike, pools)
         if not members:
             return decisions.Assignment([], range(len(batch)), ())
-        if self._by_topic:
+        if self._members.by_topic:
             return decisions.assign_by_topic(batch.topics, rows)
         return decisions.assign(len(batch), rows)
 
-    def _barred(
-        self,
-        batch: Batch,
-        subscriber: Subscriber,
-        session: Session,
-        known: dict[TopicAcl | frozenset[bytes], set[int]],
-    ) -> AbstractSet[int]:
-        """Return the numbers of the messages that a member may not receive or does not accept.
-
-        ``known`` caches them by permissions, and by the denied topics: members with the same denied
-        topics share one set.
-        """
-        found: AbstractSet[int] = _NONE
-        acl = subscriber.acl
-        if acl is not None:
-            numbers = known.get(acl)
-            if numbers is None:
-                topics, read = batch.topics, acl.read
-                denied = frozenset([topic for topic in set(topics) if not read[topic]])
-                numbers = known.get(denied)
-                if numbers is None:
-                    numbers = {at for at, topic in enumerate(topics) if topic in denied}
-                known[acl] = known[denied] = numbers
-            found = numbers
-        if session.packet_limit:
-            large = session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber)))
-            found = found | set(large) if large else found
-        return found
-
-    def _keeps_topics(self, group: SharedGroup, members: Sequence[_Member]) -> bool:
+    def _keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:
         """Return whether the member for a topic depends only on the set of connected members."""
         return (
             self._node.options.shared_strategy == "topic"
             and not group.logs
             and len(members) == len(group.online)
-            and not any(one.subscriber.acl is not None or _has_limit(one) for one in members)
+            and not any(one.subscriber.acl is not None or has_packet_limit(one) for one in members)
         )
 
     def _record(
         self,
         batch: Batch,
-        members: Sequence[_Member],
+        members: Sequence[SharedMember],
         assignment: decisions.Assignment,
         *,
         queued: bool,
@@ -398,7 +284,7 @@ class SharedDelivery(Delivery):
     ) -> None:
         """Record the messages assigned to each member, and the refused ones."""
         pieces, waiting, refused = assignment
-        denied = _denied({batch.topics[number] for number in refused}, members)
+        denied = unreadable_topics({batch.topics[number] for number in refused}, members)
         if not queued:
             for member, piece in zip(members, pieces, strict=True):
                 self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
@@ -422,7 +308,7 @@ class SharedDelivery(Delivery):
     def _record_piece(
         self,
         batch: Batch,
-        member: _Member,
+        member: SharedMember,
         piece: Sequence[int],
         *,
         queued: bool,
@@ -513,7 +399,7 @@ class SharedDelivery(Delivery):
         for _ in range(_STEPS if len(group.online) <= _SERVED_AT_ONCE else 1):
             if self.loading or not state.queued or not group.online:
                 break
-            if not self._divide_queued(group):
+            if not self._divide_queued():
                 break
         else:
             if state.queued:
@@ -528,10 +414,10 @@ class SharedDelivery(Delivery):
         if self._home:
             self._offer()
 
-    def _divide_queued(self, group: SharedGroup) -> bool:
+    def _divide_queued(self) -> bool:
         """Divide the first messages of the queue; return whether to continue with the next ones."""
         state, limits = self._session.state, self._node.delivery_limits
-        if not self._has_room(group):
+        if not self._members.has_room():
             return False
         typical = state.queued_bytes // state.queued
         most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))
@@ -554,20 +440,6 @@ class SharedDelivery(Delivery):
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return more or not assignment.waiting
-
-    def _has_room(self, group: SharedGroup) -> bool:
-        """Return whether any member has room for a message of QoS 1."""
-        for subscriber in group.rotated():
-            if subscriber.remote is not None:
-                if subscriber.remote.left:
-                    return True
-                continue
-            session = self._node.directory.find_session(subscriber.session)
-            if session is not None and session.connection is not None and not subscriber.ended:
-                qos = min(1, subscriber.qos)
-                if self._room(session, session.connection, subscriber, qos, 1):
-                    return True
-        return False
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return queued messages as a batch; either all were published with RETAIN, or none."""
@@ -689,20 +561,6 @@ class SharedDelivery(Delivery):
                 if number not in stay:
                     refused.pop(ref, None)
 
-    def _remote_member(
-        self, subscriber: Subscriber, remote: RemoteMembers, batch: Batch
-    ) -> _Member:
-        """Return a member of another log, with its share of the room there."""
-        count, refused = len(batch), self._group.refused
-        barred: AbstractSet[int] = _NONE
-        if refused and batch.qos:
-            log, positions = remote.log, batch.positions
-            barred = {at for at in range(count) if log in refused.get(positions[at], ())}
-        room = count
-        if batch.qos:
-            room = remote.left if self._by_topic else remote.room_of(subscriber.place)
-        return _Member(subscriber, None, room, barred)
-
     def _pass_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
         """Send messages of QoS 0 to the members of another log."""
         exchange, remote = self._node.exchange, subscriber.remote
@@ -715,40 +573,4 @@ class SharedDelivery(Delivery):
             self._node.exchange.offer(self._session.name, self._measure)
 
     def _measure(self) -> tuple[int, int]:
-        """Return how many members are connected, and how many messages they have room for."""
-        node, state = self._node, self._session.state
-        window, online, room = node.delivery_limits.window, 0, -state.queued
-        for subscriber in self._group.ordered():
-            session = node.directory.find_session(subscriber.session)
-            if session is None or session.connection is None or not subscriber.may_read:
-                continue
-            online += 1
-            if room < _OFFERED:
-                qos = min(1, subscriber.qos)
-                room += self._room(session, session.connection, subscriber, qos, window)
-        return online, max(0, room)
-
-
-def _has_limit(member: _Member) -> bool:
-    return member.session is not None and bool(member.session.packet_limit)
-
-
-def _pools(members: Sequence[_Member]) -> list[int]:
-    """Return for each member the number of the first one that has the same room."""
-    first: dict[str, int] = {}
-    found = []
-    for number, member in enumerate(members):
-        remote = member.subscriber.remote
-        found.append(number if remote is None else first.setdefault(remote.log, number))
-    return found
-
-
-def _denied(topics: AbstractSet[bytes], members: Sequence[_Member]) -> set[bytes]:
-    """Return the topics that no member may read."""
-    acls = {one.subscriber.acl for one in members if one.session is not None} if topics else set()
-    return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
-
-
-def _qos(batch: Batch, subscriber: Subscriber) -> int:
-    """Return the QoS at which a member gets a batch [MQTT-3.8.4-8]."""
-    return batch.qos if batch.qos < subscriber.qos else subscriber.qos
+        return self._members.measure(self._session.state.queued)

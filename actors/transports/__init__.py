@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.transports.acceptor import Acceptor, listening_socket
+    from actors.transports.acceptor import Acceptor, SocketAcceptor, listening_socket
     from actors.transports.certificate import IdentityKind, identity
     from actors.transports.handshakes import HandshakeError, Handshakes, TlsStats
     from actors.transports.peer import local_peer
@@ -24,7 +24,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "acceptor": "Acceptor listening_socket",
+            "acceptor": "Acceptor SocketAcceptor listening_socket",
             "certificate": "IdentityKind identity",
             "handshakes": "HandshakeError Handshakes TlsStats",
             "peer": "local_peer",
@@ -43,6 +43,7 @@ __all__ = [
     "Handshakes",
     "IdentityKind",
     "Peer",
+    "SocketAcceptor",
     "StackOptions",
     "Stage",
     "TlsConfigError",

@@ -39,30 +39,32 @@ def _never_busy() -> bool:
     return False
 
 
-class Acceptor:
+class SocketAcceptor:
     """Accepts the connections of one listening socket, which must not block.
 
     ``admit(address)`` returns whether a connection is admitted; others are closed at once, before
     anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
-    ``make()`` returns the protocol of an admitted one. ``busy_recently()`` returns whether other
-    clients wait meanwhile. Use: construct, :meth:`start`, :meth:`close`.
+    ``take(socket)`` gets the socket of an admitted one. ``busy_recently()`` returns whether other
+    clients wait meanwhile. ``at_once`` is the maximum of connections accepted in one iteration of
+    the event loop. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         admit: Callable[[str], bool],
-        make: Callable[[], asyncio.BaseProtocol],
+        take: Callable[[socket.socket], object],
         descriptors: Descriptors | None = None,
         busy_recently: Callable[[], bool] = _never_busy,
+        at_once: int = _AT_ONCE,
     ) -> None:
         self._listener = listener
         self._admit = admit
-        self._make = make
+        self._take = take
         self._descriptors = descriptors or Descriptors()
         self._busy_recently = busy_recently
+        self._at_once = at_once
         self._loop = asyncio.get_running_loop()
-        self._taking: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
         self._break: asyncio.TimerHandle | None = None
@@ -106,7 +108,7 @@ class Acceptor:
         # On a busy host breaks last longer than planned: the rate per second stays the same.
         late = max(0.0, self._loop.time() - self._due) if self._due else 0.0
         self._due = 0.0
-        for _ in range(min(_MOST_AT_ONCE, round(_AT_ONCE * (1 + late / _BREAK)))):
+        for _ in range(min(_MOST_AT_ONCE, round(self._at_once * (1 + late / _BREAK)))):
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -120,6 +122,7 @@ class Acceptor:
             # A Unix socket has no address.
             host = address[0] if isinstance(address, tuple) else ""
             if self._admit(host):
+                client.setblocking(False)
                 self._take(client)
             else:
                 client.close()
@@ -135,18 +138,6 @@ class Acceptor:
         self._break = None
         self.start()
         self._accept_some()
-
-    def _take(self, client: socket.socket) -> None:
-        client.setblocking(False)
-        work = self._loop.connect_accepted_socket(self._make, client)
-        task = self._loop.create_task(work)
-        self._taking.add(task)
-        task.add_done_callback(self._taken)
-
-    def _taken(self, task: asyncio.Task[Any]) -> None:
-        self._taking.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("connection not accepted", exc_info=error)
 
     def _pause(self, reason: str) -> None:
         self._loop.remove_reader(self._listener.fileno())
@@ -167,6 +158,33 @@ class Acceptor:
             self.start()
         else:
             self._retry = self._loop.call_later(_RETRY, self._resume_if_free)
+
+
+class Acceptor(SocketAcceptor):
+    """Accepts connections; ``make()`` returns the protocol of one that is admitted."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        admit: Callable[[str], bool],
+        make: Callable[[], asyncio.BaseProtocol],
+        descriptors: Descriptors | None = None,
+        busy_recently: Callable[[], bool] = _never_busy,
+    ) -> None:
+        super().__init__(listener, admit, self._connect, descriptors, busy_recently)
+        self._make = make
+        self._taking: set[asyncio.Task[Any]] = set()
+
+    def _connect(self, client: socket.socket) -> None:
+        work = self._loop.connect_accepted_socket(self._make, client)
+        task = self._loop.create_task(work)
+        self._taking.add(task)
+        task.add_done_callback(self._taken)
+
+    def _taken(self, task: asyncio.Task[Any]) -> None:
+        self._taking.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("connection not accepted", exc_info=error)
 
 
 def listening_socket(family: socket.AddressFamily, address: Any, backlog: int) -> socket.socket:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-import structlog
-
+from actors.transports import SocketAcceptor
 from cluster.edge import Peeked, client_id_in
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-_log = structlog.get_logger("foldmq")
 
 _AT_ONCE = 16
 """Connections accepted in one turn of the event loop."""
@@ -48,8 +46,8 @@ class Handover:
         self._wait = wait
         self._most = most
         self._loop = asyncio.get_running_loop()
-        self._listeners: list[tuple[int, socket.socket]] = []
-        """The listening sockets, with the numbers of their listeners."""
+        self._acceptors: list[tuple[int, SocketAcceptor]] = []
+        """What accepts on the listening sockets, with the numbers of their listeners."""
         self._waiting: dict[socket.socket, float] = {}
         """Sockets without a process, and until when they may wait."""
         self._queues: list[deque[tuple[int, socket.socket]]] = [deque() for _ in range(processes)]
@@ -62,39 +60,33 @@ class Handover:
     def listen(self, number: int, sockets: Iterable[socket.socket]) -> None:
         """Accept connections on the sockets of a listener."""
         for listener in sockets:
-            self._listeners.append((number, listener))
-            self._loop.add_reader(listener.fileno(), self._accept, number, listener)
+            take = partial(self._take, number)
+            acceptor = SocketAcceptor(listener, _admit_all, take, at_once=_AT_ONCE)
+            self._acceptors.append((number, acceptor))
+            acceptor.start()
 
     def release(self, number: int) -> list[socket.socket]:
         """Stop accepting at a listener; return its sockets, on which clients may wait."""
-        found = [listener for own, listener in self._listeners if own == number]
-        self._listeners = [one for one in self._listeners if one[0] != number]
-        for listener in found:
-            self._loop.remove_reader(listener.fileno())
+        found = [acceptor.release() for own, acceptor in self._acceptors if own == number]
+        self._acceptors = [one for one in self._acceptors if one[0] != number]
         return found
 
     def close(self) -> None:
         """Accept nothing more, and close the connections that wait."""
-        for number in {number for number, _ in self._listeners}:
-            for listener in self.release(number):
-                listener.close()
+        for _, acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
         for waiting in [*self._waiting]:
             self._drop(waiting)
 
-    def _accept(self, number: int, listener: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                client, _address = listener.accept()
-            except OSError:  # none is left, or the client is gone
-                return
-            client.setblocking(False)
-            if len(self._waiting) >= self._most:
-                self.refused += 1
-                client.close()
-                continue
-            self._waiting[client] = self._loop.time() + self._wait
-            self._loop.call_at(self._waiting[client], self._expire, client)
-            self._look(number, client)
+    def _take(self, number: int, client: socket.socket) -> None:
+        if len(self._waiting) >= self._most:
+            self.refused += 1
+            client.close()
+            return
+        self._waiting[client] = self._loop.time() + self._wait
+        self._loop.call_at(self._waiting[client], self._expire, client)
+        self._look(number, client)
 
     def _look(self, number: int, client: socket.socket) -> None:
         """Pass a socket on as soon as its client identifier is known."""
@@ -155,3 +147,7 @@ class Handover:
         if self._waiting.pop(client, None) is not None:
             self._loop.remove_reader(client.fileno())
             client.close()
+
+
+def _admit_all(_host: str) -> bool:
+    return True

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
+from typing import Any
 
 import pytest
 from harness import packets as p
+from structlog.testing import capture_logs
 
 from cli.processes.handover import Handover
 from eventstore.partitions import partition_of
@@ -82,3 +86,42 @@ async def test_a_connection_waits_no_longer_than_it_may() -> None:
         late = stack.enter_context(socket.create_connection(listening.getsockname()))
         late.sendall(p.connect("client"))
         await wait_for(1, given)
+
+
+class Exhausted(socket.socket):
+    """A listening socket without descriptors for the connections that wait on it."""
+
+    error = 0
+    tries = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept, or fail."""
+        self.tries += 1
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().accept()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+async def test_without_descriptors_it_waits_and_does_not_spin(error: int) -> None:
+    given = Given()
+    given.takes = True
+    handover = Handover(2, given.give, wait=60, most=100)
+    listening = Exhausted(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+    listening.setblocking(False)
+    listening.error = error
+    with contextlib.ExitStack() as stack, capture_logs() as lines:
+        stack.callback(handover.close)
+        client = stack.enter_context(socket.create_connection(listening.getsockname()))
+        client.sendall(p.connect("client"))
+        handover.listen(0, [listening])
+        async with asyncio.timeout(30):
+            while listening.tries < 2:  # noqa: ASYNC110 - it tries again by itself
+                await asyncio.sleep(0.01)
+        before = listening.tries
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert listening.tries - before < 25
+        listening.error = 0
+        await wait_for(1, given)
+    assert [line["event"][:23] for line in lines] == ["out of file descriptors"]

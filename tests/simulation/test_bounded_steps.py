@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
@@ -382,5 +383,83 @@ def test_the_members_of_a_silent_log_are_disconnected_in_steps(
         finally:
             await here.crash()
             await there.crash()
+
+    simulate(scenario)
+
+
+def test_reports_of_another_log_are_applied_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, members = 200, 10
+
+    async def scenario() -> None:
+        here, there = make_partitions(2)
+        await here.start()
+        await there.start()
+        try:
+            exchange, groups = here.broker.node.exchange, here.broker.node.router.groups
+            own, other = (one.broker.node.options.node for one in (here, there))
+            assert exchange is not None
+            names = [f"$share/g{number}/t" for number in range(2 * parts)]
+            names = [name for name in names if not exchange.home_of(name)]
+            for name in names:
+                exchange._shares.log_joined(name, other)
+            offers = [(name, members, 7) for name in names]
+            through = {own: here.broker.node.journal.last}
+
+            def online() -> int:
+                return sum(len(groups.find(name).online) for name in names)
+
+            async def hear() -> None:
+                exchange.reported(other, orjson.dumps((0, through, offers)))
+                await here.go(1)
+
+            most = await largest_step(online, hear(), monkeypatch)
+            assert online() == len(names) * members
+            assert len(names) * members > 1000 > 300 > most
+        finally:
+            await here.crash()
+            await there.crash()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("publisher", ["itself", "another"])
+def test_what_was_published_before_an_unsubscribe_arrives_in_steps_too(
+    publisher: str, qos: int
+) -> None:
+    """The deliveries of a message to many are made in the turn of the UNSUBSCRIBE, but behind it.
+
+    QoS 0 allows that the message is lost; it is not, as it is not with few receivers.
+    """
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.node.turn_work.at_once = 1
+            other = await world.connect("other")
+            clients = [
+                await world.connect(f"c{number}", filters=[("t", qos), ("u", qos)])
+                for number in range(6)
+            ]
+            for number, client in enumerate(clients):
+                sent = [
+                    p.publish(topic, b"%d%d" % (number, at), qos, 10 + at if qos else None)
+                    for at, topic in enumerate("tut")
+                ]
+                sender = client if publisher == "itself" else other
+                sender.send(*sent)
+                client.send(p.unsubscribe(5, "t"), p.unsubscribe(6, "u"))
+                await world.go(1)
+                wanted = [b"%d%d" % (number, at) for at in range(3)]
+                received = client.take()
+                got = [one for one in received if isinstance(one, p.Publish)]
+                for topic, some in (("t", wanted[::2]), ("u", wanted[1:2])):
+                    assert [one.payload for one in got if one.topic == topic] == some
+                assert [one for one in received if isinstance(one, p.Unsuback)] == [
+                    p.Unsuback(5),
+                    p.Unsuback(6),
+                ]
+                for one in clients[number + 1 :]:
+                    assert sorted(payloads(one)) == wanted
+            assert not any(payloads(client) for client in clients)
 
     simulate(scenario)

@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.exchange import exchange as exchange_module
+from actors.exchange import qos0_exchange
 from actors.exchange.exchange import LogExchange
 from actors.exchange.qos0_messages import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
@@ -81,15 +81,15 @@ def test_empty_messages_that_wait_to_be_routed_are_bounded(
         assert exchange is not None
         frame = encode_frame(Qos0Messages([b"a/b"] * 10, [b""] * 10, [], retain=False))
         with monkeypatch.context() as patch:
-            patch.setattr(exchange_module, "_UNROUTED", 100_000)
+            patch.setattr(qos0_exchange, "_UNROUTED", 100_000)
             patch.setattr(Publisher, "at_once", lambda *_: 0)
             for _ in range(1000):
                 exchange.arrived(here.broker.node.options.node, frame)
             await there.calm()
-            assert 0 < len(exchange._unrouted) < 100
+            assert 0 < len(exchange._qos0._unrouted) < 100
         await here.go(1)
-        assert not exchange._unrouted
-        assert exchange._unrouted_bytes == 0
+        assert not exchange._qos0._unrouted
+        assert exchange._qos0._unrouted_bytes == 0
 
     two(scenario)
 

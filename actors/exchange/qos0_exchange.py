@@ -1,0 +1,172 @@
+"""QoS 0 messages between the brokers of a node: they are in no log and pass in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame
+from actors.exchange.shared_parts import only_subscriber
+from actors.session import Batch, Outgoing
+from protocol.mqtt import Publishes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from actors.session import NodeContext, Publisher
+    from actors.sharing import SharedSubscriptions
+    from eventstore.log import GatedOutput
+
+_log = structlog.get_logger("foldmq")
+
+_UNROUTED = 64 * 1024 * 1024
+"""Bytes of QoS 0 messages of other brokers that wait to be routed above which more are dropped."""
+_KEPT = 100
+"""Bytes that such a message takes besides its topic, properties and payload."""
+_SENT_AT_ONCE = 256 * 1024
+"""Bytes of QoS 0 messages after which a batch is sent."""
+
+
+class _GatedFrames:
+    """Passes on messages of QoS 0 once the events that they depend on are on disk."""
+
+    def __init__(self, add: Callable[[bytes], None]) -> None:
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+        self.write = add
+
+
+class Qos0Exchange:
+    """Sends QoS 0 messages to the other brokers, and routes those of the others.
+
+    ``send`` sends a batch of at most ``largest`` bytes; it returns False if that fails.
+    ``publishers`` route the messages of each log. ``route_later`` arranges for :meth:`route` to be
+    called in another turn.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        send: Callable[[bytes], bool],
+        largest: int,
+        publishers: Mapping[str, Publisher],
+        shares: SharedSubscriptions,
+        route_later: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._send = send
+        self._largest = largest
+        self._publishers = publishers
+        self._shares = shares
+        self._route_later = route_later
+        self._loop = asyncio.get_running_loop()
+        self._gated = _GatedFrames(self._add_frame)
+        self._frames: list[bytes] = []
+        self._frames_size = 0
+        self._unrouted: deque[tuple[str, Qos0Messages]] = deque()
+        """Messages of other brokers that wait for another turn."""
+        self._unrouted_bytes = 0
+
+    def pass_on(self, messages: Qos0Messages, *, gated: bool) -> None:
+        """Send messages to the other brokers, at the end of this iteration of the loop.
+
+        ``gated``: they wait until the events that they depend on are on disk.
+        """
+        frame = encode_frame(messages)
+        if len(frame) > self._largest:
+            self._send_apart(messages, gated=gated)
+        elif gated:
+            self._node.journal.send_when_durable(self._gated, frame)
+        elif messages.share:
+            self._node.journal.send_unlogged(self._gated, frame)
+        else:
+            self._add_frame(frame)
+
+    def _add_frame(self, frame: bytes) -> None:
+        if not self._frames:
+            self._loop.call_soon(self._flush)
+        if self._frames_size + len(frame) > min(self._largest, _SENT_AT_ONCE):
+            self._flush()
+        self._frames.append(frame)
+        self._frames_size += len(frame)
+
+    def _send_apart(self, messages: Qos0Messages, *, gated: bool) -> None:
+        """Send messages that are too large together in halves."""
+        topics, payloads, blocks = messages[:3]
+        if len(topics) == 1:
+            self._node.count_dropped("exchange_too_large", 1)
+            return
+        half = len(topics) // 2
+        for some in (slice(None, half), slice(half, None)):
+            part = messages._replace(
+                topics=topics[some], payloads=payloads[some], blocks=blocks[some]
+            )
+            self.pass_on(part, gated=gated)
+
+    def _flush(self) -> None:
+        """Send the batch."""
+        frames, self._frames, self._frames_size = self._frames, [], 0
+        if frames and not self._send(b"".join(frames)):
+            self._node.count_dropped("exchange_unavailable", len(frames))
+
+    def take(self, name: str, batch: bytes) -> None:
+        """Route a batch of another broker; what is too much for this turn is routed later."""
+        waited = bool(self._unrouted)
+        if waited and self._unrouted_bytes + len(batch) > _UNROUTED:
+            self._node.count_dropped("exchange_slow", 1)
+            return
+        try:
+            for found in decode_frames(batch):
+                if found.share:
+                    self._take_shared(found)
+                    continue
+                self._unrouted.append((name, found))
+                self._unrouted_bytes += _size(found.topics, found.payloads, found.blocks)
+        except ValueError as error:
+            _log.warning("a batch of another broker cannot be read", reason=str(error))
+        if not waited:
+            self.route()
+
+    def route(self) -> None:
+        """Route what other brokers sent; what is too much for this turn waits for the next one."""
+        while self._unrouted:
+            name, found = self._unrouted[0]
+            publisher, topics = self._publishers[name], found.topics
+            count = publisher.at_once(topics, 0)
+            if not count:
+                self._route_later()
+                return
+            packet = Publishes(0, retain=found.retain)
+            packet.topics += topics[:count]
+            packet.payloads.extend(found.payloads[:count])
+            packet.blocks = [*found.blocks[:count]] if found.blocks else None
+            self._unrouted_bytes -= _size(packet.topics, packet.payloads, packet.blocks or ())
+            if count == len(topics):
+                self._unrouted.popleft()
+            else:
+                self._unrouted[0] = (
+                    name,
+                    Qos0Messages(
+                        topics[count:], found.payloads[count:], found.blocks[count:], found.retain
+                    ),
+                )
+            publisher.route_taken(packet)
+
+    def _take_shared(self, found: Qos0Messages) -> None:
+        """Divide messages of QoS 0 that the home of a shared subscription passed to a log."""
+        node, name = self._node, found.share
+        if found.log != node.options.node or name not in node.router.groups:
+            return
+        receiver = self._shares.receiver(name)
+        if receiver is not None:
+            batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
+            receiver.take_in(Outgoing(only_subscriber(name), batch, 0))
+
+
+def _size(topics: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes]) -> int:
+    """Return the bytes that messages take while they wait."""
+    return _KEPT * len(topics) + sum(map(len, chain(topics, payloads, blocks)))

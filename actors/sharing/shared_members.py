@@ -1,0 +1,230 @@
+"""The members of a shared subscription that may receive messages, and the room that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.routing import Subscriber
+from actors.session import Batch, Outgoing, Session, decisions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.authz import TopicAcl
+    from actors.routing import RemoteMembers, SharedGroup
+    from actors.session import ClientConnection, NodeContext
+
+_OFFERED = 4096
+"""Maximum room that is reported to the home of a shared subscription, in messages."""
+_NONE: frozenset[int] = frozenset()
+
+
+class SharedMember(NamedTuple):
+    """A connected member."""
+
+    subscriber: Subscriber
+    session: Session | None
+    """None: the member is a client of another log."""
+    room: int
+    barred: AbstractSet[int]
+    """Numbers of the messages that the member may not receive or does not accept."""
+
+
+class SharedMembers:
+    """The connected members of one shared subscription."""
+
+    __slots__ = ("_name", "_node")
+
+    def __init__(self, node: NodeContext, name: str) -> None:
+        self._node = node
+        self._name = name
+
+    @property
+    def group(self) -> SharedGroup:
+        """The shared subscription."""
+        return self._node.router.groups.find(self._name)
+
+    @property
+    def by_topic(self) -> bool:
+        """Whether the topic of a message decides which member gets it."""
+        return self._node.options.shared_strategy == "topic"
+
+    def find(self, batch: Batch, piece: int, most: int) -> tuple[list[SharedMember], bool]:
+        """Return members that may receive messages of a batch, with their room.
+
+        They are in the order of service; no more than needed for all messages in pieces of that
+        size, or than ``most``, which are served in one step, unless all connected members matter.
+        Returns also whether others may have room.
+        """
+        by_topic, count, group = self.by_topic, len(batch), self.group
+        enough = min(-(-count // piece), most)
+        found: list[SharedMember] = []
+        barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
+        with_room, total, restricted, more = 0, 0, by_topic, False
+        for subscriber in group.ordered() if by_topic else group.rotated():
+            if subscriber.remote is not None:
+                member = self._remote_member(subscriber, subscriber.remote, batch)
+            else:
+                own = self._own_member(subscriber, batch, barred_by)
+                if own is None:
+                    continue
+                member = own
+            restricted = restricted or bool(member.barred)
+            found.append(member)
+            if member.room and not member.barred:
+                with_room += 1
+                total += member.room
+            enough_room = total >= count or with_room >= most
+            if with_room >= enough and enough_room and not by_topic:
+                more = True
+                break
+        return found if restricted else [member for member in found if member.room], more
+
+    def _own_member(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        barred_by: dict[TopicAcl | frozenset[bytes], set[int]],
+    ) -> SharedMember | None:
+        """Return a member of this log with its room; None if it counts as disconnected."""
+        session = self._node.directory.find_session(subscriber.session)
+        if session is None or session.connection is None or subscriber.ended:
+            return None
+        if not subscriber.may_read:
+            return None  # even if it may read some topics
+        qos = min(batch.qos, subscriber.qos)
+        room = self._room(session, session.connection, subscriber, qos, len(batch))
+        barred: AbstractSet[int] = _NONE
+        if subscriber.acl is not None or session.packet_limit:
+            barred = self._barred(batch, subscriber, session, barred_by)
+        return SharedMember(subscriber, session, room, barred)
+
+    def has_room(self) -> bool:
+        """Return whether any member has room for a message of QoS 1."""
+        for subscriber in self.group.rotated():
+            if subscriber.remote is not None:
+                if subscriber.remote.left:
+                    return True
+                continue
+            session = self._node.directory.find_session(subscriber.session)
+            if session is not None and session.connection is not None and not subscriber.ended:
+                qos = min(1, subscriber.qos)
+                if self._room(session, session.connection, subscriber, qos, 1):
+                    return True
+        return False
+
+    def measure(self, queued: int) -> tuple[int, int]:
+        """Return how many members are connected, and how many messages they have room for.
+
+        ``queued`` messages take some of that room.
+        """
+        node = self._node
+        window, online, room = node.delivery_limits.window, 0, -queued
+        for subscriber in self.group.ordered():
+            session = node.directory.find_session(subscriber.session)
+            if session is None or session.connection is None or not subscriber.may_read:
+                continue
+            online += 1
+            if room < _OFFERED:
+                qos = min(1, subscriber.qos)
+                room += self._room(session, session.connection, subscriber, qos, window)
+        return online, max(0, room)
+
+    def have_packet_limit(self) -> bool:
+        """Return whether any member is connected with a maximum packet size."""
+        find = self._node.directory.find_session
+        return any(
+            session is not None and bool(session.packet_limit)
+            for session in map(find, self.group.online)
+        )
+
+    def _remote_member(
+        self, subscriber: Subscriber, remote: RemoteMembers, batch: Batch
+    ) -> SharedMember:
+        """Return a member of another log, with its share of the room there."""
+        count, refused = len(batch), self.group.refused
+        barred: AbstractSet[int] = _NONE
+        if refused and batch.qos:
+            log, positions = remote.log, batch.positions
+            barred = {at for at in range(count) if log in refused.get(positions[at], ())}
+        room = count
+        if batch.qos:
+            room = remote.left if self.by_topic else remote.room_of(subscriber.place)
+        return SharedMember(subscriber, None, room, barred)
+
+    def _room(
+        self,
+        session: Session,
+        connection: ClientConnection,
+        subscriber: Subscriber,
+        qos: int,
+        count: int,
+    ) -> int:
+        """Return how many of ``count`` messages can be sent to a member at a QoS."""
+        node, state = self._node, session.state
+        if node.state.sessions.live.get(session.name) is not state:
+            return 0
+        if not qos:
+            return count if connection.unsent < node.options.max_outbound_bytes else 0
+        if not session.may_send(connection):
+            return 0
+        held = state.subscriptions.get(subscriber.filter)
+        if held is None or not held.active:
+            return 0
+        return decisions.room(state, held, node.delivery_limits.window)
+
+    def _barred(
+        self,
+        batch: Batch,
+        subscriber: Subscriber,
+        session: Session,
+        known: dict[TopicAcl | frozenset[bytes], set[int]],
+    ) -> AbstractSet[int]:
+        """Return the numbers of the messages that a member may not receive or does not accept.
+
+        ``known`` caches them by permissions, and by the denied topics: members with the same denied
+        topics share one set.
+        """
+        found: AbstractSet[int] = _NONE
+        acl = subscriber.acl
+        if acl is not None:
+            numbers = known.get(acl)
+            if numbers is None:
+                topics, read = batch.topics, acl.read
+                denied = frozenset([topic for topic in set(topics) if not read[topic]])
+                numbers = known.get(denied)
+                if numbers is None:
+                    numbers = {at for at, topic in enumerate(topics) if topic in denied}
+                known[acl] = known[denied] = numbers
+            found = numbers
+        if session.packet_limit:
+            large = session.too_large(Outgoing(subscriber, batch, capped_qos(batch, subscriber)))
+            found = found | set(large) if large else found
+        return found
+
+
+def has_packet_limit(member: SharedMember) -> bool:
+    """Return whether a member is a client of this log with a maximum packet size."""
+    return member.session is not None and bool(member.session.packet_limit)
+
+
+def room_pools(members: Sequence[SharedMember]) -> list[int]:
+    """Return for each member the number of the first one that has the same room."""
+    first: dict[str, int] = {}
+    found = []
+    for number, member in enumerate(members):
+        remote = member.subscriber.remote
+        found.append(number if remote is None else first.setdefault(remote.log, number))
+    return found
+
+
+def unreadable_topics(topics: AbstractSet[bytes], members: Sequence[SharedMember]) -> set[bytes]:
+    """Return the topics that no member may read."""
+    acls = {one.subscriber.acl for one in members if one.session is not None} if topics else set()
+    return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
+
+
+def capped_qos(batch: Batch, subscriber: Subscriber) -> int:
+    """Return the QoS at which a member gets a batch [MQTT-3.8.4-8]."""
+    return batch.qos if batch.qos < subscriber.qos else subscriber.qos
