@@ -3,7 +3,9 @@
 Changes since the last round are written, retained messages first, each in its current state and not
 before the log has it on disk. A round ends with the mark: everything up to its record is reflected.
 Work is done in slices of some milliseconds with pauses several times as long, and a round is
-followed by a pause in proportion to its cost.
+followed by a pause in proportion to its cost. While the log grows fast the next round waits, since
+the same sessions will change again and clients need the time: a restart then reads a tail of the
+log that is bounded.
 """
 
 from __future__ import annotations
@@ -45,6 +47,11 @@ _ROUND_EVERY = 1.0
 """Minimum seconds from the end of a round to the next one."""
 _SHARE = 10
 """A round takes at most one in this many seconds of the broker's time."""
+_FAST = 1000
+"""Entries per second from which the log grows fast."""
+_TAIL, _LATEST = 200_000, 10.0
+"""Entries since the mark, and seconds since the last round, for which a round waits at most. A
+restart folds so many entries in less than a second."""
 _SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
 """Length of the pause after a slice, relative to the slice."""
@@ -169,11 +176,16 @@ class Projector:
         node_state.retained.dirty, node_state.dirty = topics, sessions
 
     async def _rest(self, seconds: float) -> None:
-        """Pause for some time, or until it is urgent."""
-        until = self._now() + seconds
-        while self._now() < until:
-            await asyncio.sleep(min(_ROUND_EVERY, until - self._now()))
-            if self.pressed():
+        """Pause for some time, and while the log grows fast; not for long when it is urgent."""
+        began = self._now()
+        marked = before = self._node.journal.stats.entries
+        while True:
+            left = began + seconds - self._now()
+            await asyncio.sleep(min(_ROUND_EVERY, left) if left > 0 else _ROUND_EVERY)
+            entries, passed = self._node.journal.stats.entries, self._now() - began
+            is_fast, before = entries - before >= _FAST, entries
+            waits = is_fast and entries - marked < _TAIL and passed < _LATEST
+            if self.pressed() or (passed >= seconds and not waits):
                 return
 
     async def finish(self) -> None:

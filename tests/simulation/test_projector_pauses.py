@@ -1,0 +1,49 @@
+"""The projections are written while the log grows slowly, or when much of it is not in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+
+from actors.maintenance import projector
+from simulation.world import World, simulate
+
+if TYPE_CHECKING:
+    from simulation.world import SimClient
+
+
+async def publishes(world: World, client: SimClient, seconds: float, count: int) -> None:
+    """Let a client publish ``count`` messages each quarter of a second."""
+    for _ in range(int(seconds * 4)):
+        client.send(*(p.publish("t", b"x", 1, 1 + number) for number in range(count)))
+        await world.go(0.25)
+
+
+@pytest.mark.parametrize("tail", [100_000, 100])
+def test_while_the_log_grows_fast_the_projections_wait_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, tail: int
+) -> None:
+    monkeypatch.setattr(projector, "_FAST", 10)
+    monkeypatch.setattr(projector, "_TAIL", tail)
+    monkeypatch.setattr(projector, "_LATEST", 30.0)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            await world.go(5)
+            written = world.broker.projector.marked
+            await publishes(world, client, 12, 4)
+            during = world.broker.projector.marked
+            if tail < 12 * 16:
+                assert during > written
+            else:
+                assert during - written < 10  # what began before they came
+                await publishes(world, client, 22, 4)  # not for longer than half a minute
+                assert world.broker.projector.marked > during + 10
+            during = world.broker.projector.marked
+            await publishes(world, client, 5, 1)
+            assert world.broker.projector.marked > during
+
+    simulate(scenario)
