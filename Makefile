@@ -12,15 +12,15 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run cluster check test lint types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run cluster check test lint pages types pytest drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
 	@echo "make cluster run three nodes and three NATS servers on this machine, to try what happens"
 	@echo "             when one is killed; Ctrl-C ends them"
 	@echo "make spark   also install the requirements of foldmq spark (1.1 GB)"
-	@echo "make check   at every save: ruff, mypy and the tests that need no process and no Spark"
-	@echo "make test    before a push: ruff, mypy and all tests"
+	@echo "make check   at every save: generated pages, ruff, mypy and the tests that need no process and no Spark"
+	@echo "make test    before a push: generated pages, ruff, mypy and all tests"
 	@echo "make drills  longer fault tests: kill, stop, power cut, damage (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED),"
 	@echo "             and property tests with 1,000 examples"
 	@echo "make bench   compare foldmq with Mosquitto, NATS Server and its last release"
@@ -81,9 +81,12 @@ check: lint types
 	  $(filter-out $(foreach folder,conformance conformance_mqtt5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)
 
-lint: $(VENV)/installed-test
+lint: pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+pages: $(VENV)/installed-test
+	$(BIN)/python tools/check_pages.py
 
 types: $(VENV)/installed-test
 	$(BIN)/mypy

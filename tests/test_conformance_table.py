@@ -31,7 +31,6 @@ def standard(table: ModuleType, request: pytest.FixtureRequest) -> Any:
     return getattr(table, request.param)
 
 
-@pytest.mark.slow
 def test_page_is_up_to_date(table: ModuleType, standard: Any) -> None:
     text = standard.page.read_text("utf-8")
     assert text == table.page(standard), "run python tools/conformance_table.py"
