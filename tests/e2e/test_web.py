@@ -18,7 +18,7 @@ import pytest
 from harness.broker import Broker, children_of, free_port, wait_until_gone
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Will
-from harness.waiting import until
+from harness.waiting import PATIENCE, until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
@@ -528,7 +528,9 @@ def test_a_part_of_the_time_axis_has_what_was_then(page: Page) -> None:
     query = {"client": "away", "from_": first - 1000, "to": first + 1}
     part = json.loads(page.good("/session/timeline", **query).body)["axis"]
     assert part["from"] >= first - 1000
-    assert (part["first"], part["last"] >= whole["last"]) == (whole["first"], True)
+    # The axis ends now, and begins before the first event by a part of its length.
+    assert part["last"] >= whole["last"]
+    assert 0 <= whole["first"] - part["first"] <= part["last"] - whole["last"]
     assert part["lanes"][0]["marks"][0][3] == first
     assert page.get("/session/timeline", client="away", from_=5, to=4).status == 400
     assert page.get("/session/timeline", client="away", from_="soon").status == 400
@@ -572,7 +574,8 @@ def test_it_ends_with_the_broker_and_is_started_again(make_broker: Callable[...,
     assert broker.log.count("web page ended, restarting it") == 1
     second = web_child(broker)
     assert second is not None
-    assert os.getpriority(os.PRIO_PROCESS, second) == 5
+    niceness = os.getpriority(os.PRIO_PROCESS, broker.pid)
+    assert os.getpriority(os.PRIO_PROCESS, second) == min(niceness + 5, 19)
     # It does not outlive a broker that is killed, nor one that ends.
     broker.kill()
     assert wait_until_gone(second)
@@ -653,16 +656,16 @@ def test_a_broker_that_comes_and_goes(make_broker: Callable[..., Broker]) -> Non
     broker.start()
     with web(broker.data_dir, "--data-dir", str(broker.data_dir)) as (page, _):
         page.log_in()
-        assert "Ready" in page.good("/").shown
+        until(lambda: "Ready" in page.get("/").shown, "the broker on the page")
         broker.stop()
-        away = page.get("/sessions")
-        assert (away.status, "does not answer" in away.shown) == (503, True)
+        until(lambda: page.get("/sessions").status == 503, "sessions without a broker")
+        assert "does not answer" in page.get("/sessions").shown
         until(lambda: page.get("/").status == 503, "the overview without numbers of before")
         assert page.get("/", part="live").status == 503
         assert page.get("/session", client="a", at="now").status == 503
         broker.start()
-        until(lambda: page.get("/").status == 200, "the broker on the page")
-        assert "Ready" in page.good("/").shown
+        until(lambda: "Ready" in page.get("/").shown, "the broker on the page again")
+        assert page.get("/").status == 200
 
 
 def test_foldmq_web_says_where_and_keeps_its_secret(make_broker: Callable[..., Broker]) -> None:
@@ -675,7 +678,7 @@ def test_foldmq_web_says_where_and_keeps_its_secret(make_broker: Callable[..., B
         page.log_in()
         assert page.get("/").status == 200
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=PATIENCE)
     where = f"http://127.0.0.1:{page.port}/ (asks for the token in {token})"
     assert said.startswith(f"foldmq: the web page is at {where}\n")
     assert "web page login" in said

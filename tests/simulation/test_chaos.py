@@ -10,23 +10,33 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from simulation.attackers import ATTACKERS
-from simulation.chaos import run
+from simulation.chaos import Outcome, run
 from simulation.faults import Append, Ask
 from simulation.nodes import NodesWorld
 from simulation.simulated_standby import StandbyWorld
+from simulation.world import World
 
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "60"))
 AT_EVERY_SAVE = 4
 """So many of them are run by ``make check``, too."""
 _RUN = Path(__file__).parent / "run.py"
 
-_seen: Counter[str] = Counter()
-_seen_of_nodes: Counter[str] = Counter()
+
+@cache
+def outcome(seed: int, world: type[World]) -> Outcome:
+    """What a run was like; it runs once, for all tests that ask for it."""
+    return run(seed, world)
+
+
+def counts(seeds: int, world: type[World]) -> Counter[str]:
+    """How often what happened in so many runs."""
+    return sum((outcome(seed, world).counts for seed in range(seeds)), Counter())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +47,7 @@ _seen_of_nodes: Counter[str] = Counter()
     ],
 )
 def test_a_random_run_keeps_every_promise(seed: int) -> None:
-    _seen.update(run(seed).counts)
+    outcome(seed, World)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ def test_a_random_run_keeps_every_promise(seed: int) -> None:
     ],
 )
 def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
-    run(seed, StandbyWorld)
+    outcome(seed, StandbyWorld)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +70,12 @@ def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
 )
 def test_a_random_run_with_three_nodes_keeps_every_promise(seed: int) -> None:
     """They are killed and cut off; another one takes over while the old one still believes."""
-    _seen_of_nodes.update(run(seed, NodesWorld).counts)
+    outcome(seed, NodesWorld)
 
 
 @pytest.mark.slow
 def test_everything_happened_to_a_leader() -> None:
-    seen = _seen_of_nodes
-    if SEEDS < 100 or not seen:
-        seen = sum((run(seed, NodesWorld).counts for seed in range(15)), Counter())
+    seen = counts(max(15, SEEDS // 4), NodesWorld)
     wanted = (
         "crash", "leader cut off", "replaced while it served", "Fenced", "Replaced",
         "client of a node that follows", "passed on", "connects while no node serves",
@@ -78,7 +86,7 @@ def test_everything_happened_to_a_leader() -> None:
 
 @pytest.mark.slow
 def test_every_fault_happened() -> None:
-    seen = _seen if SEEDS >= 60 and _seen else sum((run(n).counts for n in range(60)), Counter())
+    seen = counts(max(60, SEEDS), World)
     wanted = [fate.value for fate in (*Append, *Ask)]
     wanted += [
         "crash", "crash while it recovers", "killed before an append",
@@ -99,7 +107,7 @@ def test_every_fault_happened() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    first, second, other = run(7), run(7), run(8)
+    first, second, other = outcome(7, World), run(7), outcome(8, World)
     assert first == second
     assert (first.log, first.transcripts) != (other.log, other.transcripts)
 
@@ -108,7 +116,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 @pytest.mark.slow
 @pytest.mark.system
 def test_the_same_seed_gives_the_same_run_in_another_process(seed: int) -> None:
-    here = run(seed)
+    here = outcome(seed, World)
     found = subprocess.run(
         [sys.executable, str(_RUN), "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": str(seed)},

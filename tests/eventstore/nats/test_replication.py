@@ -63,7 +63,7 @@ async def client(cluster: NatsCluster) -> AsyncIterator[DirectClient]:
         yield made
     finally:
         for name in (NAME, "STATE"):
-            await made.request(f"$JS.API.STREAM.DELETE.{name}", b"", timeout=10)
+            await made.request(f"$JS.API.STREAM.DELETE.{name}", b"", timeout=PATIENCE)
         await disconnect(made)
 
 
@@ -85,6 +85,10 @@ async def interest(client: DirectClient, subject: str) -> None:
 async def test_three_replicas_where_there_are_three_servers(client: DirectClient) -> None:
     made = await ensure_stream(client, NAME, [SUBJECT])
     assert (made.created, made.replicas) == (True, 3)
+    async with asyncio.timeout(PATIENCE):
+        while "(behind)" in made.servers:  # for a moment, on a busy machine
+            await asyncio.sleep(0.05)
+            made = await ensure_stream(client, NAME, [SUBJECT])
     assert sorted(made.servers.split(", ")) == ["n0", "n1", "n2"]
     assert "on a majority of 3 servers" in made.promise
     assert (await ensure_stream(client, NAME, [SUBJECT], replicas=1)).replicas == 3
