@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run cluster check test lint pages types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
@@ -61,9 +61,10 @@ run: install
 cluster: install
 	@$(BIN)/python tools/run_cluster.py
 
-# Types are checked beside the tests, which leave a processor idle while they wait.
+# Types, and then the plain modules, are tested beside the tests that wait for processes and leave
+# a processor idle. What fails ends none of the others.
 test: java lint $(VENV)/compiled-modules
-	@$(MAKE) --no-print-directory --jobs 2 types pytest
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going pytest types plain
 
 # As foldmq does: the Java of JAVA_HOME, else the one in PATH.
 java:
@@ -96,16 +97,20 @@ $(VENV)/compiled: $(VENV)/installed-test
 	$(BIN)/python -m pytest --collect-only -qqq >/dev/null || true  # the tests tell what is wrong
 	@touch $@
 
-# The modules of these tests are the compiled ones: they run once more as plain Python.
-PLAIN_TESTS := $(addprefix tests/,actors eventstore projections protocol simulation)
-
 # Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/file_order.py.
 pytest: $(VENV)/compiled
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+
+# The modules of these tests are the compiled ones: they run once more as plain Python.
+PLAIN_TESTS := $(addprefix tests/,actors eventstore projections protocol simulation)
+
+# With one process, since it takes what `pytest` leaves; and with a cache of its own, because each
+# notes the tests that failed when it ends.
+plain: $(VENV)/compiled
 	if [ -e $(VENV)/lib/python*/site-packages/foldmq_compiled.pth ]; then \
-	  FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
-	    -m 'plain or (not slow and not system)' $(PLAIN_TESTS) $(ARGS); fi
+	  FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 0 --hypothesis-profile few \
+	    -o cache_dir=.pytest_cache/plain -m 'plain or (not slow and not system)' $(PLAIN_TESTS) $(ARGS); fi
 
 # The number of faults of each drill, and of random runs of the simulation; make test has fewer.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
