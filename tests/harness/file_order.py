@@ -73,19 +73,35 @@ LONG = {
 
 _ROOT = Path(__file__).parents[2]
 _WORKERS_PER_SPARK = 4
+_WORTH_A_SPARK = 60
+"""Seconds of work that each Spark must have left before one more is started."""
+_SHORT = 5
+"""About how many seconds a file takes that needs Spark and is not long."""
 
 
 class LongFirst(LoadFileScheduling):
     """Gives whole files to workers, in that order."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        self.workqueue.move_to_end(self._best_of(node), last=False)
+        best = self._best_of(node)
+        if needs_spark(best) and not self._may_have_spark(node):
+            node.shutdown()  # what is left is for those that have one
+            return
+        self.workqueue.move_to_end(best, last=False)
         super()._assign_work_unit(node)
 
+    def _with_spark(self) -> list[WorkerController]:
+        """The workers that have started a Spark, or will."""
+        return [one for one, files in self.assigned_work.items() if any(map(needs_spark, files))]
+
+    def _may_have_spark(self, node: WorkerController) -> bool:
+        """Whether the worker has a Spark, or what is left is worth another one."""
+        with_spark = self._with_spark()
+        left = sum(LONG.get(file, _SHORT) for file in self.workqueue)
+        return node in with_spark or left >= _WORTH_A_SPARK * len(with_spark)
+
     def _best_of(self, node: WorkerController) -> str:
-        with_spark = [
-            one for one, files in self.assigned_work.items() if any(map(needs_spark, files))
-        ]
+        with_spark = self._with_spark()
         most = max(1, len(self.assigned_work) // _WORKERS_PER_SPARK)
         wants = node in with_spark or len(with_spark) < most
         # What is left over is taken in any case: max() gives the first of the best.

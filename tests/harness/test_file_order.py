@@ -17,15 +17,40 @@ LONGEST = "tests/e2e/test_spark_jobs.py"
 SPARK, LONG_SPARK = "tests/spark/test_audit_claims.py", "tests/spark/test_archive.py"
 
 
-def chosen(waiting: list[str], *assigned: list[str]) -> str:
-    """The file that the first of these workers is given; each has some files already."""
+class Worker:
+    """What the scheduler asks of a worker."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+        self.ended = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += indices
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def scheduled(waiting: list[str], *assigned: list[str]) -> tuple[Any, Worker]:
+    """A scheduler with workers that each have some files already, and the first of them."""
     scheduler: Any = LongFirst.__new__(LongFirst)
-    scheduler.workqueue = OrderedDict.fromkeys(waiting)
+    scheduler.workqueue = OrderedDict((file, {f"{file}::test": False}) for file in waiting)
+    workers = [Worker() for _ in assigned]
     scheduler.assigned_work = {
-        f"gw{number}": dict.fromkeys(files) for number, files in enumerate(assigned)
+        worker: {file: {} for file in files}
+        for worker, files in zip(workers, assigned, strict=True)
     }
-    found: str = scheduler._best_of("gw0")
-    return found
+    tests = [f"{file}::test" for file in waiting]
+    scheduler.registered_collections = dict.fromkeys(workers, tests)
+    return scheduler, workers[0]
+
+
+def chosen(waiting: list[str], *assigned: list[str]) -> str | None:
+    """The file that the first of these workers is given; None: it is sent home."""
+    scheduler, worker = scheduled(waiting, *assigned)
+    scheduler._assign_work_unit(worker)
+    assert worker.ended == (not worker.given)
+    return waiting[worker.given[0]] if worker.given else None
 
 
 def test_every_long_file_is_there() -> None:
@@ -52,8 +77,16 @@ def test_one_of_some_workers_has_a_spark(assigned: tuple[list[str], ...], file: 
 def test_what_is_left_over_is_taken_by_any() -> None:
     assert chosen([SHORT, LONGEST], [SPARK], []) == LONGEST
     assert chosen([SPARK, LONG_SPARK], [], [SPARK]) == LONG_SPARK
+    assert chosen([SPARK, LONG_SPARK], [], [SPARK], [SPARK]) is None
     assert chosen([SHORT, SPARK], [], [LONG_SPARK]) == SHORT
     assert chosen([SHORT], []) == SHORT
+
+
+def test_no_worker_starts_a_spark_for_little() -> None:
+    """Those that have one do the rest; if there is none any more, somebody must."""
+    assert chosen([SPARK], [], [LONG_SPARK]) is None
+    assert chosen([SPARK], [LONG_SPARK], []) == SPARK
+    assert chosen([SPARK], [], []) == SPARK
 
 
 def test_which_files_start_a_spark() -> None:

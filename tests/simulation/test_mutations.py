@@ -250,7 +250,7 @@ def healthy() -> Callable[[int], bool]:
 def test_a_broker_that_breaks_a_promise_is_caught(
     mutant: Callable[[Patch], None], healthy: Callable[[int], bool]
 ) -> None:
-    seeds = sorted(range(SEEDS), key=lambda seed: (seed not in TELLING, seed))
+    seeds = [*TELLING, *(seed for seed in range(SEEDS) if seed not in TELLING)]
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(chaos, "_LONGEST", LONGEST)
