@@ -20,7 +20,7 @@ from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
 
 from e2e.log_scenarios import play
-from e2e.tools import HOSTILE_TOPIC, refused, run
+from e2e.tools import refused
 from eventstore.format import (
     Acked,
     BrokerStarted,
@@ -151,32 +151,7 @@ def test_audit_of_a_running_broker(broker: Broker, tmp_path: Path) -> None:
     assert broker.running
 
 
-# --------------------------------------------------------------------------------- rebuild
-
-
-def test_rebuild_from_the_directory_of_a_broker_that_was_stopped(tmp_path: Path) -> None:
-    """Its NATS server is started for that, and ended; the broker starts again."""
-    broker = Broker(tmp_path)
-    broker.start()
-    data = ("--data-dir", str(broker.data_dir))
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            play(clients)
-        broker.stop()
-        expected = {
-            found["topic"]: found["position"]
-            for found in run("replay", *data, "--topic", "#", "--json").objects
-        }
-        ran = run(
-            "spark", "rebuild", "retained", *data, *SPARK, "--format", "json", timeout=SECONDS
-        )
-        assert ran.err == ""
-        assert {row["topic"]: row["ref"] for row in ran.objects} == expected
-        assert HOSTILE_TOPIC in expected
-        assert {row["topic"]: row.get("payload") for row in ran.objects}["lamp"] == "on"
-        broker.start()
-    finally:
-        broker.clean_up()
+# ---------------------------------------------------------------------------- spark-submit
 
 
 def test_spark_submit_runs_a_job_unchanged(nats: Nats, tmp_path: Path, at: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from harness.file_order import LONG, LongFirst, needs_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = "tests/protocol/mqtt/test_topic_trie.py"
-LONGER = "tests/e2e/test_log_faults.py"
+LONGER = "tests/e2e/test_power_cut.py"
 LONGEST = "tests/e2e/test_spark_jobs.py"
 SPARK, LONG_SPARK = "tests/spark/test_audit_claims.py", "tests/spark/test_archive.py"
 
