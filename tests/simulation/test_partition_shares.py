@@ -445,7 +445,18 @@ def test_what_is_too_large_for_the_members_of_a_log_goes_to_another_one() -> Non
     two(scenario)
 
 
-@pytest.mark.parametrize("seed", range(30))
+SEEDS = 30
+AT_EVERY_SAVE = 3
+"""So many of them are run by ``make check``, too."""
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
+        for seed in range(SEEDS)
+    ],
+)
 def test_a_random_run_with_groups_keeps_every_promise(seed: int) -> None:
     counts = run(seed)
     assert counts["acked"]

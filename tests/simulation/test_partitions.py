@@ -222,9 +222,17 @@ def test_the_log_is_not_cut_before_the_others_have_taken_it() -> None:
 
 
 SEEDS = 30
+AT_EVERY_SAVE = 4
+"""So many of them are run by ``make check``, too."""
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
+        for seed in range(SEEDS)
+    ],
+)
 def test_a_random_run_of_several_logs_keeps_every_promise(seed: int) -> None:
     run(seed)
 
