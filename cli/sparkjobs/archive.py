@@ -82,7 +82,7 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
         report = Report()
         for one in logs:
             with job.busy(f"archiving {text.count_of(one.records, 'record')}"), _noted(report):
-                report.archived.append(archive_one(job.spark, one, brokers.try_to_tell))
+                report.archived.append(archive_one(job.spark(), one, brokers.try_to_tell))
         return report
 
     def nothing(logs: list[PendingArchive]) -> Report | None:

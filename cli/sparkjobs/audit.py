@@ -78,7 +78,7 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
             found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell)
         return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
 
-    outcome = run_job(flags, moment, gather, work)
+    outcome = run_job(flags, moment, gather, work, when_needed=True)
     if wanted.html is not None:
         save_html(wanted.html, audit_page(outcome))
     if wanted.as_json:

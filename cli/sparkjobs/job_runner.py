@@ -23,19 +23,32 @@ _Result = TypeVar("_Result")
 
 
 class Job:
-    """The context of a job."""
+    """The context of a job; ``start`` starts Spark."""
 
-    def __init__(self, spark: SparkSession, log: Log, found: Found) -> None:
-        self.spark = spark
-        self.log = log
+    def __init__(
+        self, start: Callable[[], SparkSession], options: Mapping[str, str], found: Found
+    ) -> None:
+        self.log = Log(self.spark, options)
         self.found = found
-        self._tasks = Tasks(spark.sparkContext)
+        self._start = start
+        self._session: SparkSession | None = None
+        self._tasks: Tasks | None = None
+
+    def spark(self) -> SparkSession:
+        """Return the session of Spark, which is started by the first call."""
+        if self._session is None:
+            self._session = self._start()
+            self._tasks = Tasks(self._session.sparkContext)
+        return self._session
 
     @contextlib.contextmanager
     def busy(self, doing: str) -> Iterator[Callable[[str], None]]:
         """Show Spark's progress; yields a function that sets the name of the current step."""
-        with busy(doing, self._tasks) as tell:
+        with busy(doing, self._progress) as tell:
             yield tell
+
+    def _progress(self) -> tuple[int, int]:
+        return (0, 0) if self._tasks is None else self._tasks()
 
 
 async def nothing(_found: Found) -> None:
@@ -49,14 +62,15 @@ def run_job(
     work: Callable[[Job, _Gathered], _Result],
     idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,
     *,
+    when_needed: bool = False,
     record_classes: bool = False,
 ) -> _Result:
     """Find the log, collect data while it is open, run the job; return its result.
 
     ``at`` is the position up to which the log is read. Errors are found before Spark starts, if
-    possible. If ``idle`` has a result, Spark is not started. ``record_classes`` is as for
-    ``running_session``. Everything that was started has ended
-    when this returns or raises, even after Ctrl-C.
+    possible. If ``idle`` has a result, Spark is not started. ``when_needed``: Spark starts when the
+    job first uses it. ``record_classes`` is as for ``running_session``. Everything that was started
+    has ended when this returns or raises, even after Ctrl-C.
     """
     if is_submitted() and flags.of_session:
         raise UsageError(
@@ -82,13 +96,22 @@ def run_job(
             return result
         with contextlib.ExitStack() as session:
             options = {**found.options, **option}
-            with busy("starting Spark"):
+
+            def start() -> SparkSession:
                 log_bytes = 0 if record_classes else _log_bytes(options)
                 spark = session.enter_context(
                     _session(flags, log_bytes, record_classes=record_classes)
                 )
-            session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-            return work(Job(spark, Log(spark, options), found), gathered)
+                # PySpark handles SIGINT from now on.
+                session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+                return spark
+
+            job = Job(start, options, found)
+            # A program that spark-submit runs must start it, or YARN takes it for failed.
+            if is_submitted() or not when_needed:
+                with busy("starting Spark"):
+                    job.spark()
+            return work(job, gathered)
 
 
 def _log_bytes(given: Mapping[str, str]) -> int:

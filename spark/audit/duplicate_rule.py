@@ -92,6 +92,14 @@ def classify_copy(
     )
 
 
+def deliveries_of(session: str, data: bytes) -> Iterator[tuple[Position, Position]]:
+    """Yield each message that was delivered or queued by packed events, and the position."""
+    for at, _, _, event in unpack_events(session, data):
+        if isinstance(event, (Assigned, Delivered, Queued)):
+            for place, ref in enumerate(from_runs(event.refs), at):
+                yield ref, place
+
+
 def _earlier(
     wanted: Mapping[tuple[str, str], AbstractSet[Position]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -102,11 +110,11 @@ def _earlier(
             columns = (batch.column(name).to_pylist() for name in ("node", "session", "data"))
             for node, session, data in zip(*columns, strict=True):
                 refs = wanted[node, session]
-                for at, _, _, event in unpack_events(session, data):
-                    if isinstance(event, (Assigned, Delivered, Queued)):
-                        for place, ref in enumerate(from_runs(event.refs), at):
-                            if ref in refs:
-                                rows.append((node, session, ref, place))
+                rows += [
+                    (node, session, ref, at)
+                    for ref, at in deliveries_of(session, data)
+                    if ref in refs
+                ]
             if rows:
                 arrays = [
                     pa.array(column, one.type)

@@ -1,7 +1,7 @@
 """The facts of a small log in the memory of the driver.
 
-Spark reads such a log in one job. What follows would take it some ten jobs more, each of which
-costs far more processor time than there is work: see ``local_sessions`` and ``local_retained``.
+Such a log is audited without Spark, whose start and jobs would take far more processor time than
+there is work: see ``local_sessions``, ``local_retained`` and ``local_repetitions``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark.audit.facts import BEYOND_ALL, CARRIED, NODE, RELEASED, SENT, FactTables, LogNote
+from spark.audit.facts import BEYOND_ALL, CARRIED, NODE, RELEASED, SENT, LogNote
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Iterator, Mapping
 
     from eventstore.format import Position
     from spark.audit.facts import LogSummary
@@ -46,8 +44,7 @@ class ReleasedMessage(NamedTuple):
 class LocalFacts:
     """The facts of a small log."""
 
-    def __init__(self, spark: SparkSession, table: pa.Table) -> None:
-        self._spark = spark
+    def __init__(self, table: pa.Table) -> None:
         self._table = table
         self._kinds: Any = table.column("kind").to_numpy()
 
@@ -64,7 +61,7 @@ class LocalFacts:
             *(self._table.column(name).to_pylist() for name in ("node", "at")), strict=True
         )
         kept = [at < ends.get(node, 0) for node, at in places]
-        return LocalFacts(self._spark, self._table.filter(pa.array(kept, pa.bool_())))
+        return LocalFacts(self._table.filter(pa.array(kept, pa.bool_())))
 
     def table(self, *kinds: int) -> pa.Table:
         """Return the facts of some kinds."""
@@ -98,13 +95,3 @@ class LocalFacts:
                     )
                 )
         return found
-
-    @cached_property
-    def _frame(self) -> Any:
-        return self._spark.createDataFrame(self._table)
-
-    def in_spark(
-        self, counts: Mapping[int, int], wild: Mapping[str, Collection[str]]
-    ) -> FactTables:
-        """Return the facts as tables of Spark, for rules that exist only there."""
-        return FactTables(self._frame, self._frame, counts, wild)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
 from pyspark import StorageLevel
@@ -47,9 +47,16 @@ from spark.audit.facts import (
     StateClaim,
     facts_of,
     merge_rates,
+    read_facts,
     summarize_logs,
 )
 from spark.audit.local_facts import LOCAL_BYTES, LocalFacts
+from spark.audit.local_repetitions import (
+    changed_repetitions,
+    classify_local_copies,
+    double_owners,
+    missing_repetitions,
+)
 from spark.audit.local_retained import (
     claim_violations,
     history_violations,
@@ -84,12 +91,15 @@ from spark.datasource import bytes_of
 from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventstore.format import Position
     from spark.audit.facts import ClaimsCompared, LogSummary
     from spark.audit.sessions import PublishedMessages
     from spark.datasource import Log
+
+_Classify: TypeAlias = "Callable[[Sequence[Any]], list[tuple[str, str]]]"
+"""Returns (rule, what) for rows of unexpected deliveries."""
 
 _FEW_TASKS: Final = 4
 """Maximum tasks of which the driver takes all violations that they keep."""
@@ -107,7 +117,7 @@ def audit(
 
     ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
     time. ``progress`` is called with the next step, in a few words. Logs of up to ``local_bytes``
-    are read by Spark and audited in the memory of the driver.
+    are read and audited in the memory of this process, without Spark.
 
     The log is read once, up to its current end; derived data is kept on the disks of Spark until
     this returns. Raises the errors of reading a log (see
@@ -161,7 +171,6 @@ class _Audit:
     ) -> None:
         self._started = time.monotonic()
         self._log = log
-        self._spark = log.spark
         self._keeping = kept
         self._tell = progress
         self._local_bytes = local_bytes
@@ -191,13 +200,12 @@ class _Audit:
             check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
         ranges = self._log.ranges()
-        self._tasks = self._log.fit_shuffles(ranges)
         local = facts = few = None
         if sum(map(bytes_of, ranges)) <= self._local_bytes:
-            whole = facts_of(self._log.having(partitions="1"))
-            local = LocalFacts(self._spark, whole.toArrow())
+            local = LocalFacts(read_facts(self._log))
             notes = local.notes()
         else:
+            self._tasks = self._log.fit_shuffles(ranges)
             facts = self._keep(facts_of(self._log))
             few = self._keep(facts.where(F.col("kind").isin(*FEW)))
             # Both are made as soon as rows of the smaller one are requested.
@@ -214,7 +222,7 @@ class _Audit:
             self._shared = any(note.about == SHARED_THERE for note in notes)
             wild = _filters_of(notes)
             if local is not None:
-                self._audit_small(local.trusted(found.logs), counts, wild, found)
+                self._audit_small(local.trusted(found.logs), found)
             elif facts is not None and few is not None:
                 self._trusted = all(log.trusted == BEYOND_ALL for log in found.logs.values())
                 if not self._trusted:
@@ -237,14 +245,8 @@ class _Audit:
         self._keeping.callback(table.unpersist)
         return table
 
-    def _audit_small(
-        self,
-        facts: LocalFacts,
-        counts: Mapping[int, int],
-        wild: Mapping[str, Collection[str]],
-        found: LogSummaries,
-    ) -> None:
-        """Audit logs whose facts are in the memory of the driver."""
+    def _audit_small(self, facts: LocalFacts, found: LogSummaries) -> None:
+        """Audit logs whose facts are in the memory of this process."""
         logs = found.logs
         if self._claims is not None:
             self._said = [StateClaim(*row) for row in self._claims.collect()]
@@ -253,27 +255,22 @@ class _Audit:
         self._tell("auditing sessions")
         owed = owed_retained(facts, history, logs)
         results = audit_local_sessions(self._plan(logs), facts, owed, self._said or ())
-        self._take_results(results.to_pylist(), partial(facts.in_spark, counts, wild))
+        self._take_results(results.to_pylist(), partial(classify_local_copies, facts))
         self._tell("auditing what is retained and repeated")
         for one in chain(
+            missing_repetitions(facts, results, history, logs),
+            changed_repetitions(facts),
+            double_owners(results) if self._joins_nodes(logs) else (),
             history_violations(history, logs),
             replay_violations(facts, history, logs),
             claim_violations(self._said or (), history, logs, self._complete),
         ):
             self._wrong.add(one)
-        cut = any(log.cuts for log in logs.values())
-        if cut or counts.get(CARRIED) or self._joins_nodes(logs):
-            tables, held = facts.in_spark(counts, wild), None
-            if cut and history:
-                released = published_messages(tables).released
-                held = retained_rules.retained_intervals(tables, released)
-            in_spark = self._spark.createDataFrame(results)
-            self._find_in(self._of_repetitions(tables, held, in_spark, logs))
 
     def _audit(self, facts: FactTables, found: LogSummaries) -> None:
         logs = found.logs
         if self._said is not None:
-            self._claims = state_claims.claim_table_of(self._spark, self._said)
+            self._claims = state_claims.claim_table_of(self._log.spark, self._said)
         messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
@@ -316,7 +313,7 @@ class _Audit:
         told = results
         if self._shared:
             told = results.unionByName(audit_shared(results, logs, tasks))
-        self._take_results(_told_of(told, tasks).collect(), lambda: facts)
+        self._take_results(_told_of(told, tasks).collect(), partial(classify_unexpected, facts))
         return results
 
     def _joins_nodes(self, logs: Mapping[str, LogSummary]) -> bool:
@@ -329,8 +326,8 @@ class _Audit:
         }
         return SessionPlan(logs, marks, self._joins_nodes(logs))
 
-    def _take_results(self, rows: Iterable[Any], facts: Callable[[], FactTables]) -> None:
-        """Take the totals and the violations of the sessions; ``facts`` returns the facts."""
+    def _take_results(self, rows: Iterable[Any], classify: _Classify) -> None:
+        """Take the totals and the violations of the sessions."""
         unexpected = []
         for row in rows:
             if row["kind"] == TOTALS:
@@ -346,7 +343,7 @@ class _Audit:
                 self._wrong.add(one, 0)
         self._count_wrong()
         if unexpected:
-            self._classify(facts(), unexpected)
+            self._take_unexpected(unexpected, classify)
 
     def _expected(
         self, facts: FactTables, messages: PublishedMessages, logs: Mapping[str, LogSummary]
@@ -375,12 +372,12 @@ class _Audit:
             if rule != what and rule != UNEXPECTED:
                 self._wrong.counts[rule] += count
 
-    def _classify(self, facts: FactTables, unexpected: list[Any]) -> None:
+    def _take_unexpected(self, unexpected: list[Any], classify: _Classify) -> None:
         """Assign unexpected deliveries to rules; further ones count for the most frequent rule."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
         some = unexpected[:MOST_VIOLATIONS]
         rules: Counter[str] = Counter()
-        for row, (rule, what) in zip(some, classify_unexpected(facts, some), strict=True):
+        for row, (rule, what) in zip(some, classify(some), strict=True):
             rules[rule] += 1
             self._wrong.add(
                 Violation(rule, row["at"], what, session=row["session"], node=row["node"])
@@ -397,7 +394,11 @@ class _Audit:
         results: DataFrame,
         logs: Mapping[str, LogSummary],
     ) -> None:
-        tables = self._of_repetitions(facts, held, results, logs)
+        tables = [find_missing_repetitions(facts, results, held, logs)]
+        if facts.has(CARRIED):
+            tables.append(find_changed_repetitions(facts))
+        if self._joins_nodes(logs):
+            tables.append(find_double_owners(results))
         if held is not None:
             tables += [retained_rules.repeated(held, logs), retained_rules.not_repeated(held, logs)]
             tables.append(retained_rules.expired_early(held, logs))
@@ -406,21 +407,6 @@ class _Audit:
             if self._claims is not None:
                 tables.append(retained_rules.claims(self._claims, held, logs, self._complete))
         self._find_in(tables)
-
-    def _of_repetitions(
-        self,
-        facts: FactTables,
-        held: DataFrame | None,
-        results: DataFrame,
-        logs: Mapping[str, LogSummary],
-    ) -> list[DataFrame | None]:
-        """Return violations about messages carried over cuts, and sessions on several nodes."""
-        tables: list[DataFrame | None] = [find_missing_repetitions(facts, results, held, logs)]
-        if facts.has(CARRIED):
-            tables.append(find_changed_repetitions(facts))
-        if self._joins_nodes(logs):
-            tables.append(find_double_owners(results))
-        return tables
 
     def _find_in(self, tables: Iterable[DataFrame | None]) -> None:
         """Add the first violations in tables, and the number of all."""

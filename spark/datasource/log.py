@@ -25,7 +25,7 @@ from spark.runtime import set_shuffle_partitions
 from spark.storage import nodes_of, open_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -52,10 +52,18 @@ class LogBounds:
 
 @dataclass(frozen=True)
 class Log:
-    """One or several logs: the options of the source, without ``rows`` and ``columns``."""
+    """One or several logs: the options of the source, without ``rows`` and ``columns``.
 
-    spark: SparkSession
+    ``session`` is that of Spark, or returns it: then it is called when Spark is needed.
+    """
+
+    session: SparkSession | Callable[[], SparkSession] = field(repr=False)
     options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of Spark."""
+        return self.session() if callable(self.session) else self.session
 
     def entries(self, *columns: str) -> DataFrame:
         """Return a row for each position."""
