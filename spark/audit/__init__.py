@@ -1,8 +1,8 @@
 """The guarantees of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
 
 The log is read once. ``facts.fact_scan`` converts its records into *facts*, narrow rows that are
-kept on disk; everything else is computed from facts, for small logs in the memory of the driver
-(``local_facts``):
+kept on disk; everything else is computed from facts. Small logs are read and audited in the memory
+of one process, without Spark (``local_facts``):
 
 - ``facts.chain_check``: checks that records and turns follow each other, on the driver, from a few
   facts;
@@ -13,7 +13,8 @@ kept on disk; everything else is computed from facts, for small logs in the memo
   ``projections.audit.shared_subscription_audit.SharedAudit``;
 - ``retained_rules``: the history of every retained topic, by native windows; ``local_retained``
   for small logs;
-- ``checkpoint_rules``: state repeated by checkpoints and messages carried over cuts.
+- ``checkpoint_rules``, ``duplicate_rule``, ``ownership_rule``: messages carried over cuts, repeated
+  deliveries, sessions on several nodes; ``local_repetitions`` for small logs.
 """
 
 from typing import TYPE_CHECKING

@@ -73,8 +73,8 @@ def changed_repetitions(facts: LocalFacts) -> Iterator[Violation]:
     seen = set()
     for node, ref, topic, check, expires, session, at in carried:
         # A checkpoint may leave the publisher out.
-        content = (topic, check, expires, session or None)
-        changed = any(_differs(content, one) for one in published.get((node, ref), ()))
+        repeated = (topic, check, expires, session or None)
+        changed = any(_differs(repeated, one) for one in published.get((node, ref), ()))
         if changed and (node, at) not in seen:
             seen.add((node, at))
             what = f"repeats message {format_position(ref)} with another content"

@@ -135,7 +135,7 @@ def left_behind(watch: Descendants, tmp: Path) -> list[object]:
 
 
 def test_audit_of_a_running_broker(broker: Broker, tmp_path: Path) -> None:
-    """Nothing but the report on stdout, nothing on stderr, no password to be seen."""
+    """Nothing but the report on stdout, nothing on stderr; a small log needs no JVM."""
     tmp, page = tmp_path / "tmp", tmp_path / "report.html"
     tmp.mkdir()
     data = ("--data-dir", str(broker.data_dir))
@@ -146,12 +146,27 @@ def test_audit_of_a_running_broker(broker: Broker, tmp_path: Path) -> None:
     assert out.startswith("kept: ")
     assert "compared with broker of " in out
     assert all(line.isprintable() for line in out.split("\n"))
-    password = json.loads((broker.data_dir / "nats.credentials").read_text())["password"]
-    assert watch.java
-    assert not [line for line in watch.seen if password in line]
+    assert not watch.java
     shown = page.read_text("utf-8")
     assert "<svg" in shown
     assert "<script" not in shown
+    assert broker.running
+
+
+# --------------------------------------------------------------------------------- rebuild
+
+
+def test_rebuild_beside_a_running_broker(broker: Broker, tmp_path: Path) -> None:
+    """Nothing but rows on stdout, nothing on stderr, no password to be seen."""
+    data = ("--data-dir", str(broker.data_dir))
+    with started("spark", "rebuild", "queues", *data, *SPARK, tmp=tmp_path) as (process, watch):
+        out, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, err) == (0, ""), out
+        assert left_behind(watch, tmp_path) == []
+    assert out.startswith("node ")
+    password = json.loads((broker.data_dir / "nats.credentials").read_text())["password"]
+    assert watch.java
+    assert not [line for line in watch.seen if password in line]
     assert broker.running
 
 
@@ -192,7 +207,7 @@ def test_spark_submit_runs_a_job_unchanged(nats: Nats, tmp_path: Path, at: tuple
 
 def test_ctrl_c_ends_it_and_leaves_nothing(broker: Broker, tmp_path: Path) -> None:
     data = ("--data-dir", str(broker.data_dir))
-    with started("spark", "audit", *data, *SPARK, tmp=tmp_path) as (process, watch):
+    with started("spark", "rebuild", "queues", *data, *SPARK, tmp=tmp_path) as (process, watch):
         until(lambda: watch.java or process.poll() is not None, "a JVM", SECONDS)
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS)

@@ -11,6 +11,7 @@ from harness.nats import access
 
 from eventstore.format import BrokerStarted
 from projections.audit import Rule
+from spark.audit.local_facts import LOCAL_BYTES
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -52,8 +53,9 @@ def log(spark: SparkSession, nats: Nats) -> Log:
     return Log(spark, {**access(nats), "stream": ",".join(one.stream for one in logs)})
 
 
-def test_two_nodes_at_once(log: Log) -> None:
-    found = audit(log).violations
+@pytest.mark.parametrize("local_bytes", [0, LOCAL_BYTES], ids=["in Spark", "without Spark"])
+def test_two_nodes_at_once(log: Log, local_bytes: int) -> None:
+    found = audit(log, local_bytes=local_bytes).violations
     assert {(one.rule, one.node, one.session) for one in found} == {
         (Rule.OWNERSHIP, "east", "both"),
         (Rule.OWNERSHIP, "east", "stays"),
@@ -61,7 +63,7 @@ def test_two_nodes_at_once(log: Log) -> None:
     assert len(found) == 2
     both = next(one for one in found if one.session == "both")
     assert both.at == at(6)
-    assert "node west" in both.what
+    assert both.what == "connected while it had a connection to node west, since 7.0"
 
 
 def test_nodes_that_are_no_cluster(log: Log) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
@@ -55,6 +55,10 @@ def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Out
     assert sorted(found, key=str) == sorted(cases[name].expected, key=str)
 
 
+def no_session() -> NoReturn:
+    pytest.fail("a small log is audited without Spark")
+
+
 @pytest.mark.parametrize("local_bytes", [0, LOCAL_BYTES])
 def test_another_way_to_the_outcome_finds_the_same(
     spark: SparkSession,
@@ -63,10 +67,10 @@ def test_another_way_to_the_outcome_finds_the_same(
     monkeypatch: pytest.MonkeyPatch,
     local_bytes: int,
 ) -> None:
-    """Spark's joins, for many subscriptions, and the memory of the driver, for small logs."""
+    """Spark's joins, for many subscriptions, and the memory of this process, for small logs."""
     monkeypatch.setattr(expected_deliveries, "FEW_SPANS", 0)
     streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
-    log = Log(spark, {**access(nats), "stream": streams})
+    log = Log(no_session if local_bytes else spark, {**access(nats), "stream": streams})
     found = audit(log, cluster=False, local_bytes=local_bytes)
     assert found.violations == outcome.violations
     assert found.rules == outcome.rules
