@@ -50,8 +50,8 @@ _SHARE = 10
 _FAST = 1000
 """Entries per second from which the log grows fast."""
 _TAIL, _LATEST = 200_000, 10.0
-"""Entries since the mark, and seconds since the last round, for which a round waits at most. A
-restart folds so many entries in less than a second."""
+"""Entries since the last round began, and seconds since it ended, for which a round waits at most.
+A restart folds so many entries in less than a second."""
 _SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
 """Length of the pause after a slice, relative to the slice."""
@@ -103,6 +103,8 @@ class Projector:
         self.progress = 0
         """Increases with each write."""
         self._busy = 0.0
+        self._begun = 0
+        """Entries written when the last round began."""
         self.trouble: str | None = None
         """Why writing fails now; None if it does not."""
 
@@ -177,15 +179,16 @@ class Projector:
 
     async def _rest(self, seconds: float) -> None:
         """Pause for some time, and while the log grows fast; not for long when it is urgent."""
-        began = self._now()
-        marked = before = self._node.journal.stats.entries
+        began = looked = self._now()
+        before = self._node.journal.stats.entries
         while True:
-            left = began + seconds - self._now()
+            left = began + seconds - looked
             await asyncio.sleep(min(_ROUND_EVERY, left) if left > 0 else _ROUND_EVERY)
-            entries, passed = self._node.journal.stats.entries, self._now() - began
-            is_fast, before = entries - before >= _FAST, entries
-            waits = is_fast and entries - marked < _TAIL and passed < _LATEST
-            if self.pressed() or (passed >= seconds and not waits):
+            now, entries = self._now(), self._node.journal.stats.entries
+            is_fast = entries - before >= _FAST * (now - looked)
+            looked, before = now, entries
+            waits = is_fast and entries - self._begun < _TAIL and now - began < _LATEST
+            if self.pressed() or (now - began >= seconds and not waits):
                 return
 
     async def finish(self) -> None:
@@ -211,6 +214,7 @@ class Projector:
         """Write the changes, then the mark. Raises LogUnavailable."""
         node_state, journal = self._node.state, self._node.journal
         self._busy = 0.0
+        self._begun = self._node.journal.stats.entries
         while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,25 @@ from simulation.world import World, simulate
 
 if TYPE_CHECKING:
     from simulation.world import SimClient
+
+
+@pytest.mark.parametrize("pause", [1.0, 1.02, 2.5])
+def test_a_pause_of_any_length_is_extended(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    """Even if the last look is a moment after the one before."""
+    monkeypatch.setattr(projector, "_FAST", 10)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            await world.go(1)
+            own = world.broker.projector
+            rest = asyncio.ensure_future(own._rest(pause))
+            await publishes(world, client, 8, 4)
+            assert not rest.done()
+            await publishes(world, client, 3, 4)
+            assert rest.done()  # after ten seconds
+
+    simulate(scenario)
 
 
 async def publishes(world: World, client: SimClient, seconds: float, count: int) -> None:
