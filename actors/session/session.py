@@ -60,9 +60,9 @@ _log = structlog.get_logger("foldmq")
 _ENDS_REST: Final = frozenset({ConnectionAttached, ConnectionDetached, Kick, Remove})
 """Messages that end the wait of a client whose subscription changes are throttled."""
 _CONTINUE: Final = object()
+"""Tells the session to do the next part of longer work."""
 _PAUSE: Final[Iterator[object]] = iter(())
 """Work without parts: what is deferred waits for the next turn."""
-"""Tells the session to do the next part of longer work."""
 
 
 class Session(LoopActor):
