@@ -51,7 +51,7 @@ _FAST = 1000
 """Entries per second from which the log grows fast."""
 _TAIL, _LATEST = 200_000, 10.0
 """Entries since the last round began, and seconds since it ended, for which a round waits at most.
-A restart folds so many entries in less than a second."""
+A restart folds so many entries in about a second."""
 _SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
 """Length of the pause after a slice, relative to the slice."""
@@ -214,7 +214,7 @@ class Projector:
         """Write the changes, then the mark. Raises LogUnavailable."""
         node_state, journal = self._node.state, self._node.journal
         self._busy = 0.0
-        self._begun = self._node.journal.stats.entries
+        self._begun = journal.stats.entries
         while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:

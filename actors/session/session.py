@@ -272,7 +272,7 @@ class Session(LoopActor):
         self._unstash()
 
     def _pause(self) -> None:
-        """Let others run before the next deferred message is handled."""
+        """Handle the next deferred message in another turn, after the other actors."""
         self._work = _PAUSE
         if self.connection is not None:
             self.connection.pause(ReadPause.WORK)

@@ -262,7 +262,7 @@ def test_what_expired_while_nats_was_away_is_not_sent(tmp_path: Path) -> None:
             publisher.publish(name, b"gone", qos, properties=((MESSAGE_EXPIRY, 1),))
             publisher.publish(name, b"kept", qos, properties=((MESSAGE_EXPIRY, 1000), *SOME))
         begun = time.time()
-        place.broker.pause()  # what it sends before the visitor listens, nobody gets
+        place.broker.pause()  # what it sends before the visitor listens is lost
         external.start()
         with Visitor(external.port, user=USER, password=PASSWORD) as visitor:
             ear = visitor.hear(name)

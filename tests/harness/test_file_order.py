@@ -83,7 +83,7 @@ def test_what_is_left_over_is_taken_by_any() -> None:
 
 
 def test_no_worker_starts_a_spark_for_little() -> None:
-    """Those that have one do the rest; if there is none any more, somebody must."""
+    """Workers that have a Spark do the rest; if there is none left, another worker does."""
     assert chosen([SPARK], [], [LONG_SPARK]) is None
     assert chosen([SPARK], [LONG_SPARK], []) == SPARK
     assert chosen([SPARK], [], []) == SPARK
