@@ -108,7 +108,6 @@ class Outbox:
             self._early.append(leaving)
             self._early_bytes += leaving.size
             if len(self._early) > _MOST_EARLY or self._early_bytes > _MOST_EARLY_BYTES:
-                self.stop()
                 self.catch_up(self.last)
         elif self._room():
             try:
@@ -120,14 +119,7 @@ class Outbox:
             self.last = leaving.through
         else:
             # Messages released together may have been sent in part: then all are sent again.
-            self.fall_behind()
             self.catch_up(leaving.since - 1)
-
-    def fall_behind(self) -> None:
-        """Keep nothing in memory: unsent messages are in the log."""
-        self._live_from = None
-        self._early = None
-        self._early_bytes = 0
 
     def catch_up(self, through: Position, grace: float = 0.0) -> None:
         """Read messages behind a position from the log, then continue live.
@@ -135,6 +127,7 @@ class Outbox:
         They are not sent before ``grace`` seconds have passed: subscribers, including streams, may
         not have reconnected yet.
         """
+        self.stop()
         self._not_before = self._node.clock.monotonic() + grace
         self._owed_until = self._node.journal.last
         self.last = through
@@ -143,8 +136,10 @@ class Outbox:
         self._task.add_done_callback(self._ended)
 
     def stop(self) -> None:
-        """End."""
-        self.fall_behind()
+        """Send nothing more and keep nothing in memory: unsent messages are in the log."""
+        self._live_from = None
+        self._early = None
+        self._early_bytes = 0
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -187,6 +182,7 @@ class Outbox:
                     records = [record async for record in node.log.read(sequence, last)]
             except LogUnavailable:
                 records = []
+            self._check_task()
             if not records:
                 await asyncio.sleep(_RETRY)
             for record in records:
@@ -263,7 +259,9 @@ class Outbox:
         prefix = self._prefix(event.session)
         store = MessageStore(1 << 62)
         retained: set[Position] = set()
-        for record in await self._read(refs):
+        records = await self._read(refs)
+        self._check_task()
+        for record in records:
             store.add_record(record)
             for index, published in record.events():
                 if isinstance(published, MessagePublished) and published.retain:
@@ -323,6 +321,14 @@ class Outbox:
         self._send(leaving)
         self.last = leaving.through
         self._flows.flush()
+
+    def _check_task(self) -> None:
+        """End a task that was cancelled while it read.
+
+        nats-py can lose a cancellation that arrives together with an answer.
+        """
+        if asyncio.current_task() is not self._task:
+            raise asyncio.CancelledError
 
     # Users of sessions.
 

@@ -218,7 +218,8 @@ class LogExchange(LoopActor):
         """
         waits = [one.caught_up.wait() for one in self._followers.values()]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*waits), _CATCH_UP)
+            async with asyncio.timeout(_CATCH_UP):
+                await asyncio.gather(*waits)
 
     @property
     def behind(self) -> dict[str, int]:

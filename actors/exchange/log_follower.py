@@ -150,7 +150,8 @@ class LogFollower:
         while self._announced < sequence:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _QUIET)
+                async with asyncio.timeout(_QUIET):
+                    await self._news.wait()
                 continue
             try:
                 self.heard((await self._log.tail()).sequence)

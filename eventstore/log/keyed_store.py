@@ -172,7 +172,8 @@ class KeyedStore:
 async def _next(arrived: asyncio.Queue[Msg], stream: str) -> Msg:
     if arrived.empty():
         try:
-            return await asyncio.wait_for(arrived.get(), REQUEST_SECONDS)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                return await arrived.get()
         except TimeoutError:
             raise LogUnavailable(f"stream {stream} does not answer") from None
     return arrived.get_nowait()

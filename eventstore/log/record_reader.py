@@ -104,7 +104,9 @@ class _BatchReader:
         while not self._messages:
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), self._seconds or REQUEST_SECONDS)
+                # Python 3.11's wait_for loses a cancellation that arrives together with its result.
+                async with asyncio.timeout(self._seconds or REQUEST_SECONDS):
+                    await self._arrived.wait()
             except TimeoutError:
                 raise LogUnavailable(f"stream {self._stream} does not answer") from None
         return self._messages.popleft()
