@@ -7,13 +7,21 @@ commit in one line.
 """
 
 import contextlib
+import importlib.util
+import os
 import subprocess
+import sys
+import sysconfig
 import tempfile
+import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.brokers.broker_processes import ROOT, BenchError, Released, revision
+from bench.measuring.progress import say
 
+_COMPILED_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 RECORDED = ROOT / "bench" / "released_version.txt"
 
 
@@ -42,6 +50,8 @@ def checked_out(given: str | None, directory: Path) -> Iterator[None]:
     name, commit = (given, given) if given is not None else last()
     with tempfile.TemporaryDirectory(prefix="released-", dir=directory) as place:
         _extract(commit, Path(place))
+        if importlib.util.find_spec("foldmq_compiled") and not os.environ.get("FOLDMQ_PLAIN"):
+            _compile(Path(place))
         _use(Path(place), name, _git("rev-parse", "--short", f"{commit}^{{commit}}") or commit)
         yield
 
@@ -70,3 +80,33 @@ def _extract(commit: str, place: Path) -> None:
     subprocess.run(["tar", "--extract", "--directory", place], input=done.stdout, check=True)
     if not (place / "cli" / "main.py").is_file():
         raise BenchError(f"{commit} of this clone has no cli/main.py")
+
+
+def _compile(place: Path) -> None:
+    """Put the compiled modules that a version lists beside their sources.
+
+    Raises BenchError where that fails: plain Python would flatter what is compared with it.
+    """
+    project = place / "pyproject.toml"
+    if not project.exists():
+        return
+    settings = tomllib.loads(project.read_text("utf-8"))
+    if not settings.get("tool", {}).get("foldmq", {}).get("compiled"):
+        return
+    say("compiling the released version, which takes one to three minutes")
+    with tempfile.TemporaryDirectory(dir=place) as wheels:
+        command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps"]
+        done = subprocess.run(
+            [*command, "--wheel-dir", wheels, str(place)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+            raise BenchError(f"the released version cannot be compiled: {lines[-1][:200]}")
+        with zipfile.ZipFile(next(Path(wheels).glob("*.whl"))) as archive:
+            modules = [one for one in archive.namelist() if one.endswith(_COMPILED_SUFFIX)]
+            archive.extractall(place, modules)
+    if not modules:
+        raise BenchError("the released version was not compiled, although this one is")
