@@ -61,6 +61,7 @@ from eventstore.format import (
     BrokerStopped,
     Position,
     RetainedExpired,
+    expired_until,
     format_position,
 )
 from eventstore.log import EventLog, Message, MessageStore
@@ -692,8 +693,8 @@ class Broker(LoopActor):
         self._expiring_retained = False
         if not self.node.recovered or self.node.draining:
             return
-        now = self.node.clock.time_ms() // 1000
-        topics = self.node.state.retained.expired(now, _RETAINED_AT_ONCE)
+        passed = expired_until(self.node.clock.time_ms())
+        topics = self.node.state.retained.expired(passed, _RETAINED_AT_ONCE)
         for part in by_text(topics, str):
             self.node.emit(RetainedExpired(part))
         if topics:

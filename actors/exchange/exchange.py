@@ -27,6 +27,7 @@ from eventstore.format import (
     RetainedCleared,
     SessionClosed,
     SessionOpened,
+    expired_until,
 )
 from protocol.errors import FoldmqError
 from protocol.mqtt import Publishes
@@ -368,11 +369,11 @@ class LogExchange(LoopActor):
 
     def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
         """Record messages that another log assigned to this one, and divide them."""
-        now = self._node.clock.time_ms()
+        passed = expired_until(self._node.clock.time_ms())
         chosen = [
             at
             for at in range(count)
-            if not (taken.expires and 0 < taken.expires[at] * 1000 <= now)
+            if not (taken.expires and 0 < taken.expires[at] <= passed)
             and self._fits(name, taken, at)
         ]
         receiver = self._shares.receiver(taken.share) if chosen else None
@@ -439,7 +440,7 @@ class LogExchange(LoopActor):
         number = self._names.index(name)
         version = RetainedVersion(taken.time_ms, number)
         routes = self._node.router.routes
-        now = self._node.clock.time_ms()
+        passed = expired_until(self._node.clock.time_ms())
         chosen: list[int] = []
         keeps = False
         for at in range(count):
@@ -448,9 +449,7 @@ class LogExchange(LoopActor):
             if taken.live and not keep:
                 route = routes[topic]
                 wanted = bool(route.targets or route.denied)
-            expired = bool(taken.expires and taken.expires[at]) and (
-                taken.expires[at] * 1000 <= now
-            )
+            expired = bool(taken.expires) and 0 < taken.expires[at] <= passed
             if not wanted or expired or not self._fits(name, taken, at):
                 continue
             if chosen and keep is not keeps:

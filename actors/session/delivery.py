@@ -23,6 +23,7 @@ from eventstore.format import (
     Queued,
     Redelivered,
     entries,
+    expired_until,
     format_position,
     to_runs,
 )
@@ -425,11 +426,12 @@ class Delivery:
         if access is None and not limited and not times:
             return self._send_waiting(connection, run, messages)
         now_ms, flags = self._node.clock.time_ms(), (run.qos, run.retain)
-        if access is None and not limited and min(times) * 1000 > now_ms:
+        passed = expired_until(now_ms)
+        if access is None and not limited and min(times) > passed:
             return self._send_waiting(connection, run, messages)
 
         def why_not(message: Message) -> str:
-            if message.expires and message.expires * 1000 <= now_ms:
+            if 0 < message.expires <= passed:
                 return "expired"
             if access is not None and not access.read[message.topic]:
                 return "not_permitted"
@@ -470,7 +472,7 @@ class Delivery:
             2 * state.queued >= limits.queued_messages
             or 2 * state.queued_bytes >= limits.queued_bytes
         )
-        now = self._node.clock.time_ms() // 1000
+        now = expired_until(self._node.clock.time_ms())
         if filling and self._expired_at < now and not self.loading:
             self._expire_some(now)
 

@@ -13,6 +13,7 @@ import pykka
 from actors.kernel import LoopActor
 from actors.session.mqtt5 import remaining_properties
 from actors.session.session_messages import Batch, ChangeQos, DeniedMessages, Outgoing
+from eventstore.format import expired_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -162,8 +163,8 @@ class Subscription(LoopActor):
         Expired messages are left out.
         """
         if any(message.expires for message in messages):
-            now = self.session.now_ms // 1000
-            messages = [one for one in messages if not 0 < one.expires <= now]
+            passed = expired_until(self.session.now_ms)
+            messages = [one for one in messages if not 0 < one.expires <= passed]
         for qos in sorted({message.qos for message in messages}):
             chosen = [message for message in messages if message.qos == qos]
             payloads = [message.payload for message in chosen]

@@ -29,6 +29,7 @@ from eventstore.format import (
     Assigned,
     Expired,
     MessageDropped,
+    expired_until,
     to_runs,
 )
 from eventstore.log import StoredMessages
@@ -460,10 +461,10 @@ class SharedDelivery(Delivery):
 
     def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
         """Record which of some queued messages have expired; return whether any has."""
-        queue, now = held.queue, self._node.clock.time_ms() // 1000
-        if queue is None or not 0 < queue.expiry() <= now:
+        queue, passed = held.queue, expired_until(self._node.clock.time_ms())
+        if queue is None or not 0 < queue.expiry() <= passed:
             return False
-        gone = [ref for ref in queue.expired(now) if ref in found]
+        gone = [ref for ref in queue.expired(passed) if ref in found]
         if gone:
             name, size = self._session.name, sum(len(found[ref].payload) for ref in gone)
             self._session.emit(Expired(name, held.filter, to_runs(gone), size))

@@ -29,6 +29,7 @@ WithBlocks: TypeAlias = (
 T = TypeVar("T")
 
 _EXPIRY_MARK: Final = b"\x02"
+_HALF_SECOND_MS: Final = 500
 
 
 class BlockColumns(NamedTuple):
@@ -98,6 +99,15 @@ def expires_at(block: bytes, time_ms: int) -> int:
     if block[:1] != _EXPIRY_MARK:
         return 0
     return time_ms // 1000 + int.from_bytes(block[1:5], "big")
+
+
+def expired_until(time_ms: int) -> int:
+    """Return the last expiry, in Unix seconds, that has passed at a time.
+
+    Expiries are rounded down to a second, so messages would expire up to a second early. Half a
+    second is added: they expire at most half a second early or late.
+    """
+    return (time_ms - _HALF_SECOND_MS) // 1000
 
 
 def expiry_runs(expires: Sequence[int]) -> list[Run] | int:

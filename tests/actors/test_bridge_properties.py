@@ -211,7 +211,7 @@ def test_the_time_left_is_that_when_it_is_sent(outside: Exit) -> None:
     expiring = MessageProperties(expiry=10, content_type="a/b")
     outside.send(["a"], expiring)  # a probe, which the server answers late
     outside.send(["a", "a", "a"], expiring, MessageProperties(expiry=4), None)
-    outside.now += 4
+    outside.now += 4.6
     outside.wire.answer()
     sent = outside.wire.take()
     assert [one.headers.get("Foldmq-Message-Expiry") for one in sent] == ["10", "6", None]

@@ -117,3 +117,24 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
             assert not [*violations(world.disk.decoded())]
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize(("wait", "arrives"), [(0.4, True), (1.6, False)])
+@pytest.mark.parametrize("part_of_a_second", [0.01, 0.5, 0.95])
+def test_a_message_of_one_second_lives_for_about_a_second(
+    part_of_a_second: float, wait: float, arrives: bool
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            reader = await world.connect("r", filters=[("a/b", 1)])
+            reader.send(p.disconnect())
+            sender = await world.connect("d", mqtt5=True)
+            second = world.broker.node.clock.time_ms() / 1000 % 1
+            await world.go(2 + part_of_a_second - second)
+            publish(sender, [1], 1)
+            await world.go(wait)
+            back = await world.connect("r", present=True, mqtt5=True)
+            found = [one.payload for one in back.take() if isinstance(one, Publish)]
+            assert found == ([b"1"] if arrives else [])
+
+    simulate(scenario)

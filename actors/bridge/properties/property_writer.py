@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.bridge.properties.dropped_properties import TO_NATS
+from eventstore.format import expired_until
 from protocol.mqtt5 import decode_message_properties
 from protocol.nats import (
     MAX_PROPERTIES,
@@ -97,8 +98,11 @@ class PropertyWriter:
         return header_block(constant, ref, lines), sealed
 
     def is_expired(self, expires: int) -> bool:
-        """Return whether an expiry in Unix seconds has passed; 0: never."""
-        return bool(expires) and expires <= self._time_ms() // 1000
+        """Return whether an expiry in Unix seconds has passed; 0: never.
+
+        See :func:`~eventstore.format.expired_until`.
+        """
+        return 0 < expires <= expired_until(self._time_ms())
 
     def fits_line(self, subject: bytes, reply: bytes) -> bool:
         """Return whether a server accepts a line of this size; otherwise count the lost reply."""

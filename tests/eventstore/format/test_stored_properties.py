@@ -27,6 +27,7 @@ from eventstore.format import (
     decode_record,
     encode_record,
     entries,
+    expired_until,
     expires_at,
     expiries,
     expiries_of,
@@ -245,3 +246,17 @@ def test_the_samples_lie_within_their_payloads() -> None:
     record = decode_record(1, data)
     held = [record.pieces(event) for _, event in record.events() if hasattr(event, "block_of")]
     assert [b"".join(pieces) for pieces in held[-3:]] == [area[11:26], area[32:47], area[47:]]
+
+
+@given(
+    published=st.integers(10**9, 10**13), waited=st.integers(0, 5_000), seconds=st.integers(1, 4)
+)
+def test_a_message_expires_at_most_half_a_second_early_or_late(
+    published: int, waited: int, seconds: int
+) -> None:
+    expires = expires_at(b"\2" + seconds.to_bytes(4, "big"), published)
+    has_expired = expires <= expired_until(published + waited)
+    if waited <= seconds * 1000 - 500:
+        assert not has_expired
+    if waited >= seconds * 1000 + 500:
+        assert has_expired
