@@ -163,6 +163,8 @@ def main() -> int:
     unknown = set(options.attacks) - set(ATTACKS)
     if unknown:
         parser.error(f"there is no attack {', '.join(sorted(unknown))}; there are {known}")
+    if options.dir is not None:
+        options.dir.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[str, Any]] = {}
     for name in options.attacks or ATTACKS:
         say(f"{name}: {ATTACKS[name].title}")
