@@ -16,9 +16,9 @@ import pytest
 from harness import packets
 from harness.broker import environment, foldmq
 from harness.drill import FEW, ROUNDS, SEED, Drill
-from harness.foldcluster import ClusterNode, Nodes
+from harness.foldcluster import ClusterNode, Nodes, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
-from harness.natscluster import NatsCluster
+from harness.natscluster import Member, NatsCluster
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
@@ -42,7 +42,7 @@ def nodes(tmp_path: Path, nats: Nats) -> Iterator[Nodes]:
         made.clean_up()
 
 
-def command(nats: Nats, *arguments: str) -> str:
+def command(nats: Nats | Member, *arguments: str) -> str:
     access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
     return subprocess.run(
         [foldmq(), *arguments, *access],
@@ -60,7 +60,7 @@ def listed(nats: Nats) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def starts(nats: Nats) -> list[dict[str, Any]]:
+def starts(nats: Nats | Member) -> list[dict[str, Any]]:
     """The starts of leaders, as the log has them."""
     lines = command(nats, "log", "--node=c1", "--json", "--type=BrokerStarted").splitlines()
     return [json.loads(line) for line in lines]
@@ -75,8 +75,8 @@ def cluster_metrics(node: ClusterNode) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-def drill_of(nodes: Nodes) -> Drill:
-    return Drill(cast("Any", nodes.balancer), SEED)
+def drill_of(nodes: Nodes, nats: Nats | Member) -> Drill:
+    return Drill(cast("Any", nodes.balancer), SEED, lambda: closings(nodes.members, starts(nats)))
 
 
 def acknowledged_again(drill: Drill) -> None:
@@ -138,7 +138,7 @@ def stop(nodes: Nodes, drill: Drill) -> None:
 def test_another_node_takes_over(nodes: Nodes, nats: Nats, fault: Any) -> None:
     if fault is stop and ROUNDS < 3:
         pytest.skip("three faults are enough for make test; make drills has all")
-    drill = drill_of(nodes)
+    drill = drill_of(nodes, nats)
     drill.start()
     count = 1 if ROUNDS < 3 else FEW
     for _ in range(count):
@@ -160,7 +160,7 @@ def test_a_machine_is_lost(tmp_path: Path) -> None:
     try:
         cluster.start()
         made.start()
-        drill = drill_of(made)
+        drill = drill_of(made, cluster.members[0])
         drill.start()
 
         def lose() -> None:

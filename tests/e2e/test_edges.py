@@ -16,7 +16,7 @@ from harness import packets
 from harness.broker import environment, foldmq, free_port, stand_still
 from harness.certs import Authority
 from harness.drill import FEW, ROUNDS, SEED, Drill
-from harness.foldcluster import ClusterNode, Nodes
+from harness.foldcluster import ClusterNode, Nodes, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Connack, Puback, Publish, Will
 from harness.rawclient import ConnectionClosedError, RawClient
@@ -189,7 +189,11 @@ def test_no_message_of_a_client_of_any_node_is_lost(
     nodes = cluster_of(tmp_path, nats, config, spread=True)
     try:
         nodes.start()
-        drill = Drill(cast("Any", nodes.balancer), SEED)
+        drill = Drill(
+            cast("Any", nodes.balancer),
+            SEED,
+            lambda: closings(nodes.members, logged(nats, "BrokerStarted")),
+        )
         drill.start()
         for _ in range(1 if ROUNDS < 3 else FEW):
             drill.strike(lambda: fault(nodes, nats))

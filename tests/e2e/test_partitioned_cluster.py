@@ -20,7 +20,7 @@ from harness.broker import (
     wait_until_gone,
 )
 from harness.drill import ROUNDS, SEED, Drill
-from harness.foldcluster import Balancer, ClusterNode
+from harness.foldcluster import Balancer, ClusterNode, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Puback, Publish
 from harness.rawclient import RawClient
@@ -118,6 +118,12 @@ class Partitioned:
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == 0 or not check, done.stdout + done.stderr
         return done
+
+    def starts(self) -> list[dict[str, Any]]:
+        """The starts of leaders, as the logs have them."""
+        command = "log", "--json", "--type=BrokerStarted"
+        done = [self.command(*command, f"--node=c1-p{log}") for log in range(2)]
+        return [json.loads(line) for one in done for line in one.stdout.splitlines()]
 
     def kill(self, node: ClusterNode) -> None:
         """SIGKILL to the main process of a node; its other processes end with it."""
@@ -296,7 +302,11 @@ def test_nothing_is_lost_when_a_node_is_killed(
     cluster = Partitioned(tmp_path, nats, "failover_grace = 0\n")
     try:
         cluster.start()
-        drill = Drill(cast("Any", cluster.balancer), SEED)
+        drill = Drill(
+            cast("Any", cluster.balancer),
+            SEED,
+            lambda: closings(cluster.nodes, cluster.starts()),
+        )
         drill.start()
         for _ in range(ROUNDS):
             drill.strike(lambda: strike_kill(cluster, drill))

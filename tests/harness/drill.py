@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness import packets as p
-from harness.drillaccount import Account, Message
+from harness.drillaccount import Account, Closing, Message, clock
 from harness.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
 from harness.rawclient import ConnectionClosedError, RawClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from harness.broker import Broker
 
@@ -35,6 +35,9 @@ ANSWER = 25.0
 """Seconds a broker may need to answer while it or its NATS server comes back."""
 SETTLE = 40.0
 """Seconds within which all clients must be done and all messages must have arrived."""
+LINGER = 5.0
+"""Seconds after which a broker closes the connection of a client that has sent DISCONNECT, even if
+its log is stuck and the end is not recorded."""
 
 
 class DrillClient(threading.Thread, ABC):
@@ -246,14 +249,23 @@ class Mortal(DrillClient):
 
     `crashes` is odd while something is being killed and has another value afterwards: only when
     nothing was killed meanwhile is it certain that the end of the stream answers the DISCONNECT.
+    It answers no DISCONNECT that was sent behind it, nor one that was sent `LINGER` before.
     """
 
     def __init__(
-        self, account: Account, port: int, client_id: str, *, seed: int, crashes: Callable[[], int]
+        self,
+        account: Account,
+        port: int,
+        client_id: str,
+        *,
+        seed: int,
+        crashes: Callable[[], int],
+        note: Callable[[str], None],
     ) -> None:
         super().__init__(account, port, client_id)
         self._random = random.Random(seed)
         self._crashes = crashes
+        self._note = note
         self._number = 0
 
     def will(self) -> Will:
@@ -261,7 +273,7 @@ class Mortal(DrillClient):
         return Will(f"will/{self.client_id}", payload, 1)
 
     def life(self, client: RawClient) -> None:
-        before = self._crashes()
+        before, begun = self._crashes(), now_ms()
         self._number += 1
         self.account.will(self.client_id, self._number, "open")
         if not self.open(client):
@@ -271,18 +283,47 @@ class Mortal(DrillClient):
         if not last and self._random.random() < 0.6:
             client.reset()
             return
+        if self._has_ended(client):
+            if self._crashes() == before and not before % 2:
+                self._note(f"connection of {self.client_id} with will {self._number} closed")
+            return
         self.account.will(self.client_id, self._number, "open")
+        sent = time.monotonic()
         client.disconnect()
+        waited, ended = time.monotonic() - sent, now_ms()
         if self._crashes() == before and not before % 2:
-            self.account.will(self.client_id, self._number, "cancelled")
             self.done = last
+            if waited < LINGER:
+                self.account.cancelled(self.client_id, self._number, begun, ended)
+
+    def _has_ended(self, client: RawClient) -> bool:
+        """Whether the broker has closed the connection, so that no DISCONNECT reaches it."""
+        try:
+            received = client.receive(0.001)
+        except TimeoutError:
+            return False
+        except ConnectionClosedError:
+            return True
+        raise AssertionError(f"received {received}")
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 class Drill:
-    """One broker, its clients and their account."""
+    """One broker, its clients and their account.
 
-    def __init__(self, broker: Broker, seed: int) -> None:
+    `closings` tells when a broker of several may have closed connections by itself; it is asked
+    only if something is wrong.
+    """
+
+    def __init__(
+        self, broker: Broker, seed: int, closings: Callable[[], Iterable[Closing]] = tuple
+    ) -> None:
         self.broker = broker
+        self._closings = closings
         self.account = Account()
         self.random = random.Random(seed)
         self.seed = seed
@@ -311,9 +352,20 @@ class Drill:
             Publisher(account, port, "keeper", names, seed=seed + 20, window=1, retain=True)
         )
         self.mortals = [
-            Mortal(account, port, f"mortal{n}", seed=seed + 30 + n, crashes=lambda: self.crashes)
+            Mortal(
+                account,
+                port,
+                f"mortal{n}",
+                seed=seed + 30 + n,
+                crashes=lambda: self.crashes,
+                note=self._note,
+            )
             for n in range(2)
         ]
+
+    def _note(self, what: str) -> None:
+        """Notes what happened now."""
+        self.notes.append(f"{clock(now_ms())} {what}")
 
     def start(self) -> None:
         self.absent.subscribe_and_leave()
@@ -327,7 +379,9 @@ class Drill:
         """Waits for a random moment under load, strikes, and looks whether the broker is back."""
         time.sleep(self.random.uniform(min(0.5, most / 2), most))
         self.crashes += 1
+        self._note("strike begins")
         blow()
+        self._note("strike ends")
         self.crashes += 1
         check_retained(self.account, self.broker.port)
 
@@ -369,6 +423,11 @@ class Drill:
         """Settles the account: there was load, and every promise was kept."""
         self.settle()
         problems = self.account.problems()
+        if problems:
+            closings = sorted(self._closings())
+            self.notes += map(str, closings)
+            self.notes += [f"left open: {one}" for one in self.account.doubt(closings)]
+            problems = self.account.problems()
         totals = self.account.totals()
         assert totals["acknowledged"] > 50, f"hardly any load: {totals}"
         head = f"seed {self.seed}: {len(problems)} problems, {totals}"

@@ -9,6 +9,9 @@ Every client of a drill reports here the promises and messages that it got. `pro
 - retained messages: never older than the last one acknowledged;
 - wills: sent if the connection broke, not sent after DISCONNECT.
 
+The end of the stream answers a DISCONNECT only if nothing else closed the connection, see
+`Account.doubt`.
+
 The methods may be called from any thread.
 """
 
@@ -17,10 +20,29 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from harness.packets import Connack, Publish
+
+
+def clock(time_ms: int) -> str:
+    """The time of day, in UTC, of a moment in Unix milliseconds."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).time().isoformat("milliseconds")
+
+
+class Closing(NamedTuple):
+    """A moment from which a broker may have closed connections, whatever the clients did."""
+
+    time_ms: int
+    """Unix time in milliseconds."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{clock(self.time_ms)} {self.what}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,6 +88,8 @@ class Account:
         self._order: dict[str, list[Message]] = defaultdict(list)
         self._sessions: set[str] = set()
         self._wills: dict[str, dict[int, str]] = defaultdict(dict)
+        self._cancelled: dict[tuple[str, int], tuple[int, int]] = {}
+        """When the connections of cancelled wills began and ended."""
 
     # ------------------------------------------------------------ reporting
 
@@ -110,9 +134,34 @@ class Account:
                 arrivals.accepted += 1
 
     def will(self, client_id: str, number: int, state: str) -> None:
-        """The will `number` is "armed", "due", "cancelled" or (who knows) "open"."""
+        """The will `number` is "due", or (who knows) "open"."""
         with self._lock:
             self._wills[client_id][number] = state
+
+    def cancelled(self, client_id: str, number: int, begun_ms: int, ended_ms: int) -> None:
+        """DISCONNECT was sent, and then the stream ended: the will `number` must not come.
+
+        The times (Unix, milliseconds) are those at which CONNECT was sent and the end was seen.
+        """
+        with self._lock:
+            self._wills[client_id][number] = "cancelled"
+            self._cancelled[client_id, number] = begun_ms, ended_ms
+
+    def doubt(self, closings: Iterable[Closing]) -> list[str]:
+        """Leave open which wills were cancelled while a broker closed connections by itself.
+
+        For a client the end of its stream is then the same as the answer to its DISCONNECT.
+        Returns the wills, each with its reason.
+        """
+        left = []
+        with self._lock:
+            for closing in closings:
+                for (client_id, number), (begun, ended) in self._cancelled.items():
+                    wills = self._wills[client_id]
+                    if begun <= closing.time_ms <= ended and wills[number] == "cancelled":
+                        wills[number] = "open"
+                        left.append(f"will {number} of {client_id}: {closing}")
+        return left
 
     # --------------------------------------------------------------- asking
 
@@ -230,10 +279,17 @@ class Account:
         return found
 
     def _judge_wills(self) -> list[str]:
-        return [
-            f"{subscriber}: will {message.number} of {message.publisher} was cancelled, but came"
-            for subscriber, arrivals in self._arrivals.items()
-            for message in arrivals
-            if message.topic.startswith("will/")
-            and self._wills[message.publisher].get(message.number) == "cancelled"
-        ]
+        found = []
+        for subscriber, arrivals in self._arrivals.items():
+            for message in arrivals:
+                client_id, number = message.publisher, message.number
+                if (
+                    message.topic.startswith("will/")
+                    and self._wills[client_id].get(number) == "cancelled"
+                ):
+                    begun, ended = map(clock, self._cancelled[client_id, number])
+                    found.append(
+                        f"{subscriber}: will {number} of {client_id} was cancelled, but came: "
+                        f"connected at {begun}, end of the stream behind DISCONNECT at {ended}"
+                    )
+        return found

@@ -10,14 +10,16 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from harness.broker import Broker, BrokerFailedError, free_port
+from harness.drillaccount import Closing
 from harness.silent_proxy import SilentProxy
 from harness.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 _LOOK_EVERY = 0.05
@@ -91,6 +93,42 @@ class ClusterNode(Broker):
     def clean_up(self) -> None:
         super().clean_up()
         self.link.close()
+
+
+_CLOSED = (
+    "clients are closed until this node knows again that it leads the cluster",
+    "log cannot be written: clients are closed until it can",
+)
+"""Log lines of a node that closes its clients."""
+
+
+def closings(nodes: Iterable[ClusterNode], starts: Iterable[dict[str, Any]]) -> list[Closing]:
+    """When nodes closed clients by themselves; `starts` are the BrokerStarted of the logs.
+
+    No connection to an earlier leader outlives a BrokerStarted for long, and none ends because of
+    it before: its time is that of a clock before it is written. Nodes may do that without a strike,
+    for example if the machine is so busy that a leader is silent for 2 s.
+    """
+    found = [
+        Closing(
+            _ms(one["time"]), f"node {one['leader']} leads in epoch {one['epoch']}: {one['cause']}"
+        )
+        for one in starts
+    ]
+    found += [
+        Closing(_ms(line["timestamp"]), f"node {node.name}: {line['event']}")
+        for node in nodes
+        for said in _CLOSED
+        for line in node.told(said)
+    ]
+    return sorted(found)
+
+
+def _ms(time: str) -> int:
+    """Unix time in milliseconds of a time in UTC."""
+    return (datetime.fromisoformat(time) - datetime.fromtimestamp(0, UTC)) // timedelta(
+        milliseconds=1
+    )
 
 
 class Balancer:

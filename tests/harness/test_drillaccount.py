@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.drillaccount import Account, Message
+from harness.drillaccount import Account, Closing, Message
 from harness.packets import Connack, Publish
 
 
@@ -94,14 +94,41 @@ def test_lost_session_is_found(account: Account) -> None:
     assert account.problems() == ["sub: the session is lost"]
 
 
-@pytest.mark.parametrize(("state", "comes"), [("due", False), ("cancelled", True)])
-def test_wrong_wills_are_found(state: str, *, comes: bool) -> None:
+def come(account: Account, number: int) -> None:
+    """Let a will of a client arrive."""
+    one = Message("mortal", "will/mortal", 1, number)
+    account.received("watch", copy(one, number), accepted=True)
+
+
+def test_wrong_wills_are_found() -> None:
     account = Account()
     account.subscribed("watch", "will/", 1)
-    account.will("mortal", 1, state)
-    if comes:
-        one = Message("mortal", "will/mortal", 1, 1)
-        account.received("watch", copy(one, 1), accepted=True)
+    account.will("mortal", 1, "due")
+    account.cancelled("mortal", 2, 10, 20)
+    come(account, 2)
+    absent, came = account.problems()
+    assert absent == "watch: the will 1 of mortal was due and never came"
+    assert came.startswith("watch: will 2 of mortal was cancelled, but came: connected at 00:00:00")
+
+
+@pytest.mark.parametrize(("time_ms", "open_"), [(9, False), (10, True), (20, True), (21, False)])
+def test_a_will_is_left_open_if_the_broker_closed_its_connection(
+    time_ms: int, *, open_: bool
+) -> None:
+    account = Account()
+    account.subscribed("watch", "will/", 1)
+    account.cancelled("mortal", 1, 10, 20)
+    come(account, 1)
+    left = account.doubt([Closing(time_ms, "node b leads")])
+    assert left == ([f"will 1 of mortal: 00:00:00.0{time_ms} node b leads"] if open_ else [])
+    assert len(account.problems()) == (not open_)
+
+
+def test_doubt_leaves_no_will_open_that_was_due() -> None:
+    account = Account()
+    account.subscribed("watch", "will/", 1)
+    account.will("mortal", 1, "due")
+    assert account.doubt([Closing(0, "node b leads")]) == []
     assert len(account.problems()) == 1
 
 

@@ -18,6 +18,9 @@ from simulation.network import SimClient
 from simulation.world import World
 
 MOST_UNFINISHED = 40
+_LINGER = 5.0
+"""Seconds after which a leader closes the connection of a client that has sent DISCONNECT, even if
+its log is stuck."""
 _OVERTAKES = 20.0
 """Seconds after which no connection that was passed on reaches the broker any more."""
 _SLACK = 8.0
@@ -128,6 +131,8 @@ class DeviceConnection(SimClient):
         self.alone = True
         """No other connection of the device came since DISCONNECT was sent, or will."""
         self.requests: dict[int, tuple[str, list[Period]]] = {}
+        self.closings = world.closings
+        self.left_at = 0.0
         before = device.connection
         device.connects += 1
         if before is not None:
@@ -367,7 +372,17 @@ class DeviceConnection(SimClient):
         """End in good order."""
         if self.accepted and not self.leaving:
             self.leaving = True
+            self.left_at = asyncio.get_running_loop().time()
             self.transmit(p.disconnect())
+
+    def _is_answered(self) -> bool:
+        """Return whether nothing but DISCONNECT has closed the connection.
+
+        A node that loses its leader, or that its leader lets go, closes its clients just as in good
+        order.
+        """
+        waited = asyncio.get_running_loop().time() - self.left_at
+        return self.closings == self.world.closings and waited < _LINGER
 
     def closed(self, *, orderly: bool) -> None:
         super().closed(orderly=orderly)
@@ -378,8 +393,7 @@ class DeviceConnection(SimClient):
             if not self.leaving and not self.world.reorders:
                 will.acked = now
             elif self.leaving and orderly and self.alone and self.current:
-                # A node that loses its leader closes its clients just as in good order.
-                will.forbidden = not self.through_edge
+                will.forbidden = not self.through_edge or self._is_answered()
         if self.current:
             device.connection = None
             if self.accepted:

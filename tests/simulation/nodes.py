@@ -167,6 +167,18 @@ class SimMessages:
         return LeaderAnswer.SILENT
 
 
+class SimHooks(ClusterHooks):
+    """Those of a node of a simulation."""
+
+    def __init__(self, world: NodesWorld, broker: Broker) -> None:
+        super().__init__(broker.node, broker.admission.connections)
+        self._world = world
+
+    def let_go(self, reason: str) -> None:
+        self._world.closings += bool(reason)
+        super().let_go(reason)
+
+
 class SimNode:
     """One node: a process that follows or leads, and starts again when it was replaced."""
 
@@ -242,7 +254,7 @@ class SimNode:
         await broker.adopt(leadership.found, leadership.since_ms)
         if broker.node.failed.done():
             raise broker.node.failed.result()
-        led = ClusterHooks(broker.node, broker.admission.connections)
+        led = SimHooks(world, broker)
         leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
         leader.peers = f"{self.name}:1"
         await self.messages.listen(leader.take)
@@ -258,6 +270,7 @@ class SimNode:
 
     def end(self) -> None:
         """End the process, as by ``kill -9``; the task goes on if it is the one that ends it."""
+        self.world.closings += 1
         self.log.nats.die()
         self.peer_listener = None
         self.unplugged = False
@@ -392,6 +405,7 @@ class NodesWorld(World):
 
     def led(self, node: SimNode, leadership: Leadership) -> None:
         """Note that a node leads, before it serves."""
+        self.closings += 1
         if leadership.found.tail.sequence != self.disk.stream.last:
             # Another one took over before this one heard that it leads: it does no longer.
             self.faults.counts["replaced before it knew that it led"] += 1

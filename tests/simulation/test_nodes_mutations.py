@@ -68,6 +68,18 @@ def drops_bytes_for_clients_that_read_slowly(patch: Patch) -> None:
     patch.setattr(EdgeClient, "take", drop)
 
 
+def closes_a_client_before_its_disconnect_is_passed_on(patch: Patch) -> None:
+    received = EdgeClient.data_received
+
+    def receive(client: EdgeClient, data: bytes) -> None:
+        if data[:1] == b"\xe0":
+            client.close()
+        else:
+            received(client, data)
+
+    patch.setattr(EdgeClient, "data_received", receive)
+
+
 def publishes_wills_before_their_time(patch: Patch) -> None:
     patch.setattr(NodeContext, "will_due_in", lambda _node, state: 0.0 if state.will else 1e9)
 
@@ -79,6 +91,7 @@ def publishes_wills_before_their_time(patch: Patch) -> None:
         writes_on_although_another_node_leads,
         takes_over_wherever_the_log_ends,
         drops_bytes_for_clients_that_read_slowly,
+        closes_a_client_before_its_disconnect_is_passed_on,
         publishes_wills_before_their_time,
     ],
 )

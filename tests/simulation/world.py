@@ -144,6 +144,8 @@ class World:
     """A connection may reach the broker before an earlier one of the same client, which may be back
     before the broker hears of its end: the log says when a will has to be published, the client
     does not know."""
+    closings = 0
+    """How often nodes may have closed clients by themselves, where there are several."""
     direct = False
     """Clients connect to the broker itself, where they could connect to other nodes."""
     meanwhile: Callable[[], None] | None = None
