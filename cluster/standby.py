@@ -15,6 +15,7 @@ from cluster.follower import Follower
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.log import Appended
+from eventstore.task_end import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,10 +159,8 @@ class Standby:
             following = asyncio.create_task(self._follow(), name="follow")
             return await self._until_leading(following)
         finally:
-            for task in (telling, following, self._asking):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait({task})
+            tasks = (telling, following, self._asking)
+            await end_tasks(task for task in tasks if task is not None)
 
     async def _tell(self) -> None:
         while True:

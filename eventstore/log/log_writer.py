@@ -38,6 +38,7 @@ from eventstore.nats import (
     check_replication,
     read_info,
 )
+from eventstore.task_end import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,10 +206,7 @@ class LogWriter:
     async def stop(self) -> None:
         """Stop; uncommitted records stay with the journal."""
         self._stopped = True
-        tasks = [*self._tasks, *([self._recovering] if self._recovering else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([*self._tasks, *([self._recovering] if self._recovering else [])])
 
     def send(self, record: PendingRecord) -> None:
         """Append a record. During trouble it is kept: pending records are sent again afterwards."""
