@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,7 @@ from cli.logsource import log_of_session
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from cli.live.broker_client import LiveBroker
@@ -126,6 +127,16 @@ class LogBrokers:
             except NoLiveBroker as error:
                 self.absent[broker.node] = error
         raise next(iter(self.absent.values()))
+
+    @contextlib.contextmanager
+    def changing(self, broker: LiveBroker) -> Iterator[None]:
+        """Leave a broker out that does not answer to a change, if others are asked as well."""
+        try:
+            yield
+        except NoLiveBroker as error:
+            if not self.several:
+                raise
+            self.absent[broker.node] = error
 
     def labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row of a broker; it names its log if there are several."""

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from cli.common import text
-from cli.live import LiveBroker, NoAnswer
+from cli.live import LiveBroker, LogBrokers, NoAnswer
 from eventstore.errors import UsageError
 from eventstore.format import format_position
 
@@ -137,6 +137,19 @@ def portions(names: Iterable[str]) -> Iterable[list[str]]:
         size += length
     if portion:
         yield portion
+
+
+def tell_all(
+    brokers: LogBrokers, done: ChangeResult, verb: str, noun: str, manner: ChangeOptions
+) -> None:
+    """Print the result of a change in several logs, as :func:`tell` does.
+
+    Raises NoLiveBroker if some brokers did not answer.
+    """
+    try:
+        tell(done, verb, noun, manner)
+    finally:
+        brokers.check_complete()
 
 
 def tell(done: ChangeResult, verb: str, noun: str, manner: ChangeOptions) -> None:

@@ -8,7 +8,14 @@ from cli.common import text
 from cli.inspection import ask_session, broker_of, find_actor, log_broker
 from cli.live import LiveBroker, Refused, open_brokers
 from cli.logsource import SourceFlags
-from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, tell
+from cli.operator.bulk_change import (
+    ChangeOptions,
+    ChangeResult,
+    change,
+    confirmed,
+    tell,
+    tell_all,
+)
 
 
 def kick(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
@@ -42,8 +49,9 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOption
         what = f"disconnect {text.count_of(len(found), 'client')}"
         if found and await confirmed(lines, what, manner):
             for client in found:
-                await _try(owners[client], done, "kick", client=client)
-        tell(done, "kicked", "client", manner)
+                with brokers.changing(owners[client]):
+                    await _try(owners[client], done, "kick", client=client)
+        tell_all(brokers, done, "kicked", "client", manner)
 
 
 async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:

@@ -9,7 +9,15 @@ from cli.common import text
 from cli.inspection import gather, log_broker, session_selection
 from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
 from cli.logsource import SourceFlags, check_filter
-from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, portions, tell
+from cli.operator.bulk_change import (
+    ChangeOptions,
+    ChangeResult,
+    change,
+    confirmed,
+    portions,
+    tell,
+    tell_all,
+)
 from eventstore.errors import UsageError
 
 
@@ -52,9 +60,10 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
         if found and await confirmed(lines, what, manner):
             for broker in brokers.present:
                 own = [client for client in found if owners[client] is broker]
-                for portion in portions(own):
-                    await change(broker, "remove_sessions", done, clients=portion)
-        tell(done, "removed", "session", manner)
+                with brokers.changing(broker):
+                    for portion in portions(own):
+                        await change(broker, "remove_sessions", done, clients=portion)
+        tell_all(brokers, done, "removed", "session", manner)
 
 
 async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptions) -> None:
@@ -74,9 +83,9 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptio
         if await confirmed(list(map(_session_line, by_name)), what, manner):
             for broker in brokers.present:
                 own = [row for row in rows if row.get("log", broker.node) == broker.node]
-                await remove_offline(broker, own, done)
-        tell(done, "removed", "session", manner)
-        brokers.check_complete()
+                with brokers.changing(broker):
+                    await remove_offline(broker, own, done)
+        tell_all(brokers, done, "removed", "session", manner)
 
 
 async def remove_offline(

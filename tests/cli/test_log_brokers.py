@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,13 +17,13 @@ from cli.live import LiveBroker, LogBrokers, NoAnswer, NoLiveBroker, Refused, To
 from cli.live.broker_search import open_brokers
 from cli.logsource import log_of_session
 from cli.logsource.source_flags import SourceFlags
-from cli.operator import bulk_change
+from cli.operator import bulk_change, remove
 from eventstore.errors import UsageError
 from eventstore.format import position
 from eventstore.partitions import partition_names, partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from nats.aio.client import Client
@@ -197,6 +198,46 @@ def test_changes_of_several_logs_name_them() -> None:
     done.take({"done": ["b"], "refused": [], "position": position(4, 0)}, "n-p1")
     done.take({"done": ["c"], "refused": [], "position": position(13, 0)}, "n-p0")
     assert done.recorded() == ", recorded at 13.0 of log n-p0, 4.0 of log n-p1"
+
+
+YES = bulk_change.ChangeOptions(yes=True, dry_run=False)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_purge_tells_what_was_done_when_a_broker_ends(
+    refused: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The changes of the other logs are made and told, as is the broker that is gone."""
+
+    def answer(log: str, endpoint: str, request: Answers) -> Answers:
+        if endpoint == "sessions":
+            assert request == {"match": "a*", "connected": False}
+            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "inflight": 0}
+            return page({"client": f"c-{log}", "queued": 0, **session}, total=1)
+        assert (endpoint, request["clients"]) == ("change", [f"c-{log}"])
+        if log == "n-p1":
+            raise NoAnswer("the broker of node n-p1 does not answer: time-out")
+        if refused and log == "n-p2":
+            return {"done": [], "refused": [[f"c-{log}", "is back"]], "position": None}
+        return {"done": request["clients"], "refused": [], "position": position(7, 0)}
+
+    @contextlib.asynccontextmanager
+    async def brokers(_flags: SourceFlags) -> AsyncIterator[LogBrokers]:
+        yield brokers_of(answer)
+
+    monkeypatch.setattr(remove, "open_brokers", brokers)
+    with pytest.raises(NoLiveBroker) as missing:
+        remove.purge(SourceFlags(), None, "a*", YES)
+    assert str(missing.value) == (
+        "incomplete, without 1 of 3 logs: the broker of node n-p1 does not answer: time-out; the "
+        "change may still be made"
+    )
+    said = capsys.readouterr()
+    if refused:
+        assert said.out == "removed 1 session, recorded at 7.0 of log n-p0\n"
+        assert said.err == "foldmq: c-n-p2: is back\n"
+    else:
+        assert said.out == ("removed 2 sessions, recorded at 7.0 of log n-p0, 7.0 of log n-p2\n")
 
 
 def status_of(number: int) -> Answers:
