@@ -29,7 +29,7 @@ from bench.brokers.mqtt_client import (
     session_name,
     subscribe,
 )
-from cli.live.broker_client import open_broker
+from cli.live.broker_search import open_broker
 from cli.logsource.source_flags import SourceFlags
 from protocol.errors import FoldmqError
 

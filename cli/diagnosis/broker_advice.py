@@ -10,7 +10,7 @@ from eventstore.nats import LOG_STREAM_PREFIX, read_info
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nats.aio.client import Client
 
@@ -21,13 +21,11 @@ _LEAST_SECONDS: Final = 60.0
 """Minimum uptime in seconds for a known rate of writing."""
 
 
-def advise_on_broker(
-    status: Mapping[str, Any], limits: Mapping[str, Any], behind: list[str]
-) -> Iterator[Advice]:
-    """Yield the problems of a broker.
+def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterator[Advice]:
+    """Yield the problems of a broker, without those of the disk.
 
-    ``status`` and ``limits`` are its replies to ``status`` and ``problems``, ``behind`` describes
-    the replicas of the log that are behind.
+    ``status`` is its reply to ``status``, ``behind`` describes the replicas of the log that are
+    behind.
     """
     for reason in status["trouble"]:
         yield Advice(
@@ -57,7 +55,6 @@ def advise_on_broker(
             "survived",
             "nats server report jetstream",
         )
-    yield from _disk(status, limits)
     refused = {name: count for name, count in status["refused"].items() if count}
     if refused:
         listed = ", ".join(f"{text.escaped(name)} {count:,}" for name, count in refused.items())
@@ -71,17 +68,30 @@ def advise_on_broker(
         )
 
 
-def _disk(status: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Advice]:
-    """Yield advice if the disk is nearly full, or will be before the log is cut."""
-    log, seconds = status["log"], (status["time_ms"] - status["started_ms"]) / 1000
-    free = log.get("disk_free")
+def advise_on_disk(
+    statuses: Iterable[Mapping[str, Any]], limits: Iterable[Mapping[str, Any]]
+) -> Iterator[Advice]:
+    """Yield advice if the disk is nearly full, or will be before the logs on it are cut.
+
+    ``statuses`` and ``limits`` are the replies to ``status`` and ``problems`` of the brokers whose
+    logs are on the disk.
+    """
+    free: int | None = None
+    total, needed = 0.0, 0.0
+    for status, limit in zip(statuses, limits, strict=True):
+        log, seconds = status["log"], (status["time_ms"] - status["started_ms"]) / 1000
+        if log.get("disk_free") is None:
+            return
+        free = log["disk_free"]
+        rate = log["bytes"] / seconds if seconds >= _LEAST_SECONDS else 0.0
+        total += rate
+        needed += growth(rate, log.get("stream_bytes") or 0, limit)
     if free is None:
         return
-    rate = log["bytes"] / seconds if seconds >= _LEAST_SECONDS else 0.0
     evidence = f"{text.size(free)} are free"
-    if rate:
-        evidence += f"; the log grows by {text.size(round(rate * 3600))} an hour"
-    left = time_left(free, rate, log.get("stream_bytes") or 0, limits)
+    if total:
+        evidence += f"; the log grows by {text.size(round(total * 3600))} an hour"
+    left = free / total if needed > free else None
     if left is not None:
         evidence += f": full in {text.duration(round(left * 1000))}"
     if free < _LITTLE or (left is not None and left < _WEEK):
@@ -97,20 +107,20 @@ def _disk(status: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Advi
         )
 
 
-def time_left(free: int, rate: float, held: int, limits: Mapping[str, Any]) -> float | None:
-    """Return the seconds until the disk is full at a rate of writing; None: the log is cut before.
+def growth(rate: float, held: int, limits: Mapping[str, Any]) -> float:
+    """Return the bytes by which a log will still grow; infinite if it is not cut.
 
-    ``free`` and ``held`` are bytes of the disk and of the log, ``rate`` is in bytes per second.
+    ``held`` are the bytes of the log, ``rate`` is in bytes per second.
     """
     if rate <= 0:
-        return None
+        return 0.0
     most = float("inf")
     if not limits.get("keep_until_archived"):
         if limits.get("keep_s"):
             most = rate * limits["keep_s"]
         if limits.get("keep_bytes"):
             most = min(most, float(limits["keep_bytes"]))
-    return free / rate if max(0.0, most - held) > free else None
+    return max(0.0, most - held)
 
 
 async def lagging_replicas(client: Client, node: str) -> list[str]:

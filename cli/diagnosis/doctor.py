@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import shutil
 import sys
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common import Style, painted, text
 from cli.diagnosis.advice import Advice, advise, merge_advice
-from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
-from cli.inspection import log_broker, outcome_text
-from cli.live import LiveBroker, Refused, open_broker
+from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+from cli.diagnosis.status import ask_statuses
+from cli.inspection import log_broker, outcome_text, preview
+from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
 from cli.settings import flag_of
-from eventstore.errors import NotFound
+from eventstore.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,6 +29,8 @@ _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top")
 """Commands with flags that select the broker."""
+_ONE_LOG = "foldmq top"
+"""A command that shows one of several logs."""
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
@@ -39,32 +43,69 @@ def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> boo
 
 
 async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
-        status = await broker.ask("status", topics=False)
-        more: list[str] = []
+            log_broker(brokers)
         if about is None:
-            found = await broker.ask("problems")
-            behind = await lagging_replicas(broker.client, broker.node)
-            advice = [*advise_on_broker(status, found, behind), *in_order(found["problems"])]
-            left = found["total"] - len(found["problems"])
-            if left > 0:
-                more = [f"and {left:,} more: name a client to see its own"]
+            advice, more = await _all(brokers)
         else:
-            advice, more = await _about(broker, about)
+            advice, more = await _about(brokers, about)
     advice = [one._replace(next=_of_this_broker(one.next, flags)) for one in advice]
     if as_json:
         for one in advice:
             sys.stdout.write(text.json_line(dict(zip(_CODES, one, strict=True))) + "\n")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-        where = f"node {text.escaped(broker.node)}" if about is None else text.name(about)
+        where = brokers.title if about is None else text.name(about)
         lines = [*summary(advice, where), *more]
         for one in advice:
             lines += ["", *advice_lines(one, width)]
         sys.stdout.write("\n".join(lines) + "\n")
     return not any(one.severity == "problem" for one in advice)
+
+
+async def _all(brokers: LogBrokers) -> tuple[list[Advice], list[str]]:
+    """Return all problems, those of the brokers first, and further information."""
+    statuses = {status["node"]: status for status in await ask_statuses(brokers)}
+
+    async def ask(broker: LiveBroker) -> tuple[dict[str, Any], list[str]]:
+        found = await broker.ask("problems")
+        return found, await lagging_replicas(broker.client, broker.node)
+
+    answers = await brokers.each(ask)
+    advice = no_answers(brokers)
+    for broker, (_, behind) in answers:
+        for one in advise_on_broker(statuses[broker.node], behind):
+            advice.append(_of_log(one, broker.log) if brokers.several else one)
+    problems = [found for _, (found, _) in answers]
+    advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
+    advice += in_order(one for found in problems for one in found["problems"])
+    left = sum(found["total"] - len(found["problems"]) for found in problems)
+    return advice, [f"and {left:,} more: name a client to see its own"] if left > 0 else []
+
+
+def _of_log(advice: Advice, log: str) -> Advice:
+    """Return advice on the broker of one of several logs."""
+    command = advice.next
+    if command == _ONE_LOG:
+        command += f" --node {log}"
+    return advice._replace(subject=f"{advice.subject} of log {text.name(log)}", next=command)
+
+
+def no_answers(brokers: LogBrokers) -> list[Advice]:
+    """Return a problem for each of several brokers that does not answer."""
+    return [
+        Advice(
+            "problem",
+            f"the broker of log {text.name(node)}",
+            "does not answer",
+            str(why),
+            "it is starting, hangs or cannot start: its clients are not served, and their problems "
+            "are not listed here",
+            "journalctl -u foldmq -n 50",
+        )
+        for node, why in brokers.absent.items()
+    ]
 
 
 def _of_this_broker(command: str, flags: SourceFlags) -> str:
@@ -82,20 +123,22 @@ def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
     return [advise(one) for one in merge_advice([*problems])]
 
 
-async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str]]:
+async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[str]]:
     """Return the problems of a client, or of the receivers of a topic, and further information."""
-    found = await broker.ask("problems", client=about)
+    # A topic may look like the name of a session of no log.
+    owner = brokers.present[0]
+    with contextlib.suppress(UsageError):
+        owner = brokers.of_session(about)
+    found = await owner.ask("problems", client=about)
     known = True
     try:
-        await broker.ask("session", client=about)
+        await owner.ask("session", client=about)
     except Refused:
         known = False
     if known or found["problems"]:
         return in_order(found["problems"]), []
-    rows: list[dict[str, Any]] = []
     try:
-        async for page in broker.pages("subscriptions", topic=about, qos=1):
-            rows += page["rows"]
+        rows, _ = await preview(brokers, about, 1)
     except Refused:
         raise NotFound(
             f"{text.name(about)} is neither a client of this broker nor a topic"
@@ -104,12 +147,14 @@ async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str
         raise NotFound(
             f"no session {text.name(about)}, and no subscription matches a topic of that name"
         )
-    advice: list[Advice] = []
+    advice = no_answers(brokers)
     lines = []
     for row in rows:
         if row["why"] in _NOT_SENT:
             lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
-            advice += in_order((await broker.ask("problems", client=row["client"]))["problems"])
+            owner = next(one for one in brokers.present if one.log == row.get("log", one.log))
+            problems = await owner.ask("problems", client=row["client"])
+            advice += in_order(problems["problems"])
     sent = text.count_of(sum(row["why"] in ("sent", "shared") for row in rows), "client")
     return advice, [f"a message now would be sent to {sent}; not sent at once to:", *lines] if (
         lines

@@ -3,91 +3,261 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cli.common import painted, text
+from cli.common import Column, Table, painted, text
 from cli.inspection import log_broker
-from cli.live import open_broker
+from cli.live import open_brokers
+from eventstore.datadir import DataDir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from cli.live import LogBrokers
     from cli.logsource import SourceFlags
 
+Status = dict[str, Any]
+
 _LABEL = 15
+_SUMS = {
+    "connections": ("open", "paused"),
+    "sessions": ("total", "connected"),
+    "census": ("inflight", "releasing", "queued", "queued_bytes"),
+    "process": ("rss", "cpu_s"),
+}
 
 
 def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
-    """Print the status; return whether the broker is ready."""
+    """Print the status; return whether the broker is ready.
+
+    Raises NoLiveBroker if the broker of one of several logs does not answer.
+    """
     return asyncio.run(_run(flags, as_json=as_json))
 
 
 async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
-        found = await broker.ask("status", topics=False)
-        where = broker.where
+            log_broker(brokers)
+        found = await ask_statuses(brokers)
+    if not brokers.several:
+        if as_json:
+            sys.stdout.write(text.json_line(found[0]) + "\n")
+        else:
+            _write(status_lines(found[0], brokers.where))
+        return bool(found[0]["ready"])
+    ready = all(one["ready"] for one in found) and not brokers.absent
     if as_json:
-        sys.stdout.write(text.json_line(found) + "\n")
+        about = {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
+        sys.stdout.write(text.json_line(about) + "\n")
     else:
-        for line in status_lines(found, where):
-            sys.stdout.write(line + "\n")
-    return bool(found["ready"])
+        _write(status_lines_of_all(found, brokers))
+        _table(found, brokers)
+    brokers.check_complete()
+    return ready
+
+
+async def ask_statuses(brokers: LogBrokers) -> list[Status]:
+    """Return the status of each broker that answers."""
+    found = [
+        status for _, status in await brokers.each(lambda one: one.ask("status", topics=False))
+    ]
+    if brokers.directory is not None:
+        # A process that is one of several does not look at the disk.
+        with contextlib.suppress(OSError):
+            free = DataDir(brokers.directory).free_bytes()
+            for status in found:
+                if status["log"].get("disk_free") is None:
+                    status["log"]["disk_free"] = free
+    return found
+
+
+def _write(lines: Iterator[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
 
 
 def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     """Yield a status as text."""
     up = text.duration(found["time_ms"] - found["started_ms"])
-    ready = (
-        painted("ready", "green", sys.stdout)
-        if found["ready"]
-        else painted("not ready", "red", sys.stdout)
-    )
-    yield f"{ready}: node {text.escaped(str(found['node']))}, up {up}"
+    yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
         yield painted(f"  {text.escaped(str(reason), 300)}", "red", sys.stdout)
     software = text.escaped(str(found["software"]))
-    yield f"  {'broker'.ljust(_LABEL)}foldmq {software}, process {found['pid']}, {where}"
+    yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
         leads = f"leads in epoch {found['epoch']:,}; foldmq nodes lists the others"
-        yield f"  {'cluster'.ljust(_LABEL)}{leads}"
-    for label, said in _facts(found):
-        yield f"  {label.ljust(_LABEL)}{said}"
-
-
-def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        yield _fact("cluster", leads)
     connections, sessions = found["connections"], found["sessions"]
-    census, log = found["census"], found["log"]
     paused = f", {connections['paused']:,} not read now" if connections["paused"] else ""
-    yield "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
-    away = sessions["total"] - sessions["connected"]
-    yield "sessions", f"{sessions['connected']:,} connected, {away:,} offline"
-    yield "subscriptions", f"{found['subscriptions']:,}"
-    retained = found["retained"]
-    yield (
-        "retained",
-        f"{text.count_of(retained['count'], 'message')}, {text.size(retained['bytes'])}",
+    yield _fact(
+        "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
     )
-    for label, name in (("received", "in"), ("sent", "out")):
-        by_qos = found["messages"][name]
+    away = sessions["total"] - sessions["connected"]
+    yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
+    yield from _counters(found)
+    log = found["log"]
+    yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
+    yield _fact("process", _process(found))
+
+
+def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
+    """Yield the statuses of several logs as text, added up."""
+    total = added_up(found)
+    yield f"{_ready(total['ready'] and not brokers.absent)}: {brokers.title}"
+    for node in brokers.absent:
+        yield painted(f"  log {text.name(node)} does not answer: not included", "red", sys.stdout)
+    for status in found:
+        for reason in status["trouble"]:
+            said = f"  log {text.name(status['node'])}: {text.escaped(str(reason), 300)}"
+            yield painted(said, "red", sys.stdout)
+    software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
+    yield _fact("broker", f"foldmq {software}, {brokers.where}")
+    connections, sessions = total["connections"], total["sessions"]
+    paused = f", {connections['paused']:,} not read now" if connections["paused"] else ""
+    yield _fact(
+        "connections",
+        f"{connections['open']:,}, at most {connections['limit']:,} for each log{paused}",
+    )
+    others = sessions["total"] - sessions["connected"]
+    yield _fact(
+        "sessions",
+        f"{sessions['connected']:,} connected, {others:,} offline, shared or of the other logs",
+    )
+    yield from _counters(total, "in each log")
+    yield _fact("logs", _stored(total["log"]))
+    yield _fact("processes", _process(total))
+
+
+def added_up(found: Sequence[Status]) -> Status:
+    """Return the figures of several logs added up.
+
+    The retained messages are those of the log that has most: each has all of them.
+    """
+    total: Status = {
+        "ready": all(one["ready"] for one in found),
+        "subscriptions": sum(one["subscriptions"] for one in found),
+        "retained": max((one["retained"] for one in found), key=lambda one: one["count"]),
+        "messages": {
+            way: [
+                sum(by_qos) for by_qos in zip(*(one["messages"][way] for one in found), strict=True)
+            ]
+            for way in ("in", "out")
+        },
+    }
+    for part, names in _SUMS.items():
+        total[part] = {name: sum(one[part][name] for one in found) for name in names}
+    total["connections"]["limit"] = min(one["connections"]["limit"] for one in found)
+    dropped: Counter[str] = Counter()
+    for one in found:
+        dropped.update(one["dropped"])
+    total["dropped"] = dict(dropped)
+    sizes = [one["log"].get("stream_bytes") for one in found]
+    free = [one["log"].get("disk_free") for one in found]
+    total["log"] = {
+        "stream_bytes": None if None in sizes else sum(sizes),
+        "disk_free": min((one for one in free if one is not None), default=None),
+    }
+    return total
+
+
+def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
+    """Print a row for each log, also for one whose broker does not answer."""
+    statuses = {status["node"]: status for status in found}
+    epochs = any(status.get("epoch") for status in found)
+    epoch: Column[Mapping[str, Any]] = Column("EPOCH", lambda row: row.get("epoch"), right=True)
+    table: Table[Mapping[str, Any]] = Table(
+        [
+            Column("LOG", lambda row: row["node"]),
+            Column("STATE", _state, style=lambda row: "green" if row.get("ready") else "red"),
+            Column("UP", _up, right=True),
+            Column("PID", lambda row: row.get("pid"), right=True, wide=True),
+            *([epoch] if epochs else []),
+            Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
+            Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, wide=True),
+            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True),
+            Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
+            Column("DROPPED", _dropped, right=True),
+            Column("RECORDS", _records, right=True, wide=True),
+            Column("SIZE", lambda row: _size(_of(row, "log", "stream_bytes")), right=True),
+            Column("MEMORY", lambda row: _size(_of(row, "process", "rss")), right=True),
+        ]
+    )
+    sys.stdout.write("\n")
+    for node in brokers.nodes:
+        table.add(statuses.get(node, {"node": node}))
+    table.close()
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if "ready" not in row:
+        return "no answer"
+    return "ready" if row["ready"] else "not ready"
+
+
+def _up(row: Mapping[str, Any]) -> str | None:
+    return text.duration(row["time_ms"] - row["started_ms"]) if "ready" in row else None
+
+
+def _of(row: Mapping[str, Any], part: str, name: str) -> int | None:
+    found: int | None = row[part].get(name) if part in row else None
+    return found
+
+
+def _dropped(row: Mapping[str, Any]) -> int | None:
+    return sum(row["dropped"].values()) if "dropped" in row else None
+
+
+def _records(row: Mapping[str, Any]) -> str | None:
+    return f"{row['log']['first']}-{row['log']['durable']}" if "ready" in row else None
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else text.size(count)
+
+
+def _ready(ready: bool) -> str:
+    return (
+        painted("ready", "green", sys.stdout) if ready else painted("not ready", "red", sys.stdout)
+    )
+
+
+def _fact(label: str, said: str) -> str:
+    return f"  {label.ljust(_LABEL)}{said}"
+
+
+def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[str]:
+    """Yield what can be added up for several logs."""
+    census = found["census"]
+    yield _fact("subscriptions", f"{found['subscriptions']:,}")
+    retained = found["retained"]
+    kept = f"{text.count_of(retained['count'], 'message')}, {text.size(retained['bytes'])}"
+    yield _fact("retained", f"{kept}, {where_retained}" if where_retained else kept)
+    for label, way in (("received", "in"), ("sent", "out")):
+        by_qos = found["messages"][way]
         listed = " / ".join(f"{count:,}" for count in by_qos)
-        yield label, f"{text.count_of(sum(by_qos), 'message')} (QoS 0 / 1 / 2: {listed})"
+        count = text.count_of(sum(by_qos), "message")
+        yield _fact(label, f"{count} (QoS 0 / 1 / 2: {listed})")
     unacknowledged = census["inflight"] + census["releasing"]
     queued = text.count_of(census["queued"], "message")
     size = text.size(census["queued_bytes"])
-    yield "waiting", f"{queued} queued ({size}), {unacknowledged:,} sent and not acknowledged"
+    yield _fact(
+        "waiting", f"{queued} queued ({size}), {unacknowledged:,} sent and not acknowledged"
+    )
     dropped = {reason: count for reason, count in found["dropped"].items() if count}
     listed = ", ".join(f"{text.escaped(reason)} {count:,}" for reason, count in dropped.items())
-    yield "dropped", f"{sum(dropped.values()):,}" + (f" ({listed})" if listed else "")
-    size = log.get("stream_bytes")
+    yield _fact("dropped", f"{sum(dropped.values()):,}" + (f" ({listed})" if listed else ""))
+
+
+def _stored(log: Mapping[str, Any]) -> str:
+    size, free = log.get("stream_bytes"), log.get("disk_free")
     stored = "size not known yet" if size is None else text.size(size)
-    free = log.get("disk_free")
-    room = "" if free is None else f", {text.size(free)} free on the disk"
-    yield "log", f"records {log['first']:,} to {log['durable']:,}, {stored}{room}"
+    return stored if free is None else f"{stored}, {text.size(free)} free on the disk"
+
+
+def _process(found: Mapping[str, Any]) -> str:
     process = found["process"]
-    yield (
-        "process",
-        f"{text.size(process['rss'])} of memory, {process['cpu_s']:,.0f} s of processor",
-    )
+    return f"{text.size(process['rss'])} of memory, {process['cpu_s']:,.0f} s of processor"

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cli.common import Column, Table, duration_text, idle, progress, text
 from cli.inspection.session_page import json_object
-from cli.live import LiveBroker, TooLarge, open_broker
+from cli.live import LiveBroker, LogBrokers, TooLarge, open_brokers
 from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
 
@@ -34,6 +35,8 @@ STATES = (
     "running",
 )
 """The states of sessions, of connections and of the others."""
+LOG_COLUMN: Column[Row] = Column("LOG", lambda row: row["log"])
+"""The log of a row, in a list of several logs."""
 _MOST_AT_TOP = 500
 """Maximum number of rows that the broker sorts."""
 
@@ -78,10 +81,10 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    rows, total = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
+    rows, total, brokers = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
     if sort is not None:
         rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
-    show(rows[:limit], total, "actor", actor_columns(), as_json=as_json)
+    show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
 async def fetch(
@@ -91,58 +94,70 @@ async def fetch(
     sort: str | None,
     by_broker: Collection[str],
     limit: int | None,
-) -> tuple[list[dict[str, Any]], int]:
-    """Return rows to be sorted by ``sort``; the broker sorts by the keys in ``by_broker``."""
-    async with open_broker(flags) as broker:
+) -> tuple[list[dict[str, Any]], int, LogBrokers]:
+    """Return rows to be sorted by ``sort``, their total number, and the brokers that were asked.
+
+    The brokers sort by the keys in ``by_broker``.
+    """
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
+            log_broker(brokers)
+        if limit is not None:
+            limit += len(brokers.logs)  # the caller may leave out one for each other log
         if sort is None:
-            return await gather(broker, endpoint, limit, **wanted)
+            return *await gather(brokers, endpoint, limit, **wanted), brokers
         by = sort if sort in by_broker else None
-        return await gather_top(broker, endpoint, by, limit, **wanted)
+        return *await gather_top(brokers, endpoint, by, limit, **wanted), brokers
 
 
-def log_broker(broker: LiveBroker) -> None:
-    """Print the queried broker to stderr."""
-    sys.stderr.write(f"foldmq: connected to the broker of node {broker.node} on {broker.where}\n")
+def log_broker(brokers: LogBrokers) -> None:
+    """Print the queried brokers to stderr."""
+    nodes = f"broker of node {brokers.nodes[0]}"
+    if brokers.several:
+        nodes = f"brokers of nodes {', '.join(brokers.nodes)}"
+    sys.stderr.write(f"foldmq: connected to the {nodes} on {brokers.where}\n")
 
 
 async def gather(
-    broker: LiveBroker, endpoint: str, limit: int | None, /, **request: Any
+    brokers: LogBrokers, endpoint: str, limit: int | None, /, **request: Any
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of a list, at least ``limit`` if there are as many, and their total number.
 
-    The number includes rows that were not requested.
+    The number includes rows that were not requested. With several logs, each row names its ``log``.
     """
-    rows: list[dict[str, Any]] = []
-    pages = broker.pages(endpoint, **request)
-    first = await anext(pages)
-    total = first.get("total", 0)
-    with progress("asking the broker", total, "rows") as update:
-        async for page in _again(first, pages):
-            rows += page["rows"]
-            update(len(rows))
-            if limit is not None and len(rows) >= limit:
-                break
-    return rows, total
+    first = await brokers.each(lambda broker: broker.ask(endpoint, **request))
+    begun = {broker.node: page for broker, page in first}
+    totals = {broker.node: page.get("total", 0) for broker, page in first}
+    done: Counter[str] = Counter()
+
+    with progress("asking the broker", sum(totals.values()), "rows") as update:
+
+        async def read(broker: LiveBroker) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = []
+            async for page in broker.pages_from(begun[broker.node]):
+                rows += [brokers.labelled(broker, row) for row in page["rows"]]
+                done[broker.node] = len(rows)
+                update(done.total())
+                if limit is not None and len(rows) >= limit:
+                    break
+            return rows
+
+        found = await brokers.each(read)
+    rows = [row for _, part in found for row in part]
+    return rows, sum(totals[broker.node] for broker, _ in found)
 
 
 async def gather_top(
-    broker: LiveBroker, endpoint: str, by: str | None, limit: int | None, /, **request: Any
+    brokers: LogBrokers, endpoint: str, by: str | None, limit: int | None, /, **request: Any
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of a list, or only the first by a sort key if the broker can select them."""
+    """Return the rows of a list, or only the first by a sort key if the brokers can select them.
+
+    Of several brokers, those are the first of each.
+    """
     if by is not None and limit is not None and limit <= _MOST_AT_TOP:
         with contextlib.suppress(TooLarge):
-            return await gather(broker, endpoint, None, top={"by": by, "count": limit}, **request)
-    return await gather(broker, endpoint, None, **request)
-
-
-async def _again(
-    first: dict[str, Any], others: AsyncIterator[dict[str, Any]]
-) -> AsyncIterator[dict[str, Any]]:
-    yield first
-    async for page in others:
-        yield page
+            return await gather(brokers, endpoint, None, top={"by": by, "count": limit}, **request)
+    return await gather(brokers, endpoint, None, **request)
 
 
 def _key(sort: str) -> Callable[[Row], Any]:
@@ -165,21 +180,28 @@ def show(
     total: int,
     noun: str,
     columns: list[Column[Row]],
+    brokers: LogBrokers | None = None,
     *,
     as_json: bool,
 ) -> None:
-    """Print rows, and on a terminal the number of further ones."""
+    """Print rows, and on a terminal the number of further ones.
+
+    ``brokers`` are those that were asked; raises NoLiveBroker if some of them did not answer.
+    """
     if as_json:
         for row in rows:
             sys.stdout.write(text.json_line(json_object(row)) + "\n")
-        return
-    table = Table(columns)
-    for row in rows:
-        table.add(row)
-    table.close()
-    if table.terminal and len(rows) < total:
-        shown = f"{len(rows):,} of " if rows else "none of "
-        sys.stdout.write(f"{shown}{text.count_of(total, noun)}\n")
+    else:
+        several = brokers is not None and brokers.several
+        table = Table([LOG_COLUMN, *columns] if several else columns)
+        for row in rows:
+            table.add(row)
+        table.close()
+        if table.terminal and len(rows) < total:
+            shown = f"{len(rows):,} of " if rows else "none of "
+            sys.stdout.write(f"{shown}{text.count_of(total, noun)}\n")
+    if brokers is not None:
+        brokers.check_complete()
 
 
 def actor_columns() -> list[Column[Row]]:

@@ -5,7 +5,7 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from cli.common import text
@@ -18,8 +18,8 @@ from cli.inspection.session_page import (
     session_lines,
     subscription_lines,
 )
-from cli.live import LiveBroker, Refused, TooLarge, open_broker
-from cli.logsource import SourceFlags, flags_of_session
+from cli.live import LiveBroker, LogBrokers, Refused, TooLarge, open_brokers
+from cli.logsource import SourceFlags
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 
@@ -39,8 +39,14 @@ def run_actor(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> N
 
 def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
     """Print a session in full; raises Refused if there is none."""
-    flags = flags_of_session(flags, client)
     asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).session(client))
+
+
+def broker_of(brokers: LogBrokers, which: str) -> LiveBroker:
+    """Return the broker of an actor ID or of a client; raises UsageError if that is ambiguous."""
+    if ACTOR_ID.fullmatch(which):
+        return brokers.only(f"{which} is an actor")
+    return brokers.of_session(which)
 
 
 async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
@@ -109,7 +115,8 @@ class _ActorPageText:
         self._as_json = as_json
 
     async def actor(self, which: str) -> None:
-        async with self._open() as broker:
+        async with self._open() as brokers:
+            broker = broker_of(brokers, which)
             found = await find_actor(broker, which)
             if found is None:
                 await ask_session(broker, which, most=0)
@@ -120,15 +127,15 @@ class _ActorPageText:
                 await self._show_actor(broker, found)
 
     async def session(self, client: str) -> None:
-        async with self._open() as broker:
-            await self._show_session(broker, client)
+        async with self._open() as brokers:
+            await self._show_session(brokers.of_session(client), client)
 
     @contextlib.asynccontextmanager
-    async def _open(self) -> Any:
-        async with open_broker(self._flags) as broker:
+    async def _open(self) -> AsyncIterator[LogBrokers]:
+        async with open_brokers(self._flags) as brokers:
             if self._flags.verbose:
-                log_broker(broker)
-            yield broker
+                log_broker(brokers)
+            yield brokers
 
     async def _show_actor(self, broker: LiveBroker, before: dict[str, Any]) -> None:
         began = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.common import text
 from cli.inspection.actor_list import Row, gather, id_order, log_broker
-from cli.live import open_broker
+from cli.live import LogBrokers, open_brokers
 from cli.logsource import SourceFlags
 
 _NAME_LIMIT = 60
@@ -18,21 +18,28 @@ _PLAIN = ("|- ", "`- ", "|  ")
 
 def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
     """Print the tree, with a limited number of children of each actor."""
-    rows = asyncio.run(_rows(flags))
-    tree = Tree(rows, plain=not _can_draw(sys.stdout.encoding or "ascii"))
+    rows, brokers = asyncio.run(_rows(flags))
+    by_log: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_log[row.get("log", "")].append(row)
+    plain = not _can_draw(sys.stdout.encoding or "ascii")
+    trees = [Tree(part, plain=plain) for part in by_log.values()]
     if as_json:
-        sys.stdout.write(text.json_line([tree.object(root) for root in tree.roots]) + "\n")
-        return
-    for line in tree.lines(children):
-        sys.stdout.write(line + "\n")
+        roots = [tree.object(root) for tree in trees for root in tree.roots]
+        sys.stdout.write(text.json_line(roots) + "\n")
+    else:
+        for tree in trees:
+            for line in tree.lines(children):
+                sys.stdout.write(line + "\n")
+    brokers.check_complete()
 
 
-async def _rows(flags: SourceFlags) -> list[dict[str, Any]]:
-    async with open_broker(flags) as broker:
+async def _rows(flags: SourceFlags) -> tuple[list[dict[str, Any]], LogBrokers]:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
-        rows, _ = await gather(broker, "actors", None)
-        return rows
+            log_broker(brokers)
+        rows, _ = await gather(brokers, "actors", None)
+        return rows, brokers
 
 
 def _can_draw(encoding: str) -> bool:

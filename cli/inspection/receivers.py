@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from cli.common import Column, Style, Table, text
-from cli.inspection.actor_list import Row, log_broker
+from cli.inspection.actor_list import LOG_COLUMN, Row, log_broker
 from cli.inspection.session_page import json_object
-from cli.live import open_broker
+from cli.live import LiveBroker, LogBrokers, open_brokers
 from cli.logsource import SourceFlags, check_topic
 from eventstore.format import format_position
 
@@ -54,32 +54,52 @@ def run_receivers(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) ->
 
 
 async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
-    rows: list[Row] = []
-    retained: Row | None = None
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
-        async for page in broker.pages("subscriptions", topic=topic, qos=qos):
-            rows += page["rows"]
-            retained = page["retained"]
+            log_broker(brokers)
+        rows, retained = await preview(brokers, topic, qos)
     if as_json:
         found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
+        if brokers.several:
+            found["not_answering"] = list(brokers.absent)
         sys.stdout.write(text.json_line(json_object(found)) + "\n")
-        return
-    if rows:
-        rows.sort(key=lambda row: (_rank(row), str(row["client"])))
-        _table(rows)
-    for line in outcome_lines(topic, rows, retained, qos):
-        sys.stdout.write(line + "\n")
+    else:
+        if rows:
+            rows.sort(key=lambda row: (_rank(row), str(row["client"])))
+            _table(rows, several=brokers.several)
+        for line in outcome_lines(topic, rows, retained, qos):
+            sys.stdout.write(line + "\n")
+    brokers.check_complete()
+
+
+async def preview(brokers: LogBrokers, topic: str, qos: int) -> tuple[list[Row], Row | None]:
+    """Return a row for each subscription that matches a topic, and its retained message.
+
+    With several logs, both name their ``log``. Each has a copy of the retained message: the first
+    one is returned.
+    """
+
+    async def ask(broker: LiveBroker) -> tuple[list[Row], Row | None]:
+        rows: list[Row] = []
+        retained: Row | None = None
+        async for page in broker.pages("subscriptions", topic=topic, qos=qos):
+            rows += [brokers.labelled(broker, row) for row in page["rows"]]
+            retained = page["retained"] and brokers.labelled(broker, page["retained"])
+        return rows, retained
+
+    found = await brokers.each(ask)
+    rows = [row for _, (part, _) in found for row in part]
+    return rows, next((one for _, (_, one) in found if one is not None), None)
 
 
 def _rank(row: Row) -> int:
     return _ORDER.index(row["why"]) if row["why"] in _ORDER else len(_ORDER)
 
 
-def _table(rows: list[Row]) -> None:
+def _table(rows: list[Row], *, several: bool) -> None:
     table: Table[Row] = Table(
         [
+            *([LOG_COLUMN] if several else []),
             Column("CLIENT", lambda row: row["client"], name=True),
             Column("FILTER", lambda row: row["filter"], name=True),
             Column("QOS", lambda row: row["qos"], right=True),
@@ -144,8 +164,9 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 
     if retained is None:
         lines.append("no retained message")
     else:
+        log = f"in log {text.name(retained['log'])}, " if "log" in retained else ""
         lines.append(
-            f"retained: message {format_position(retained['ref'])}, QoS {retained['qos']}, "
+            f"retained: {log}message {format_position(retained['ref'])}, QoS {retained['qos']}, "
             f"{text.size(retained['size'])}; sent first to new subscribers"
         )
     return lines

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from cli.common import Column, printable, text, time_ago
-from cli.inspection.actor_list import Row, gather, log_broker, show
+from cli.inspection.actor_list import LOG_COLUMN, Row, gather, log_broker, show
 from cli.inspection.published_messages import add_setters
-from cli.live import LiveBroker, open_broker
+from cli.live import LiveBroker, LogBrokers, open_brokers
 from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format import Position, format_position, sequence_of
@@ -31,14 +31,20 @@ def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> 
 
 
 async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
-    async with open_broker(flags) as broker:
-        if flags.verbose:
-            log_broker(broker)
-        rows, total = await gather(broker, "retained", None, filter=topic_filter)
+    async def ask(broker: LiveBroker) -> tuple[list[dict[str, Any]], int]:
+        rows, total = await gather(LogBrokers([broker]), "retained", None, filter=topic_filter)
         rows.sort(key=lambda row: str(row["topic"]))
         await add_setters(broker, rows[:limit])
+        return [brokers.labelled(broker, row) for row in rows[:limit]], total
+
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        # Every log has all retained messages.
+        rows, total = await brokers.any(ask)
     now_ms = round(time.time() * 1000)
     columns: list[Column[Row]] = [
+        *([LOG_COLUMN] if brokers.several else []),
         Column("POSITION", lambda row: format_position(row["ref"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
@@ -48,7 +54,7 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
         Column("TOPIC", lambda row: row["topic"], name=True),
     ]
-    show(rows[:limit], total, "retained message", columns, as_json=as_json)
+    show(rows, total, "retained message", columns, as_json=as_json)
 
 
 def _clock(time_ms: int | None) -> str | None:
@@ -56,13 +62,22 @@ def _clock(time_ms: int | None) -> str | None:
 
 
 async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
-    async with open_broker(flags) as broker:
-        if flags.verbose:
-            log_broker(broker)
+    async def ask(broker: LiveBroker) -> tuple[dict[str, Any], bytes]:
         found = await broker.ask("retained.get", topic=topic)
-        payload = await _payload(broker, found)
+        return brokers.labelled(broker, found), await _payload(broker, found)
+
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        found, payload = await brokers.any(ask)
     if as_json:
-        about = {"topic": topic, "qos": found["qos"], "position": format_position(found["ref"])}
+        log = {"log": found["log"]} if "log" in found else {}
+        about = {
+            **log,
+            "topic": topic,
+            "qos": found["qos"],
+            "position": format_position(found["ref"]),
+        }
         if found["expires_ms"] is not None:
             about["expires"] = text.iso(found["expires_ms"])
         if found["properties"]:

@@ -8,6 +8,7 @@ from cli.common import Column, seconds, text, time_ago, whole_span
 from cli.inspection.actor_list import Row, check_order, fetch, show
 from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
+from eventstore.format import LOG_SESSION
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
 _HERE = ("dropped", "connects", "takeovers")
@@ -65,14 +66,18 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    rows, total = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
+    rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
+    if brokers.several and "match" not in wanted:
+        # They stand for the other logs, whose own sessions are in the list.
+        clients = [row for row in rows if not str(row["client"]).startswith(LOG_SESSION)]
+        rows, total = clients, total - len(rows) + len(clients)
     if sort in (None, "client"):
         rows.sort(key=lambda row: str(row["client"]))
     elif sort == "offline":
         rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
     elif sort is not None:
         rows.sort(key=lambda row: row[sort], reverse=True)
-    show(rows[:limit], total, "session", session_columns(), as_json=as_json)
+    show(rows[:limit], total, "session", session_columns(), brokers, as_json=as_json)
 
 
 def session_columns() -> list[Column[Row]]:

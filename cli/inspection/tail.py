@@ -9,7 +9,7 @@ from cli.common import text
 from cli.inspection.actor_list import log_broker
 from cli.inspection.actor_page import ACTOR_ID
 from cli.inspection.session_page import json_object
-from cli.live import LiveTrace, NoLiveBroker, Portion, Refused, TraceWords, open_broker, open_trace
+from cli.live import LiveTrace, NoLiveBroker, Portion, Refused, TraceWords, open_brokers, open_trace
 from cli.logsource import SourceFlags, check_filter
 from eventstore.errors import UsageError
 
@@ -47,14 +47,17 @@ def run_tail(
 async def _run(
     flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_TracePrinter"
 ) -> None:
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
+            log_broker(brokers)
+        client = wanted.get("client")
+        broker = brokers.only("this is a trace") if client is None else brokers.of_session(client)
         asked: dict[str, Any] = {**wanted}
         if rate is not None:
             asked["rate"] = rate
         async with open_trace(broker, **asked) as trace:
-            _say(_begun(wanted, trace))
+            log = f" in log {broker.node}" if brokers.logs else ""
+            _say(_begun(wanted, trace, log))
             async for portion in trace.portions():
                 if printer.full(portion):
                     return
@@ -66,16 +69,16 @@ async def _run(
                     _say(f"the trace has ended: {text.escaped(portion.ended, 400)}")
 
 
-def _begun(wanted: Mapping[str, str], trace: LiveTrace) -> str:
-    """Print the target of the trace."""
+def _begun(wanted: Mapping[str, str], trace: LiveTrace, log: str) -> str:
+    """Return the target of the trace; ``log`` names its log if there are several."""
     ((kind, value),) = wanted.items()
     if kind != "client":
-        return f"tracing {kind} {text.name(value)}"
+        return f"tracing {kind} {text.name(value)}{log}"
     about = trace.about
     if about.get("connected"):
-        return f"tracing client {text.name(value)}: {', '.join(map(str, about['actors'][:3]))}"
+        return f"tracing client {text.name(value)}{log}: {', '.join(map(str, about['actors'][:3]))}"
     away = "is offline" if about.get("known") else "is not known yet"
-    return f"tracing client {text.name(value)}, which {away}: waiting for it"
+    return f"tracing client {text.name(value)}{log}, which {away}: waiting for it"
 
 
 def _say(what: str) -> None:

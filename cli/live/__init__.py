@@ -13,8 +13,9 @@ if TYPE_CHECKING:
         NoLiveBroker,
         Refused,
         TooLarge,
-        open_broker,
     )
+    from cli.live.broker_search import open_broker, open_brokers
+    from cli.live.log_brokers import LogBrokers
     from cli.live.reconnecting_client import (
         NotUnderstood,
         OpenBroker,
@@ -28,9 +29,9 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "broker_client": (
-                "LiveBroker NoAnswer NoLiveBroker Refused SERVICE SUBJECTS TooLarge open_broker"
-            ),
+            "broker_client": "LiveBroker NoAnswer NoLiveBroker Refused SERVICE SUBJECTS TooLarge",
+            "broker_search": "open_broker open_brokers",
+            "log_brokers": "LogBrokers",
             "reconnecting_client": "ReconnectingClient NotUnderstood OpenBroker understood",
             "state_client": "NoBroker StateClient",
             "trace_client": "LiveTrace Portion open_trace",
@@ -43,6 +44,7 @@ __all__ = [
     "SUBJECTS",
     "LiveBroker",
     "LiveTrace",
+    "LogBrokers",
     "NoAnswer",
     "NoBroker",
     "NoLiveBroker",
@@ -55,6 +57,7 @@ __all__ = [
     "TooLarge",
     "TraceWords",
     "open_broker",
+    "open_brokers",
     "open_trace",
     "understood",
 ]

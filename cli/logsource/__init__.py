@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         open_store,
     )
     from cli.logsource.nats_access import external_access
-    from cli.logsource.node_logs import flags_of_session, log_names, open_node_logs
+    from cli.logsource.node_logs import flags_of_session, log_names, log_of_session, open_node_logs
     from cli.logsource.point_resolution import cut_off, parse_point, point_at, start_at
     from cli.logsource.source import (
         find_location,
@@ -37,7 +37,7 @@ else:
                 "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
                 "open_cluster open_store"
             ),
-            "node_logs": "flags_of_session log_names open_node_logs",
+            "node_logs": "flags_of_session log_names log_of_session open_node_logs",
             "point_resolution": "cut_off parse_point point_at start_at",
             "nats_access": "external_access",
             "source": (
@@ -64,6 +64,7 @@ __all__ = [
     "index_directory",
     "index_path",
     "log_names",
+    "log_of_session",
     "named_stream",
     "nats_tls",
     "nats_users",

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from cli.logsource.source import find_location, index_path
@@ -36,19 +36,28 @@ def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:
     Of a shared subscription that is its home, unless they name another one, for the part there.
     Raises UsageError if they name another log than that of a client.
     """
-    shared = session is not None and session.startswith(SHARE)
-    if session is None or flags.stream is not None or (session.startswith("$") and not shared):
+    if session is None or flags.stream is not None:
         return flags
     names = log_names(load_log_settings(flags.settings, os.environ, flags.config))
-    if not names:
-        return flags
+    return replace(flags, node=log_of_session(names, session, flags.node) or flags.node)
+
+
+def log_of_session(names: Sequence[str], session: str, chosen: str | None = None) -> str | None:
+    """Return the log of a session, or the one that was chosen for a shared subscription.
+
+    None is returned if there are no several logs, ``names``, or if the session belongs to none of
+    them. Raises UsageError if another log was chosen than that of a client.
+    """
+    shared = session.startswith(SHARE)
+    if not names or (session.startswith("$") and not shared):
+        return None
     own = names[partition_of(session, len(names))]
-    if flags.node in names and flags.node != own and not shared:
+    if chosen in names and chosen != own and not shared:
         raise UsageError(
-            f"the session {name(session)} belongs to the log {own}, not to {flags.node}: name the "
-            "sessions of one log at a time, without --node"
+            f"the session {name(session)} belongs to the log {own}, not to {chosen}: give --node "
+            f"{own}, or leave it out"
         )
-    return replace(flags, node=flags.node or own)
+    return chosen or own
 
 
 @contextlib.asynccontextmanager

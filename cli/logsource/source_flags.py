@@ -54,7 +54,7 @@ _LIVE = {
     **_NATS_HELP,
     "data_dir": "Data directory of the broker. [default: foldmq-data]",
     "nats_url": "NATS server of the broker. Default: the embedded server of --data-dir.",
-    "node": "Node of the broker, if there are several.",
+    "node": "Node or log of the broker, if there are several.",
     "verbose": "Print which broker is queried.",
 }
 """Help texts that differ for commands that query a running broker."""

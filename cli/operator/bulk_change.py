@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from cli.common import text
-from cli.live import LiveBroker, NoAnswer
+from cli.live import LiveBroker, LogBrokers, NoAnswer
 from eventstore.errors import UsageError
 from eventstore.format import format_position
 
@@ -40,17 +40,27 @@ class ChangeResult:
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """The failed parts, with reasons."""
-    position: int | None = None
-    """Position of the last change in the log."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """Position of the last change in each log; the name of a single log is empty."""
 
-    def take(self, answer: dict[str, Any]) -> None:
-        """Add the broker's reply to a portion."""
+    def take(self, answer: dict[str, Any], log: str = "") -> None:
+        """Add a broker's reply to a portion; ``log`` is the name of its log among several."""
         self.done += answer["done"]
         self.refused += [
             f"{text.name(name)}: {text.escaped(why, _REASON)}" for name, why in answer["refused"]
         ]
         if answer.get("position") is not None:
-            self.position = answer["position"]
+            self.positions[log] = answer["position"]
+
+    def recorded(self) -> str:
+        """Return where the log has the changes, as text; empty if it has none."""
+        if not self.positions or not self.done:
+            return ""
+        where = [
+            format_position(at) + (f" of log {text.name(log)}" if log else "")
+            for log, at in self.positions.items()
+        ]
+        return f", recorded at {', '.join(where)}"
 
 
 def operator_name() -> str:
@@ -111,7 +121,7 @@ async def change(broker: LiveBroker, what: str, done: ChangeResult, /, **request
         answer = await broker.ask("change", do=what, by=operator_name(), **request)
     except NoAnswer as error:
         raise NoAnswer(f"{error}; the change may still be made") from None
-    done.take(answer)
+    done.take(answer, broker.log)
 
 
 def portions(names: Iterable[str]) -> Iterable[list[str]]:
@@ -129,13 +139,24 @@ def portions(names: Iterable[str]) -> Iterable[list[str]]:
         yield portion
 
 
+def tell_all(
+    brokers: LogBrokers, done: ChangeResult, verb: str, noun: str, manner: ChangeOptions
+) -> None:
+    """Print the result of a change in several logs, as :func:`tell` does.
+
+    Raises NoLiveBroker if some brokers did not answer.
+    """
+    try:
+        tell(done, verb, noun, manner)
+    finally:
+        brokers.check_complete()
+
+
 def tell(done: ChangeResult, verb: str, noun: str, manner: ChangeOptions) -> None:
     """Print the result; raise typer.Exit if anything was refused."""
     if not manner.dry_run and (done.done or not done.refused):
-        recorded = ""
-        if done.position is not None and done.done:
-            recorded = f", recorded at {format_position(done.position)}"
-        sys.stdout.write(f"{verb} {text.count_of(len(done.done), noun)}{recorded}\n")
+        changed = text.count_of(len(done.done), noun)
+        sys.stdout.write(f"{verb} {changed}{done.recorded()}\n")
         sys.stdout.flush()
     for line in done.refused:
         sys.stderr.write(f"foldmq: {line}\n")

@@ -5,10 +5,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import ask_session, find_actor, log_broker
-from cli.live import LiveBroker, Refused, open_broker
-from cli.logsource import SourceFlags, flags_of_session
-from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, tell
+from cli.inspection import ask_session, broker_of, find_actor, log_broker
+from cli.live import LiveBroker, Refused, open_brokers
+from cli.logsource import SourceFlags
+from cli.operator.bulk_change import (
+    ChangeOptions,
+    ChangeResult,
+    change,
+    confirmed,
+    tell,
+    tell_all,
+)
 
 
 def kick(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
@@ -27,15 +34,13 @@ def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
 
 
 async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
-    clients = list(clients)
-    for client in clients:
-        flags = flags_of_session(flags, client)
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
+            log_broker(brokers)
         done = ChangeResult()
+        owners = {client: brokers.of_session(client) for client in clients}
         found: dict[str, str] = {}
-        for client in dict.fromkeys(clients):
+        for client, broker in owners.items():
             try:
                 found[client] = _connected(await broker.ask("session", client=client, most=0))
             except Refused as error:
@@ -44,12 +49,14 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOption
         what = f"disconnect {text.count_of(len(found), 'client')}"
         if found and await confirmed(lines, what, manner):
             for client in found:
-                await _try(broker, done, "kick", client=client)
-        tell(done, "kicked", "client", manner)
+                with brokers.changing(owners[client]):
+                    await _try(owners[client], done, "kick", client=client)
+        tell_all(brokers, done, "kicked", "client", manner)
 
 
 async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
+        broker = broker_of(brokers, which)
         found = await find_actor(broker, which)
         if found is None:
             client = (await ask_session(broker, which, most=0))["client"]
@@ -70,9 +77,10 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> 
 
 
 async def _restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
+            log_broker(brokers)
+        broker = broker_of(brokers, which)
         row = await _actor(broker, which)
         lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
         what = f"restart {text.escaped(row['id'])}"

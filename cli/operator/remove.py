@@ -7,9 +7,17 @@ from typing import Any
 
 from cli.common import text
 from cli.inspection import gather, log_broker, session_selection
-from cli.live import LiveBroker, Refused, open_broker
-from cli.logsource import SourceFlags, check_filter, flags_of_session
-from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, portions, tell
+from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
+from cli.logsource import SourceFlags, check_filter
+from cli.operator.bulk_change import (
+    ChangeOptions,
+    ChangeResult,
+    change,
+    confirmed,
+    portions,
+    tell,
+    tell_all,
+)
 from eventstore.errors import UsageError
 
 
@@ -34,15 +42,13 @@ def clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
 
 
 async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
-    clients = list(clients)
-    for client in clients:
-        flags = flags_of_session(flags, client)
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
+            log_broker(brokers)
         done = ChangeResult()
+        owners = {client: brokers.of_session(client) for client in clients}
         found: dict[str, dict[str, Any]] = {}
-        for client in dict.fromkeys(clients):
+        for client, broker in owners.items():
             try:
                 answer = await broker.ask("session", client=client, most=0)
                 found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
@@ -52,26 +58,34 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
         lines = list(map(_session_line, found.values()))
         what = _removal(len(found))
         if found and await confirmed(lines, what, manner):
-            for portion in portions(found):
-                await change(broker, "remove_sessions", done, clients=portion)
-        tell(done, "removed", "session", manner)
+            for broker in brokers.present:
+                own = [client for client in found if owners[client] is broker]
+                with brokers.changing(broker):
+                    for portion in portions(own):
+                        await change(broker, "remove_sessions", done, clients=portion)
+        tell_all(brokers, done, "removed", "session", manner)
 
 
 async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptions) -> None:
-    async with open_broker(flags) as broker:
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
-        rows, _ = await gather(broker, "sessions", None, **wanted)
+            log_broker(brokers)
+        rows, _ = await gather(brokers, "sessions", None, **wanted)
         # In this order, the sessions of a portion were seen offline at about the same time.
         rows.sort(key=lambda row: row["closed_ms"])
         if not rows:
             sys.stdout.write("no matching offline session\n")
+            brokers.check_complete()
             return
         done = ChangeResult()
         by_name = sorted(rows, key=lambda row: str(row["client"]))
-        if await confirmed(list(map(_session_line, by_name)), _removal(len(rows)), manner):
-            await remove_offline(broker, rows, done)
-        tell(done, "removed", "session", manner)
+        what = _removal(len(rows)) + _without(brokers)
+        if await confirmed(list(map(_session_line, by_name)), what, manner):
+            for broker in brokers.present:
+                own = [row for row in rows if row.get("log", broker.node) == broker.node]
+                with brokers.changing(broker):
+                    await remove_offline(broker, own, done)
+        tell_all(brokers, done, "removed", "session", manner)
 
 
 async def remove_offline(
@@ -85,10 +99,15 @@ async def remove_offline(
 
 
 async def _clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
-    async with open_broker(flags) as broker:
+    async def ask(broker: LiveBroker) -> tuple[LiveBroker, list[dict[str, Any]]]:
+        rows, _ = await gather(LogBrokers([broker]), "retained", None, filter=topic_filter)
+        return broker, rows
+
+    async with open_brokers(flags) as brokers:
         if flags.verbose:
-            log_broker(broker)
-        rows, _ = await gather(broker, "retained", None, filter=topic_filter)
+            log_broker(brokers)
+        # Every log has all retained messages, and removes those that another one removed.
+        broker, rows = await brokers.any(ask)
         if not rows:
             raise Refused(f"no retained message on {text.name(topic_filter)}")
         rows.sort(key=lambda row: str(row["topic"]))
@@ -99,6 +118,11 @@ async def _clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -
             for portion in portions(row["topic"] for row in rows):
                 await change(broker, "clear_retained", done, topics=portion)
         tell(done, "removed", "retained message", manner)
+
+
+def _without(brokers: LogBrokers) -> str:
+    """Return which logs a change leaves out, as text."""
+    return f", but none of log {', '.join(brokers.absent)}" if brokers.absent else ""
 
 
 def _removal(count: int) -> str:

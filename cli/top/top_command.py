@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli.inspection import log_broker
-from cli.live import LiveBroker, NoLiveBroker, ReconnectingClient, open_broker, understood
+from cli.live import LiveBroker, NoLiveBroker, ReconnectingClient, open_brokers, understood
 from cli.settings import load_log_settings
 from cli.top.text import ACTOR_SORTS
 from eventstore.errors import UsageError
@@ -48,10 +48,10 @@ async def _run(
 ) -> None:
     @contextlib.asynccontextmanager
     async def find() -> AsyncIterator[LiveBroker]:
-        async with open_broker(source) as broker:
+        async with open_brokers(source) as brokers:
             if once and source.verbose:
-                log_broker(broker)
-            yield broker
+                log_broker(brokers)
+            yield brokers.only("top shows the broker")
 
     link = ReconnectingClient(find, answer_seconds=ANSWER_SECONDS)
     try:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.diagnosis import advise, advise_on_broker, merge_advice
+from cli.diagnosis import advise, advise_on_broker, advise_on_disk, merge_advice
 from cli.diagnosis.advice import _KINDS
-from cli.diagnosis.broker_advice import time_left
 
 HOSTILE = 'evil\x1b[2J\n"; rm -rf'
 SOURCE = Path(__file__).resolve().parents[2] / "actors" / "inspection" / "problems.py"
@@ -75,20 +74,46 @@ def test_drops_are_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "seconds"),
+    ("limits", "full"),
     [
-        ({}, 100.0),
+        ({}, "1 min 40 s"),
         ({"keep_s": 50.0}, None),
-        ({"keep_s": 500.0}, 100.0),
+        ({"keep_s": 500.0}, "1 min 40 s"),
         ({"keep_s": 500.0, "keep_bytes": 700}, None),
-        ({"keep_s": 50.0, "keep_until_archived": True}, 100.0),
+        ({"keep_s": 50.0, "keep_until_archived": True}, "1 min 40 s"),
     ],
 )
 def test_a_disk_runs_out_unless_the_log_is_cut_before(
-    limits: dict[str, Any], seconds: float | None
+    limits: dict[str, Any], full: str | None
 ) -> None:
-    assert time_left(1000, 10.0, 0, limits) == seconds
-    assert time_left(1000, 0.0, 0, limits) is None
+    kept = limits_in_gigabytes(limits)
+    status = writing(free=1000 * 10**9, rate=10 * 10**9)
+    found = [one.evidence.partition(": full in ")[2] for one in advise_on_disk([status], [kept])]
+    assert found == ([] if full is None else [full])
+    assert not [*advise_on_disk([writing(free=1000 * 10**9, rate=0)], [kept])]
+
+
+def writing(free: int | None, rate: int, held: int = 0) -> dict[str, Any]:
+    """Return the status of a broker that has written for 100 s at a rate."""
+    log = {"disk_free": free, "bytes": rate * 100, "stream_bytes": held}
+    return {"log": log, "time_ms": 100_000, "started_ms": 0}
+
+
+def limits_in_gigabytes(limits: dict[str, Any]) -> dict[str, Any]:
+    """Return limits whose sizes are in gigabytes, in bytes."""
+    return {**limits, "keep_bytes": limits.get("keep_bytes", 0) * 10**9}
+
+
+def test_several_logs_fill_a_disk_together() -> None:
+    """Each log fits alone: 30 of 50 GB."""
+    statuses = [writing(free=50 * 10**9, rate=10**9) for _ in range(2)]
+    limits = [{"keep_bytes": 30 * 10**9}] * 2
+    assert not [*advise_on_disk(statuses[:1], limits[:1])]
+    (advice,) = advise_on_disk(statuses, limits)
+    assert advice.severity == "problem"
+    assert "full in 25 s" in advice.evidence
+    unknown = [statuses[0], writing(free=None, rate=10**9)]
+    assert not [*advise_on_disk(unknown, limits)]
 
 
 def test_advice_on_the_broker() -> None:
@@ -97,13 +122,16 @@ def test_advice_on_the_broker() -> None:
         "started_ms": 0, "refused": {"flapping": 3, "sessions": 0},
         "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
     }  # fmt: skip
-    found = [*advise_on_broker(status, {"keep_s": 604_800}, ["replica n2 is 5 records behind"])]
+    found = [
+        *advise_on_broker(status, ["replica n2 is 5 records behind"]),
+        *advise_on_disk([status], [{"keep_s": 604_800}]),
+    ]
     assert [(one.severity, one.subject) for one in found] == [
         ("problem", "the broker"),
         ("problem", "the log"),
-        ("problem", "the disk"),
         ("warning", "connections"),
+        ("problem", "the disk"),
     ]
     assert all(text.isprintable() for one in found for text in one)
     healthy = {**status, "trouble": [], "refused": {}, "log": {"disk_free": None}}
-    assert [*advise_on_broker(healthy, {}, [])] == []
+    assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []

@@ -31,7 +31,9 @@ from cli.inspection.receivers import outcome_lines
 from cli.inspection.session_list import session_selection
 from cli.inspection.session_page import json_object, session_lines, subscription_lines
 from cli.live import broker_client
-from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
+from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.live.broker_search import open_broker
+from cli.live.log_brokers import LogBrokers
 from cli.logsource.source_flags import SourceFlags
 from cli.operator import bulk_change, remove
 from cli.operator.remove import remove_offline
@@ -397,7 +399,8 @@ async def test_the_highest_are_asked_for_one_by_one_if_they_do_not_fit() -> None
         return {"rows": [{"n": 1}], "more": False, "cursor": None, "total": 1}
 
     broker = AnsweringBroker(answer)
-    assert await gather_top(broker, "actors", "busy", 5, type="session") == ([{"n": 1}], 1)
+    brokers = LogBrokers([broker])
+    assert await gather_top(brokers, "actors", "busy", 5, type="session") == ([{"n": 1}], 1)
     assert broker.asked == [
         ("actors", {"top": {"by": "busy", "count": 5}, "type": "session"}),
         ("actors", {"type": "session"}),

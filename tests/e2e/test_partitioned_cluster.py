@@ -246,9 +246,12 @@ def test_commands_about_a_session_find_its_log(cluster: Partitioned, tmp_path: P
         exchange(here, there, b"1")
         config = ("--config", str(node.config_file))
 
-        def run(*arguments: str) -> tuple[int, str]:
-            done = cluster.command(*arguments, *config, check=False)
+        def run_without(*arguments: str) -> tuple[int, str]:
+            done = cluster.command(*arguments, check=False)
             return done.returncode, done.stdout + done.stderr
+
+        def run(*arguments: str) -> tuple[int, str]:
+            return run_without(*arguments, *config)
 
         code, said = run("sessions", "show", reader)
         assert (code, "t/#" in said, f"via node {node.name}" in said) == (0, True, True), said
@@ -261,10 +264,14 @@ def test_commands_about_a_session_find_its_log(cluster: Partitioned, tmp_path: P
         code, said = run("replay", "--session", reader)
         assert (code, "t/#" in said) == (0, True), said
         for command in (["sessions", "ls"], ["status"]):
-            code, said = run(*command)
-            assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
+            # With the settings, and without them: found on the NATS server.
+            for done in (run(*command), run_without(*command)):
+                assert done[0] == 0, done[1]
+                assert all(log in done[1] for log in ("c1-p0", "c1-p1")), done[1]
             code, said = run(*command, "--node", "c1-p1")
-            assert code == 0, said
+            assert (code, "c1-p0  " in said) == (0, False), said
+        code, said = run("log", "-n", "1")
+        assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
         code, said = run("log", "verify")
         assert code == 0, said
         assert "log c1-p0: 1 message of other logs matched its subscriptions, all" in said

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -400,12 +402,123 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
     check_history()
     code, said = run(broker, "sessions", "show", reader)
     assert (code, "a/+" in said) == (0, True)
-    for command in (["sessions", "ls"], ["status"], ["retained", "ls"], ["doctor"], ["web"]):
+    for command in (["actors", "show", "session:1"], ["top", "--once"], ["web"]):
         code, said = run(broker, *command)
-        assert code == (2 if command == ["web"] else 69)
+        assert code == (69 if command == ["top", "--once"] else 2), said
         assert f"give --node, one of {node}-p0, {node}-p1" in said
     broker.stop()
     check_history()
+
+
+def test_live_commands_are_about_all_processes(make_processes: Callable[..., Broker]) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    node = Path(broker.data_dir, "node").read_text().strip()
+    logs = [f"{node}-p{number}" for number in range(2)]
+    here, there = (client_of(number, "away") for number in range(2))
+    online = client_of(1, "online")
+
+    def rows(*command: str) -> list[dict[str, Any]]:
+        code, said = run(broker, *command, "--json")
+        assert code == 0, said
+        return [json.loads(line) for line in said.splitlines()]
+
+    for name in (here, there):
+        with RawClient(broker.port) as client:
+            client.connect(name, clean=False)
+            client.send(p.subscribe(1, ("a/+", 1)))
+            client.receive()
+            client.disconnect()
+    with RawClient(broker.port) as client:
+        client.connect(online)
+        client.send(p.subscribe(1, ("a/#", 1)))
+        client.receive()
+        client.send(p.publish("r/1", b"kept", 1, 1, retain=True))
+        client.receive()
+
+        def listed() -> set[tuple[str, str]]:
+            return {(row["log"], row["client"]) for row in rows("sessions", "ls")}
+
+        assert listed() == {(logs[0], here), (logs[1], there), (logs[1], online)}
+        only = rows("sessions", "ls", "--node", logs[0], "--match", "away*")
+        assert [row["client"] for row in only] == [here]
+        assert {row["log"] for row in rows("actors", "ls", "--type", "broker")} == set(logs)
+
+        code, said = run(broker, "status")
+        assert code == 0, said
+        assert f"ready: {node}, 2 logs\n" in said
+        assert "1 connected, " in said
+        assert all(any(line.startswith(log) for line in said.splitlines()) for log in logs)
+        (status,) = rows("status")
+        assert [one["node"] for one in status["logs"]] == logs
+        assert (status["ready"], status["not_answering"]) == (True, [])
+        code, said = run(broker, "doctor")
+        assert (code, f"{node}, 2 logs" in said) == (0, True), said
+
+        (outcome,) = rows("subscriptions", "--topic", "a/b")
+        assert {(row["log"], row["client"], row["why"]) for row in outcome["subscriptions"]} == {
+            (logs[0], here, "queued"),
+            (logs[1], there, "queued"),
+            (logs[1], online, "sent"),
+        }
+        code, said = run(broker, "doctor", "a/b")
+        assert code == 0, said
+        assert f"  {here}: queued: offline" in said
+        assert f"  {there}: queued: offline" in said
+        (kept,) = rows("retained", "ls")
+        assert (kept["topic"], kept["log"] in logs) == ("r/1", True)
+        code, said = run(broker, "retained", "rm", "r/1", "--yes")
+        assert code == 0, said
+
+        def gone() -> bool:
+            found = [run(broker, "retained", "ls", "--json", "--node", log) for log in logs]
+            return found == [(0, "")] * 2
+
+        until(gone, "the other process has removed it as well", 30)
+
+        code, said = run(broker, "sessions", "kick", here, online, "--yes")
+        assert code == 1
+        assert re.search(rf"kicked 1 client, recorded at [0-9.]+ of log {logs[1]}\n", said)
+        assert f"{here} is not connected" in said
+    code, said = run(broker, "sessions", "purge", "--match", "away*", "--yes")
+    assert code == 0, said
+    assert re.search(
+        rf"removed 2 sessions, recorded at [0-9.]+ of log {logs[0]}, [0-9.]+ of log {logs[1]}\n",
+        said,
+    )
+    assert not listed() & {(logs[0], here), (logs[1], there)}
+    broker.stop()
+
+
+def test_live_commands_name_a_process_that_does_not_answer(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    node = Path(broker.data_dir, "node").read_text().strip()
+    here, there = (client_of(number, "keeper") for number in range(2))
+    for name in (here, there):
+        with RawClient(broker.port) as client:
+            client.connect(name, clean=False)
+            client.disconnect()
+    hung = processes(broker)[1]
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        code, said = run(broker, "sessions", "ls")
+        assert code == 69, said
+        assert here in said
+        assert there not in said
+        assert "incomplete, without 1 of 2 logs: " in said
+        assert f"node {node}-p1" in said
+        code, said = run(broker, "status")
+        assert code == 69, said
+        assert said.startswith(f"not ready: {node}, 2 logs\n  log {node}-p1 does not answer")
+        code, said = run(broker, "doctor")
+        assert code == 1, said
+        assert f"the broker of log {node}-p1 does not answer" in said
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    broker.stop()
 
 
 def test_why_follows_a_message_of_a_shared_subscription(

@@ -17,7 +17,7 @@ from harness.fixtures import Clients
 from harness.packets import Publish
 from harness.waiting import until
 
-from cli.live.broker_client import open_broker
+from cli.live.broker_search import open_broker
 from cli.logsource.source_flags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis import Advice, advise, advise_on_broker, lagging_replicas, merge_advice
+from cli.diagnosis import (
+    Advice,
+    advise,
+    advise_on_broker,
+    advise_on_disk,
+    lagging_replicas,
+    merge_advice,
+)
 from cli.history import event_selection
 from cli.live import Refused
 from cli.logsource import parse_point
@@ -116,7 +123,8 @@ class Pages:
             async with self._link.log() as source:
                 behind = await lagging_replicas(source.client, self._link.node)
             advice = [
-                *advise_on_broker(status, found, behind),
+                *advise_on_broker(status, behind),
+                *advise_on_disk([status], [found]),
                 *map(advise, merge_advice(found["problems"])),
             ]
             now = time.monotonic()

@@ -1,0 +1,310 @@
+"""The brokers of several logs, asked together: answers are put together, missing ones are told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from cli.diagnosis.status import added_up
+from cli.inspection import LOG_COLUMN, actor_list
+from cli.inspection.actor_list import gather, gather_top
+from cli.inspection.actor_page import broker_of
+from cli.inspection.receivers import outcome_lines, preview
+from cli.live import LiveBroker, LogBrokers, NoAnswer, NoLiveBroker, Refused, TooLarge
+from cli.live.broker_search import open_brokers
+from cli.logsource import log_of_session
+from cli.logsource.source_flags import SourceFlags
+from cli.operator import bulk_change, remove
+from eventstore.errors import UsageError
+from eventstore.format import position
+from eventstore.partitions import partition_names, partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+LOGS = partition_names("n", 3)
+Answers = dict[str, Any]
+
+
+class AnsweringBroker(LiveBroker):
+    """Answers with what it was given, or raises it."""
+
+    def __init__(self, log: str, answer: Callable[[str, Answers], Answers]) -> None:
+        super().__init__(log, "here", cast("Client", None), log)
+        object.__setattr__(self, "answer", answer)
+
+    answer: Callable[[str, Answers], Answers]
+
+    async def ask(self, endpoint: str, /, **request: Any) -> Answers:
+        return self.answer(endpoint, request)
+
+
+def brokers_of(answer: Callable[[str, str, Answers], Answers]) -> LogBrokers:
+    """Return brokers of all logs; ``answer`` gets the log, the endpoint and the request."""
+
+    def of(log: str) -> LiveBroker:
+        return AnsweringBroker(log, lambda endpoint, request: answer(log, endpoint, request))
+
+    return LogBrokers([of(log) for log in LOGS], LOGS)
+
+
+def client_of(number: int) -> str:
+    return next(name for name in map(str, range(100)) if partition_of(name, 3) == number)
+
+
+def page(*rows: Answers, total: int = 0, more: bool = False) -> Answers:
+    return {"rows": list(rows), "total": total, "more": more, "cursor": "x" if more else None}
+
+
+async def test_rows_of_all_logs_name_their_log() -> None:
+    def answer(log: str, endpoint: str, _request: Answers) -> Answers:
+        if endpoint == "page":
+            return page({"n": 2})
+        return page({"n": 1}, total=2, more=log == "n-p1")
+
+    rows, total = await gather(brokers_of(answer), "sessions", None)
+    assert [(row["log"], row["n"]) for row in rows] == [
+        ("n-p0", 1),
+        ("n-p1", 1),
+        ("n-p1", 2),
+        ("n-p2", 1),
+    ]
+    assert total == 6
+
+
+async def test_a_single_log_is_not_named() -> None:
+    one = LogBrokers([AnsweringBroker("", lambda *_: page({"n": 1}, total=1))])
+    assert await gather(one, "sessions", None) == ([{"n": 1}], 1)
+    chosen = LogBrokers([AnsweringBroker("n-p1", lambda *_: page({"n": 1}, total=1))], LOGS)
+    assert await gather(chosen, "sessions", None) == ([{"n": 1}], 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_who_does_not_answer_is_left_out_and_told(
+    late: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def answer(log: str, endpoint: str, _request: Answers) -> Answers:
+        if log == "n-p1" and (endpoint == "page") == late:
+            raise NoAnswer("the broker of node n-p1 does not answer: time-out")
+        return page({"n": 1}, total=5, more=endpoint != "page")
+
+    brokers = brokers_of(answer)
+    rows, total = await gather(brokers, "sessions", None)
+    assert {row["log"] for row in rows} == {"n-p0", "n-p2"}
+    assert total == 10
+    assert [one.node for one in brokers.present] == ["n-p0", "n-p2"]
+    with pytest.raises(NoLiveBroker) as missing:
+        actor_list.show(rows, total, "session", [LOG_COLUMN], brokers, as_json=True)
+    assert str(missing.value) == (
+        "incomplete, without 1 of 3 logs: the broker of node n-p1 does not answer: time-out"
+    )
+    assert missing.value.exit_code == 69
+    shown = [json.loads(line)["log"] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(set(shown)) == ["n-p0", "n-p2"]
+
+
+async def test_no_answer_at_all_is_an_error() -> None:
+    def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
+        raise NoLiveBroker(f"no broker of node {log} answers")
+
+    with pytest.raises(NoLiveBroker, match="no broker of node n-p0 answers"):
+        await gather(brokers_of(answer), "sessions", None)
+    with pytest.raises(NoLiveBroker, match="no broker of node n-p0 answers"):
+        await brokers_of(answer).any(lambda broker: broker.ask("retained"))
+
+
+async def test_a_refusal_of_one_is_a_refusal() -> None:
+    def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
+        if log == "n-p2":
+            raise Refused("busy")
+        return page()
+
+    with pytest.raises(Refused, match="busy"):
+        await gather(brokers_of(answer), "sessions", None)
+
+
+async def test_the_highest_of_each_log_are_asked_for() -> None:
+    def answer(log: str, _endpoint: str, request: Answers) -> Answers:
+        if "top" in request and log == "n-p2":
+            raise TooLarge("too large")
+        return page({"n": request.get("top")}, total=1)
+
+    rows, _ = await gather_top(brokers_of(answer), "sessions", "queued", 5)
+    assert [row["n"] for row in rows] == [None] * 3  # asked again, without a limit
+
+
+async def test_what_every_log_has_is_asked_of_the_first_that_answers() -> None:
+    def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
+        if log == "n-p0":
+            raise NoLiveBroker("gone")
+        return {"log": log}
+
+    brokers = brokers_of(answer)
+    assert await brokers.any(lambda broker: broker.ask("retained.get")) == {"log": "n-p1"}
+
+
+async def test_a_preview_has_the_receivers_of_all_logs() -> None:
+    kept = {"ref": position(5, 1), "qos": 1, "size": 2}
+
+    def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
+        found = page({"client": f"c-{log}", "why": "sent"})
+        return {**found, "retained": None if log == "n-p0" else kept}
+
+    rows, retained = await preview(brokers_of(answer), "a/b", 1)
+    assert [(row["log"], row["client"]) for row in rows] == [(log, f"c-{log}") for log in LOGS]
+    assert outcome_lines("a/b", rows, retained) == [
+        "a/b, a message at QoS 1 now: sent to 3 clients, queued for 0",
+        "retained: in log n-p1, message 5.1, QoS 1, 2 B; sent first to new subscribers",
+    ]
+
+
+def test_a_session_is_asked_of_the_broker_of_its_log() -> None:
+    brokers = brokers_of(lambda *_: {})
+    for number, log in enumerate(LOGS):
+        assert brokers.of_session(client_of(number)).node == log
+        assert broker_of(brokers, client_of(number)).node == log
+    with pytest.raises(UsageError, match="is an actor of one log, and there are 3: give --node"):
+        broker_of(brokers, "session:7")
+    with pytest.raises(UsageError, match="one of n-p0, n-p1, n-p2"):
+        brokers.of_session("$log/n-p1")
+    chosen = LogBrokers(brokers.present[:1], LOGS)
+    assert chosen.of_session(client_of(0)).node == "n-p0"
+    assert broker_of(chosen, "session:7").node == "n-p0"
+    assert chosen.of_session("$share/g/a/+").node == "n-p0"  # its part there, or its home
+    with pytest.raises(UsageError, match="belongs to the log n-p1, not to n-p0: give --node n-p1"):
+        chosen.of_session(client_of(1))
+
+
+def test_the_log_of_a_session() -> None:
+    assert log_of_session([], "c") is None
+    assert log_of_session(LOGS, client_of(2)) == "n-p2"
+    assert log_of_session(LOGS, "$log/n-p1") is None
+    share = "$share/g/a"
+    assert log_of_session(LOGS, share) == LOGS[partition_of(share, 3)]
+    assert all(log_of_session(LOGS, share, log) == log for log in LOGS)
+
+
+def test_changes_of_several_logs_name_them() -> None:
+    done = bulk_change.ChangeResult()
+    assert done.recorded() == ""
+    done.take({"done": ["a"], "refused": [], "position": position(12, 3)}, "n-p0")
+    done.take({"done": ["b"], "refused": [], "position": position(4, 0)}, "n-p1")
+    done.take({"done": ["c"], "refused": [], "position": position(13, 0)}, "n-p0")
+    assert done.recorded() == ", recorded at 13.0 of log n-p0, 4.0 of log n-p1"
+
+
+YES = bulk_change.ChangeOptions(yes=True, dry_run=False)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_purge_tells_what_was_done_when_a_broker_ends(
+    refused: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The changes of the other logs are made and told, as is the broker that is gone."""
+
+    def answer(log: str, endpoint: str, request: Answers) -> Answers:
+        if endpoint == "sessions":
+            assert request == {"match": "a*", "connected": False}
+            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "inflight": 0}
+            return page({"client": f"c-{log}", "queued": 0, **session}, total=1)
+        assert (endpoint, request["clients"]) == ("change", [f"c-{log}"])
+        if log == "n-p1":
+            raise NoAnswer("the broker of node n-p1 does not answer: time-out")
+        if refused and log == "n-p2":
+            return {"done": [], "refused": [[f"c-{log}", "is back"]], "position": None}
+        return {"done": request["clients"], "refused": [], "position": position(7, 0)}
+
+    @contextlib.asynccontextmanager
+    async def brokers(_flags: SourceFlags) -> AsyncIterator[LogBrokers]:
+        yield brokers_of(answer)
+
+    monkeypatch.setattr(remove, "open_brokers", brokers)
+    with pytest.raises(NoLiveBroker) as missing:
+        remove.purge(SourceFlags(), None, "a*", YES)
+    assert str(missing.value) == (
+        "incomplete, without 1 of 3 logs: the broker of node n-p1 does not answer: time-out; the "
+        "change may still be made"
+    )
+    said = capsys.readouterr()
+    if refused:
+        assert said.out == "removed 1 session, recorded at 7.0 of log n-p0\n"
+        assert said.err == "foldmq: c-n-p2: is back\n"
+    else:
+        assert said.out == ("removed 2 sessions, recorded at 7.0 of log n-p0, 7.0 of log n-p2\n")
+
+
+def status_of(number: int) -> Answers:
+    return {
+        "ready": number != 2,
+        "subscriptions": number,
+        "retained": {"count": number, "bytes": 10 * number},
+        "messages": {"in": [number, 0, 1], "out": [0, number, 0]},
+        "connections": {"open": number, "paused": 0, "limit": 100 - number},
+        "sessions": {"total": number, "connected": 1},
+        "census": {"inflight": 1, "releasing": 0, "queued": number, "queued_bytes": 7},
+        "process": {"rss": 1000, "cpu_s": 0.5},
+        "dropped": {"expired": number, "drained": 0} if number else {},
+        "log": {"stream_bytes": 100, "disk_free": 5000 - number},
+    }
+
+
+def test_statuses_are_added_up() -> None:
+    total = added_up([status_of(number) for number in range(3)])
+    assert total["ready"] is False
+    assert total["subscriptions"] == 3
+    assert total["retained"] == {"count": 2, "bytes": 20}  # every log has all of them
+    assert total["messages"] == {"in": [3, 0, 3], "out": [0, 3, 0]}
+    assert total["connections"] == {"open": 3, "paused": 0, "limit": 98}
+    assert total["sessions"] == {"total": 3, "connected": 3}
+    assert total["census"] == {"inflight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
+    assert total["dropped"] == {"expired": 3, "drained": 0}
+    assert total["log"] == {"stream_bytes": 300, "disk_free": 4998}
+    unknown = status_of(0)
+    unknown["log"] = {"stream_bytes": None, "disk_free": None}
+    assert added_up([unknown])["log"] == {"stream_bytes": None, "disk_free": None}
+
+
+class FoundClient:
+    """A NATS client on whose server some brokers answer."""
+
+
+@pytest.mark.parametrize(
+    ("answering", "streams", "found"),
+    [
+        (["plant-p1"], ["plant-p0", "plant-p1"], ["plant-p0", "plant-p1"]),
+        (["plant-p0", "plant-p1"], [], ["plant-p0", "plant-p1"]),
+        (["other"], ["plant-p0", "plant-p1", "other"], ["other"]),
+        (["x-p1"], ["x-p1"], ["x-p1"]),
+        (["x-p0"], ["x-p0", "x"], ["x-p0"]),
+    ],
+)
+async def test_logs_are_found_on_a_nats_server(
+    answering: list[str],
+    streams: list[str],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    async def no_client(*_: object) -> FoundClient:
+        return FoundClient()
+
+    async def answers(*_: object) -> list[str]:
+        return answering
+
+    async def list_logs(*_: object) -> list[str]:
+        return [f"FOLDMQ_LOG_{one}" for one in streams]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cli.live.broker_search._connect", no_client)
+    monkeypatch.setattr("cli.live.broker_search.find_nodes", answers)
+    monkeypatch.setattr("cli.live.broker_search.list_logs", list_logs)
+    async with open_brokers(SourceFlags({"nats_url": "nats://127.0.0.1:4"})) as brokers:
+        assert brokers.nodes == found
+        assert brokers.several == (len(found) > 1)
