@@ -1,15 +1,14 @@
-"""The root actor: accepts connections, attaches them to sessions, supervises, drains.
+"""The root actor: puts the parts of a node together, starts, supervises and drains them.
 
 The broker owns the shared state of all sessions of the node (journal, fold, router, messages,
 timers) and is the parent of every connection and session. When a session fails, its connection is
 closed and its state is rebuilt from its events; messages that arrived meanwhile go to its
-successor.
+successor. Once a second the broker looks for work that is due.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import structlog
 
 from actors.authz import Permissions
 from actors.bridge import BridgeSupervisor
-from actors.connection import Admission, PreviousConnection, TakeoverThrottle
+from actors.connection import Admission
 from actors.exchange import LogExchange
 from actors.fast_path import FastPath, fail_turn
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
@@ -34,30 +33,15 @@ from actors.maintenance import (
 )
 from actors.node import ReadPause
 from actors.routing import Router
-from actors.session import (
-    Authorizer,
-    ConnectionAttached,
-    ConnectRequest,
-    NodeContext,
-    Session,
-)
+from actors.session import Authorizer, ConnectRequest, NodeContext, Session
 from actors.session.decisions import DeliveryLimits, by_text
+from actors.session_admission import SessionAdmission
 from actors.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.sharing import SharedSubscriptions
 from actors.supervision import inherit, replace
-from eventstore.format import (
-    LOG_SESSION,
-    NATS_SESSION,
-    Bridged,
-    BrokerStopped,
-    RetainedExpired,
-    expired_until,
-)
-from eventstore.partitions import partition_of
+from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
 from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt import Connect, ConnectCode
-from protocol.mqtt5 import SHARE, is_payload_format_broken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -68,7 +52,6 @@ if TYPE_CHECKING:
     from actors.exchange import ExchangeLink, OtherLog
     from actors.kernel import Clock
     from actors.maintenance import FollowedState
-    from actors.session import ClientConnection
     from eventstore.log import EventLog
     from projections.storage import ProjectionMark
 
@@ -89,7 +72,7 @@ _RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005
 class Broker(LoopActor):
     """One node's broker.
 
-    Use: construct, ``await recover(...)``, ``await listen(...)``; end with ``await drain()``.
+    Use: construct, ``await recover(...)``, ``admission.listen(...)``; end with ``await drain()``.
     ``failed`` is resolved with an error when the broker must stop at once.
     """
 
@@ -111,18 +94,17 @@ class Broker(LoopActor):
         """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
         self.admission = Admission(node, authenticator)
+        self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
         node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
-        self._takeovers = TakeoverThrottle()
         self._reset()
         self.projector = Projector(node, log.projections)
         node.retention = self.retention = Retention(node, self.projector)
         self._systree = SysTopicTree(node)
         node.system_topics = self._systree
         self._background: list[asyncio.Task[None]] = []
-        self._given_up = False
         self._expiring_retained = False
         """More retained messages that have expired are about to be recorded."""
         Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later, clock.processor).spawn(
@@ -136,7 +118,6 @@ class Broker(LoopActor):
         self.inspection.start()
         self.exchange: LogExchange | None = None
         """The exchange with the other logs of the node; None: there are none."""
-        self._partition = 0, 1
 
     # Start and end.
 
@@ -146,7 +127,7 @@ class Broker(LoopActor):
         """Exchange messages with other logs; ``names`` are those of all. Call before recovery."""
         exchange = LogExchange(self.node, names, others, link)
         self.exchange = self.node.exchange = exchange
-        self._partition = names.index(self.node.options.node), len(names)
+        self.session_admission.partition = names.index(self.node.options.node), len(names)
         self.kernel.spawn(exchange, self)
         return exchange
 
@@ -304,7 +285,7 @@ class Broker(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Handle a connection that requests its session, or the failure of an actor."""
         if isinstance(message, ConnectRequest):
-            self._on_connect(message)
+            self.session_admission.handle(message)
         elif isinstance(message, ActorFailed):
             self._on_failed(message)
         elif message is SWEEP_INDEX:
@@ -319,111 +300,6 @@ class Broker(LoopActor):
         self.node.fail(
             FoldmqError(f"the broker failed: {exc_info[1]}; this is a bug, please report it")
         )
-
-    def _on_connect(self, request: ConnectRequest) -> None:
-        connection, connect = request
-        if connection.ended:
-            return
-        if self._given_up or self.node.draining or self.node.unsure:
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
-            return
-        if not connect.client_id:
-            connection.given_id = self._assigned_id()
-            connect.client_id = self.admission.known_as(connection.given_id)
-            connection.client_id = connect.client_id
-            connection.id_assigned = True
-        name = connect.client_id
-        given = connection.given_id
-        if _is_reserved(name) or _is_reserved(given):
-            connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
-            return
-        if not self._owns(given):
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
-            return
-        if self.admission.refuses_stranger(connection, name):
-            return
-        session = self.sessions.find_session(name)
-        old = session.connection if session is not None else None
-        if old is not None and self._fought(name, connection, old):
-            _log.info(
-                "two clients keep taking over the same client identifier",
-                client=name,
-                address=connection.address,
-            )
-            self.node.timers.after(self.node.options.takeover_delay, lambda: self._release(request))
-            return
-        if (
-            name not in self.node.state.sessions
-            and len(self.node.state.sessions) >= self.node.options.max_sessions
-        ):
-            now = self.node.clock.monotonic()
-            self.admission.limits.refused.add(
-                "sessions", now, client=name, address=connection.address
-            )
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
-            return
-        self._attach(request)
-
-    def _assigned_id(self) -> str:
-        """Return a new client identifier, of a session that belongs to this log."""
-        while not self._owns(found := f"auto-{secrets.token_hex(10)}"):
-            pass
-        return found
-
-    def _owns(self, client_id: str) -> bool:
-        """Return whether the session of a client identifier belongs to this log."""
-        number, count = self._partition
-        return count == 1 or partition_of(client_id, count) == number
-
-    def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
-        """Return whether clients keep taking over this session, so that the new one must wait."""
-        now = self.node.clock.monotonic()
-        holder = PreviousConnection(old.host, now - old.last_read)
-        return self._takeovers.must_wait(
-            name, new.host, holder, now, self.node.options.takeover_delay
-        )
-
-    def _release(self, request: ConnectRequest) -> None:
-        if not request.connection.ended:
-            self._attach(request)
-
-    def _attach(self, request: ConnectRequest) -> None:
-        connection, connect = request
-        if self.admission.refuses_stranger(
-            connection, connect.client_id
-        ):  # perhaps again, after a wait
-            return
-        self.node.permissions.grant(connection)
-        if not self.node.permissions.authorize_will(connection, connect):
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
-            return
-        if self._is_will_above_maximum_qos(connect):
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_qos")
-            return
-        if self._has_will_of_wrong_format(connect):
-            self.node.limits.refused.add(
-                "payload_format",
-                self.node.clock.monotonic(),
-                client=connect.client_id,
-                address=connection.address,
-            )
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
-            return
-        session = self.sessions.session(request.connect.client_id)
-        self.kernel.tell(session, ConnectionAttached(request.connection, request.connect))
-
-    def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
-        """Return whether an MQTT 5 client has a will above the Maximum QoS [MQTT-3.2.2-12]."""
-        if connect.will is None or connect.properties is None:
-            return False
-        return connect.will.qos == 2 and self.node.options.reject_qos2_publish
-
-    def _has_will_of_wrong_format(self, connect: Connect) -> bool:
-        """Return whether a will declared as UTF-8 has another payload, if that is checked."""
-        will = connect.will
-        if will is None or not will.block or not self.node.options.check_payload_format:
-            return False
-        return is_payload_format_broken(will.block, will.payload)
 
     def _on_failed(self, failed: ActorFailed) -> None:
         actor = failed.actor
@@ -481,7 +357,7 @@ class Broker(LoopActor):
         stuck = writer.outage is not None and (
             self.node.clock.monotonic() - writer.outage_since > self.node.options.commit_timeout
         )
-        if stuck and not self._given_up:
+        if stuck and not self.session_admission.suspended:
             _log.error(
                 "log cannot be written: clients are closed until it can",
                 reason=writer.outage,
@@ -493,12 +369,7 @@ class Broker(LoopActor):
                 _CLOSED_AT_ONCE,
                 lambda connection: connection.abort("log_unavailable"),
             )
-        self._given_up = stuck
-
-
-def _is_reserved(client_id: str) -> bool:
-    """Return whether no client may have an identifier: the broker uses it."""
-    return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))
+        self.session_admission.suspended = stuck
 
 
 def _delivery_limits(options: BrokerOptions) -> DeliveryLimits:
