@@ -22,6 +22,10 @@
     Recovery, projections, retention, attestation.
 ``inspection``, ``tracing``
     Queries about a running broker, operators' changes, metrics, and live traces.
+``session_admission``
+    From a verified client to its session.
+``session_registry``, ``message_loading``
+    The actors of all sessions: activated, frozen, expired; messages that only the log has.
 ``supervision``
     Restart of failed sessions.
 ``broker``

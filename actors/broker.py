@@ -1,16 +1,14 @@
-"""The root actor: accepts connections, attaches them to sessions, supervises, drains.
+"""The root actor: puts the parts of a node together, starts, supervises and drains them.
 
 The broker owns the shared state of all sessions of the node (journal, fold, router, messages,
 timers) and is the parent of every connection and session. When a session fails, its connection is
 closed and its state is rebuilt from its events; messages that arrived meanwhile go to its
-successor.
+successor. Once a second the broker looks for work that is due.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +16,12 @@ import structlog
 
 from actors.authz import Permissions
 from actors.bridge import BridgeSupervisor
-from actors.connection import Admission, PreviousConnection, TakeoverThrottle
+from actors.connection import Admission
 from actors.exchange import LogExchange
 from actors.fast_path import FastPath, fail_turn
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import ActorFailed, Kernel, LoopActor, TurnWork
 from actors.maintenance import (
-    Expiries,
     Projector,
     Retention,
     adopt,
@@ -35,41 +32,16 @@ from actors.maintenance import (
     verify_in_background,
 )
 from actors.node import ReadPause
-from actors.routing import Router, routed
-from actors.session import (
-    Authorizer,
-    ConnectionAttached,
-    ConnectRequest,
-    Expire,
-    Kick,
-    Loaded,
-    NodeContext,
-    Outgoing,
-    Passivate,
-    Remove,
-    Session,
-)
+from actors.routing import Router
+from actors.session import Authorizer, ConnectRequest, NodeContext, Session
 from actors.session.decisions import DeliveryLimits, by_text
-from actors.sharing import SharedSubscriptions, make_session
-from actors.supervision import inherit, replace, start_successor
-from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format import (
-    INDEX_BITS,
-    LOG_SESSION,
-    NATS_SESSION,
-    Bridged,
-    BrokerStopped,
-    Position,
-    RetainedExpired,
-    expired_until,
-    format_position,
-)
-from eventstore.log import EventLog, Message, MessageStore
-from eventstore.partitions import partition_of
+from actors.session_admission import SessionAdmission
+from actors.session_registry import SWEEP_INDEX, SessionRegistry
+from actors.sharing import SharedSubscriptions
+from actors.supervision import inherit, replace
+from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
 from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt import Connect, ConnectCode
-from protocol.mqtt5 import SHARE, is_payload_format_broken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -80,9 +52,7 @@ if TYPE_CHECKING:
     from actors.exchange import ExchangeLink, OtherLog
     from actors.kernel import Clock
     from actors.maintenance import FollowedState
-    from actors.session import ClientConnection
-    from eventstore.format import Record
-    from projections.state import SessionState
+    from eventstore.log import EventLog
     from projections.storage import ProjectionMark
 
 _log = structlog.get_logger("foldmq")
@@ -91,29 +61,18 @@ _IDLE_SWEEP = 1.0
 """Seconds between checks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
 """Maximum seconds that events without a waiting output stay in memory."""
-_RETRY_LOAD = 0.5
-_LONGEST_TIMER = 3600.0
 _TOLD_AT_ONCE = 256
-"""Maximum sessions or connections that are notified in one iteration of the event loop."""
+"""Maximum connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
 """Connections closed in one iteration of the event loop."""
 _RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005
 """Retained messages that expire at a time, and the seconds between two times."""
-_WATCH_AT_ONCE, _WATCH_PAUSE = 500, 0.02
-"""Offline sessions checked at a time, and the seconds between two times."""
-_SWEEP_INDEX = object()
-"""Message of the broker to itself while ended subscriptions are in the index, or their actors still
-run."""
-_STOPPING_AT_MOST = 20_000
-"""Maximum number of such actors that wait; beyond it they are stopped at once."""
-_STOPPED_AT_ONCE = 256
-"""Such actors stopped in one turn."""
 
 
 class Broker(LoopActor):
     """One node's broker.
 
-    Use: construct, ``await recover(...)``, ``await listen(...)``; end with ``await drain()``.
+    Use: construct, ``await recover(...)``, ``admission.listen(...)``; end with ``await drain()``.
     ``failed`` is resolved with an error when the broker must stop at once.
     """
 
@@ -127,32 +86,27 @@ class Broker(LoopActor):
         permissions: Permissions | None = None,
     ) -> None:
         super().__init__()
-        self.node = NodeContext(options, log, clock, self, self, software())
+        self.node = NodeContext(options, log, clock, self, software())
         """The shared state of all actors."""
         node = self.node
+        node.directory = self.sessions = SessionRegistry(node)
         self.bridge = BridgeSupervisor(node, bridge) if bridge is not None else None
         """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
         self.admission = Admission(node, authenticator)
+        self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
         node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
-        self._sessions: dict[str, Session] = {}
-        self._offline: set[Session] = set()
-        self._takeovers = TakeoverThrottle()
-        self._expiries = Expiries(clock.monotonic, node.timers.after, self._expiry_due)
         self._reset()
         self.projector = Projector(node, log.projections)
         node.retention = self.retention = Retention(node, self.projector)
         self._systree = SysTopicTree(node)
         node.system_topics = self._systree
         self._background: list[asyncio.Task[None]] = []
-        self._given_up = False
         self._expiring_retained = False
         """More retained messages that have expired are about to be recorded."""
-        self._stopping: deque[LoopActor] = deque()
-        """Actors that get no more messages and are to be stopped."""
         Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later, clock.processor).spawn(
             self
         )
@@ -164,7 +118,6 @@ class Broker(LoopActor):
         self.inspection.start()
         self.exchange: LogExchange | None = None
         """The exchange with the other logs of the node; None: there are none."""
-        self._partition = 0, 1
 
     # Start and end.
 
@@ -174,7 +127,7 @@ class Broker(LoopActor):
         """Exchange messages with other logs; ``names`` are those of all. Call before recovery."""
         exchange = LogExchange(self.node, names, others, link)
         self.exchange = self.node.exchange = exchange
-        self._partition = names.index(self.node.options.node), len(names)
+        self.session_admission.partition = names.index(self.node.options.node), len(names)
         self.kernel.spawn(exchange, self)
         return exchange
 
@@ -191,7 +144,7 @@ class Broker(LoopActor):
         self._use(found.router)
         await adopt(self.node, self.projector, found, since_ms)
         await self._begin(None)
-        self.node.spawn_task(self._watch_all())
+        self.sessions.watch_all()
 
     async def _begin(self, mark: ProjectionMark | None) -> None:
         """Serve from the state; ``mark`` is that of the projections that were used for it."""
@@ -302,108 +255,13 @@ class Broker(LoopActor):
             self.node.emit(applied)
             self.kernel.wake()
         if expiry_changed:
-            self.node.spawn_task(self._watch_all())
+            self.sessions.watch_all()
         self._systree.begin()
         admission = self.admission
         old, admission.authenticator = admission.authenticator, authenticator
         if old is not authenticator:
             old.close()
             admission.end_revoked()
-
-    # Properties and sessions.
-
-    @property
-    def attached(self) -> int:
-        """The number of connected sessions."""
-        return len(self._sessions) - len(self._offline)
-
-    # Sessions: the interface actors.session.interfaces.SessionDirectory.
-
-    def session(self, name: str) -> Session:
-        """Return the actor of a session, activated if it was passive."""
-        session = self._sessions.get(name)
-        if session is None:
-            session = make_session(self.node, name, self.node.state.sessions.get(name))
-            self._sessions[name] = session
-            self._offline.add(session)
-            self.kernel.spawn(session, self)
-        return session
-
-    def find_session(self, name: str) -> Session | None:
-        """Return the actor of a session; None if it is passive or does not exist."""
-        return self._sessions.get(name)
-
-    def install(self, session: Session) -> None:
-        """Make an actor the current one of its session."""
-        before = self._sessions.get(session.name)
-        if before is not None:
-            self._offline.discard(before)
-        self._sessions[session.name] = session
-
-    def on_session_failure(self, session: Session) -> None:
-        """Replace a session that has just failed."""
-        start_successor(self.node, session)
-
-    def redirect(self, name: str, messages: list[Any]) -> None:
-        """Pass messages to the successor of a session that ended."""
-        if name in self._sessions or name in self.node.state.sessions:
-            session = self.session(name)
-            for message in messages:
-                if isinstance(message, Outgoing):
-                    self.node.router.remember(message.subscriber)
-                self.kernel.tell(session, message)
-            return
-        for message in messages:
-            if isinstance(message, ConnectionAttached):
-                self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
-            elif isinstance(message, (Kick, Remove)):
-                message.command.refuse("ended meanwhile")
-
-    def came_online(self, session: Session) -> None:
-        """Record that a session has a connection."""
-        self._offline.discard(session)
-
-    def went_offline(self, session: Session) -> None:
-        """Record that a session has no connection."""
-        self._offline.add(session)
-        self.watch_expiry(session.state)
-
-    def retire(self, session: Session, *, running: bool = True) -> None:
-        """Stop the actor of a session that ended or is passive.
-
-        ``running``: the actor itself calls this while it runs.
-        """
-        if self._sessions.get(session.name) is session:
-            del self._sessions[session.name]
-        self._offline.discard(session)
-        if running:
-            self.kernel.stop_now(session)
-        else:
-            self.kernel.stop_other(session)
-        unfinished = session.drain_stash()
-        if unfinished:
-            self.redirect(session.name, unfinished)
-        state = self.node.state.sessions.live.get(session.name)
-        if session.name not in self.node.state.sessions:
-            self._expiries.forget(session.name)
-        elif state is session.state and not state.connected and session.name not in self._sessions:
-            self.passivate(session.name)
-        session.release()
-
-    def passivate(self, name: str) -> None:
-        """Freeze an offline session: keep only what is needed to restore it."""
-        node = self.node.state
-        if node.dirty is not None:
-            # This snapshot differs from the one in the projections.
-            node.dirty.setdefault(name, node.sessions.live[name].saved)
-        state = node.sessions.freeze(name, self.node.journal.next_position)
-        if state is not None:
-            self.node.router.passivate(name, [held.filter for held in routed(state)])
-
-    def take_passive(self, state: SessionState) -> None:
-        """Add a session that is already frozen."""
-        self.node.router.passivate(state.session, [held.filter for held in routed(state)])
-        self.watch_expiry(state)
 
     def _reset(self) -> NodeState:
         """Begin with an empty state, and return it."""
@@ -419,54 +277,23 @@ class Broker(LoopActor):
         node = self.node
         node.router = router
         router.too_deep = node.permissions.too_deep
-        router.on_gone = self._sweep_later
-        router.attach(self.session, self.bridge, node.clock.stopwatch)
-
-    def watch_expiry(self, state: SessionState) -> None:
-        """Check an offline session when it may have expired, or its will is due."""
-        delay = min(self.node.expires_in(state), self.node.will_due_in(state))
-        if delay < float("inf"):
-            self._expiries.watch(state.session, min(max(0.0, delay), _LONGEST_TIMER))
-
-    def load(self, session: Session, refs: Sequence[Position]) -> None:
-        """Read messages from the log; the session gets a ``Loaded`` message."""
-        self.node.spawn_task(self._load(session, refs))
+        router.on_gone = self.sessions.sweep_later
+        router.attach(self.sessions.session, self.bridge, node.clock.stopwatch)
 
     # Messages to the broker itself.
 
     def on_receive(self, message: Any) -> None:
         """Handle a connection that requests its session, or the failure of an actor."""
         if isinstance(message, ConnectRequest):
-            self._on_connect(message)
+            self.session_admission.handle(message)
         elif isinstance(message, ActorFailed):
             self._on_failed(message)
-        elif message is _SWEEP_INDEX and self._clear_away():
-            self._sweep_later()
+        elif message is SWEEP_INDEX:
+            self.sessions.sweep()
 
     def _end_turn(self) -> None:
         self.node.router.deliveries = 0
         self.node.journal.end_turn()
-
-    def _clear_away(self) -> bool:
-        """Remove some remains of ended sessions; return whether there are more."""
-        for _ in range(min(_STOPPED_AT_ONCE, len(self._stopping))):
-            actor = self._stopping.popleft()
-            if not actor.stopped:
-                actor.stop()
-        return self.node.router.sweep() or bool(self._stopping)
-
-    def stop_all(self, actors: Sequence[LoopActor]) -> None:
-        """Stop actors that get no more messages; many of them gradually."""
-        if len(actors) <= _STOPPED_AT_ONCE or len(self._stopping) > _STOPPING_AT_MOST:
-            for actor in actors:
-                actor.stop()
-            return
-        if not self._stopping:
-            self._sweep_later()
-        self._stopping += actors
-
-    def _sweep_later(self) -> None:
-        self.kernel.later(self, _SWEEP_INDEX)
 
     def on_failure(self, *exc_info: object) -> None:
         """Stop the broker: nothing is supervised without its root."""
@@ -474,117 +301,12 @@ class Broker(LoopActor):
             FoldmqError(f"the broker failed: {exc_info[1]}; this is a bug, please report it")
         )
 
-    def _on_connect(self, request: ConnectRequest) -> None:
-        connection, connect = request
-        if connection.ended:
-            return
-        if self._given_up or self.node.draining or self.node.unsure:
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
-            return
-        if not connect.client_id:
-            connection.given_id = self._assigned_id()
-            connect.client_id = self.admission.known_as(connection.given_id)
-            connection.client_id = connect.client_id
-            connection.id_assigned = True
-        name = connect.client_id
-        given = connection.given_id
-        if _is_reserved(name) or _is_reserved(given):
-            connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
-            return
-        if not self._owns(given):
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
-            return
-        if self.admission.refuses_stranger(connection, name):
-            return
-        session = self._sessions.get(name)
-        old = session.connection if session is not None else None
-        if old is not None and self._fought(name, connection, old):
-            _log.info(
-                "two clients keep taking over the same client identifier",
-                client=name,
-                address=connection.address,
-            )
-            self.node.timers.after(self.node.options.takeover_delay, lambda: self._release(request))
-            return
-        if (
-            name not in self.node.state.sessions
-            and len(self.node.state.sessions) >= self.node.options.max_sessions
-        ):
-            now = self.node.clock.monotonic()
-            self.admission.limits.refused.add(
-                "sessions", now, client=name, address=connection.address
-            )
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
-            return
-        self._attach(request)
-
-    def _assigned_id(self) -> str:
-        """Return a new client identifier, of a session that belongs to this log."""
-        while not self._owns(found := f"auto-{secrets.token_hex(10)}"):
-            pass
-        return found
-
-    def _owns(self, client_id: str) -> bool:
-        """Return whether the session of a client identifier belongs to this log."""
-        number, count = self._partition
-        return count == 1 or partition_of(client_id, count) == number
-
-    def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
-        """Return whether clients keep taking over this session, so that the new one must wait."""
-        now = self.node.clock.monotonic()
-        holder = PreviousConnection(old.host, now - old.last_read)
-        return self._takeovers.must_wait(
-            name, new.host, holder, now, self.node.options.takeover_delay
-        )
-
-    def _release(self, request: ConnectRequest) -> None:
-        if not request.connection.ended:
-            self._attach(request)
-
-    def _attach(self, request: ConnectRequest) -> None:
-        connection, connect = request
-        if self.admission.refuses_stranger(
-            connection, connect.client_id
-        ):  # perhaps again, after a wait
-            return
-        self.node.permissions.grant(connection)
-        if not self.node.permissions.authorize_will(connection, connect):
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
-            return
-        if self._is_will_above_maximum_qos(connect):
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_qos")
-            return
-        if self._has_will_of_wrong_format(connect):
-            self.node.limits.refused.add(
-                "payload_format",
-                self.node.clock.monotonic(),
-                client=connect.client_id,
-                address=connection.address,
-            )
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
-            return
-        session = self.session(request.connect.client_id)
-        self.kernel.tell(session, ConnectionAttached(request.connection, request.connect))
-
-    def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
-        """Return whether an MQTT 5 client has a will above the Maximum QoS [MQTT-3.2.2-12]."""
-        if connect.will is None or connect.properties is None:
-            return False
-        return connect.will.qos == 2 and self.node.options.reject_qos2_publish
-
-    def _has_will_of_wrong_format(self, connect: Connect) -> bool:
-        """Return whether a will declared as UTF-8 has another payload, if that is checked."""
-        will = connect.will
-        if will is None or not will.block or not self.node.options.check_payload_format:
-            return False
-        return is_payload_format_broken(will.block, will.payload)
-
     def _on_failed(self, failed: ActorFailed) -> None:
         actor = failed.actor
         if isinstance(actor, Session):
             others = inherit(self.node, actor, failed)
             self.node.spawn_task(
-                replace(self.node, self.session(actor.name), failed.message, others)
+                replace(self.node, self.sessions.session(actor.name), failed.message, others)
             )
         elif isinstance(actor, Inspector):
             self.inspection.start()
@@ -593,70 +315,7 @@ class Broker(LoopActor):
                 FoldmqError(f"the exchange failed: {failed.error}; this is a bug, please report it")
             )
 
-    # Work outside turns.
-
-    async def _watch_all(self) -> None:
-        """Check every offline session: the expiry setting changed."""
-        for number, name in enumerate(self.node.state.sessions.names()):
-            state = self.node.state.sessions.peek(name)
-            if state is not None and not state.connected:
-                self.watch_expiry(state)
-            if number % _WATCH_AT_ONCE == 0:
-                await asyncio.sleep(_WATCH_PAUSE)
-
-    async def _load(self, session: Session, refs: Sequence[Position]) -> None:
-        sequences = {ref >> INDEX_BITS for ref in refs}
-        found: dict[Position, Message] = {}
-        records: list[Record] = []
-        while not session.stopped:
-            begin = self.node.state.begin
-            wanted = {at for sequence in sequences for at in self.node.state.carriers_of(sequence)}
-            if max(wanted, default=0) > self.node.journal.durable:
-                await asyncio.sleep(_DEFER)
-                continue
-            try:
-                records = await self.node.log.read_some(wanted)
-                break
-            except LogUnavailable as error:
-                _log.warning(
-                    "messages cannot be read",
-                    client=session.name,
-                    position=format_position(refs[0]),
-                    error=str(error),
-                )
-                await asyncio.sleep(_RETRY_LOAD)
-            except FoldmqError as error:
-                if self.node.state.begin == begin and not session.stopped:
-                    self.node.fail(error)
-                    return
-                # The log was cut meanwhile: the records needed now are elsewhere.
-        if session.stopped:
-            # Its successor requests messages itself. Those of this one may have been cut off.
-            return
-        store = MessageStore(1 << 62)
-        for record in records:
-            store.add_record(record)
-        for ref in refs:
-            message = store.get(ref) or self.node.messages.get(ref)
-            if message is None:
-                self.node.fail(CorruptLog(ref >> INDEX_BITS, "does not hold a message it should"))
-                return
-            found[ref] = message
-        for record in records:
-            self.node.messages.add_record(record)
-        self.node.tell_if_alive(session, Loaded(found))
-
-    def _expiry_due(self, name: str) -> int:
-        """Tell a session if it has expired; return how many subscriptions it has then."""
-        state = self.node.state.sessions.peek(name)
-        if not self.node.recovered:
-            self._expiries.watch(name, _IDLE_SWEEP)
-        elif state is not None and not state.connected:
-            if self.node.expires_in(state) <= 0 or self.node.will_due_in(state) <= 0:
-                self.kernel.tell(self.session(name), Expire())
-                return len(state.subscriptions)
-            self.watch_expiry(state)
-        return 0
+    # Periodic work.
 
     def _on_deferred(self) -> None:
         self.node.timers.after(_DEFER, self.node.journal.flush)
@@ -669,18 +328,7 @@ class Broker(LoopActor):
 
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
-        idle_since = self.node.clock.monotonic() - _IDLE_SWEEP
-        if not self.node.router.is_matching():  # else all receivers of a topic must become active
-            idle = [
-                session
-                for session in self._offline
-                if session.connection is None and session.last_active < idle_since
-            ]
-            self.node.in_parts(
-                idle,
-                _TOLD_AT_ONCE,
-                lambda session: self.node.tell_if_alive(session, Passivate()),
-            )
+        self.sessions.passivate_idle(_IDLE_SWEEP)
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
         if not self._expiring_retained:
@@ -709,7 +357,7 @@ class Broker(LoopActor):
         stuck = writer.outage is not None and (
             self.node.clock.monotonic() - writer.outage_since > self.node.options.commit_timeout
         )
-        if stuck and not self._given_up:
+        if stuck and not self.session_admission.suspended:
             _log.error(
                 "log cannot be written: clients are closed until it can",
                 reason=writer.outage,
@@ -721,12 +369,7 @@ class Broker(LoopActor):
                 _CLOSED_AT_ONCE,
                 lambda connection: connection.abort("log_unavailable"),
             )
-        self._given_up = stuck
-
-
-def _is_reserved(client_id: str) -> bool:
-    """Return whether no client may have an identifier: the broker uses it."""
-    return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))
+        self.session_admission.suspended = stuck
 
 
 def _delivery_limits(options: BrokerOptions) -> DeliveryLimits:

@@ -1,7 +1,8 @@
 """Admission of connections: limits, addresses, logins and the owner of the session.
 
-All decisions about a connection before it gets a session are made here: whether there is room for
+Decisions about a connection until it requests its session are made here: whether there is room for
 it, whether its buffered bytes fit, whether its login is verified, and whether it owns its session.
+The others are in :mod:`actors.session_admission`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The subscription index of a node: finds the subscriptions that match a topic."""
 
 from actors.routing.remote_members import RemoteMembers
-from actors.routing.router import NOWHERE, Route, Router, routed
+from actors.routing.router import Router, routed
+from actors.routing.routes import NOWHERE, Route
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber, is_shared
 from actors.routing.subscription_options import (

@@ -1,12 +1,7 @@
-"""Routes from a topic to the subscriptions that match it.
+"""The subscription index: from a topic to the subscriptions that match it.
 
-A *route* is the set of subscribers that get a message, one for each session: of the overlapping
-subscriptions of a session the one with the highest QoS is chosen, so that a session gets one copy
-at that QoS [MQTT-3.3.5-1]. Topics with the same subscribers share a route, so that the messages of
-one read can be grouped by route: messages in a group stay in order and are prepared once.
-
-Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, the
-route of that topic is dropped; when one with wildcards changes, all routes are.
+Of the overlapping subscriptions of a session the one with the highest QoS is chosen, so that a
+session gets one copy at that QoS [MQTT-3.3.5-1]. ``actors.routing.routes`` keeps the results.
 
 ``actors.routing.wildcard_patterns`` limits the cost of a match; the filters of an ended session are
 removed from the index gradually, and match nothing meanwhile.
@@ -19,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from actors.configuration import REQUESTS
+from actors.routing.routes import NO_RECEIVERS, EnoughMatched, Routes
 from actors.routing.shared_groups import SharedGroups
 from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
 from actors.routing.subscription_options import ROUTED_OPTIONS, is_no_local
@@ -31,16 +27,13 @@ from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from actors.authz import TopicAcl
     from projections.state import SessionState, SubscriptionState
 
-_CACHED_TOPICS = 65_536
-_CACHED_BYTES = 16 * 1024 * 1024
-_SPARKPLUG = b"spBv1.0/"
-_MATCHED_AT_ONCE, _MATCHING = 256, 0.001
-"""Maximum topics matched in one turn for one client, and maximum seconds spent on them."""
+_BIRTHS = 65_536
+"""Maximum topics of Sparkplug births that are remembered."""
 _REMOVED_AT_ONCE = 64
 """Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
@@ -51,13 +44,6 @@ _MATCHES, _ABANDONED = 8, 1.0
 seconds after which a match that is not continued makes room for another one."""
 _POSTPONED = 1024
 """Number of topics waiting for that above which abandoned ones are removed."""
-_LARGE = 4096
-"""Receivers of a route above which it is not hashed."""
-_COMPARED = 8
-"""Routes with many receivers that are compared with those of a topic."""
-_STALE = 1024
-"""Maximum sets of receivers kept although no known topic has them."""
-_UNBOUNDED = 1 << 62
 
 
 class SubscriptionObserver(Protocol):
@@ -68,155 +54,6 @@ class SubscriptionObserver(Protocol):
 
     def removed(self, session: str, topic_filter: str) -> None:
         """Record the end of a subscription."""
-
-
-class Route:
-    """The subscribers of a topic, one for each session. Compared by identity."""
-
-    __slots__ = ("denied", "no_local", "own", "targets")
-
-    def __init__(
-        self,
-        targets: tuple[Subscriber, ...],
-        denied: tuple[Subscriber, ...] = (),
-        own: tuple[Subscriber, ...] = (),
-        *,
-        no_local: bool = False,
-    ) -> None:
-        self.targets = targets
-        self.denied = denied
-        """Subscribers that may not read the messages."""
-        self.no_local = no_local
-        """Whether some targets have the option No Local: they do not get their own publications."""
-        self.own = {one.session: one for one in own}
-        """Session -> the subscription without No Local through which it gets its own publications
-        although its target has the option."""
-
-
-NOWHERE = Route(())
-_NO_RECEIVERS: Receivers = ((), (), (), False)
-
-
-class _EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
-    """No further topic is matched in this turn."""
-
-
-class Routes(dict[bytes, Route]):
-    """Routes by raw topic; a miss is looked up in the index."""
-
-    __slots__ = (
-        "_forgot",
-        "_interned",
-        "_large",
-        "_left",
-        "_router",
-        "_size",
-        "_until",
-        "matched_at_once",
-    )
-
-    def __init__(self, router: Router) -> None:
-        super().__init__()
-        self._router = router
-        self._interned: dict[Receivers, Route] = {}
-        self._large: dict[tuple[object, ...], deque[Route]] = {}
-        """Routes with many receivers, by the number of these and some of them: few for each."""
-        self._size = 0
-        self._forgot = False
-        """All routes were dropped since this was set to False."""
-        self._left = _UNBOUNDED
-        """Topics that may still be matched."""
-        self._until = 0.0
-        self.matched_at_once = _MATCHED_AT_ONCE
-        """Maximum topics that :meth:`look_up` matches."""
-
-    def look_up(self, topics: Sequence[bytes]) -> list[Route]:
-        """Return the routes of the first topics: of all if there are few, otherwise of some.
-
-        Return none while the first topic is being matched, which takes several turns if it has many
-        receivers or passive ones.
-        """
-        self._left = self.matched_at_once
-        self._until = self._router.clock() + _MATCHING
-        self._forgot = False
-        found: list[Route] = []
-        try:
-            found.extend(map(self.__getitem__, topics))
-        except _EnoughMatched:
-            pass
-        finally:
-            self._left = _UNBOUNDED
-        if self._forgot:
-            # Dropped because a session was activated, or for lack of room: the result is still
-            # valid, and need not be matched again in this turn.
-            self.update(zip(topics, found, strict=False))
-            self._size = sum(map(len, self))
-        return found
-
-    def __missing__(self, raw: bytes) -> Route:
-        """Look a topic up in the index."""
-        if self._left <= 0:
-            raise _EnoughMatched
-        if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
-            self.forget()
-        topic = raw.decode()
-        until = None if self._left == _UNBOUNDED else self._until
-        receivers = (
-            _NO_RECEIVERS if self._router.too_deep(raw) else self._router.match(topic, until)
-        )
-        if raw.startswith(_SPARKPLUG):
-            self._router.record_birth(topic, raw)
-        route = NOWHERE
-        if receivers != _NO_RECEIVERS:
-            route = self._intern(receivers)
-        self[raw] = route
-        self._size += len(raw)
-        if self._left < _UNBOUNDED:
-            self._left = 0 if self._router.clock() >= self._until else self._left - 1
-        return route
-
-    def _intern(self, receivers: Receivers) -> Route:
-        """Return the route with these receivers: a known one, if there is one."""
-        targets, denied, own, no_local = receivers
-        alike: deque[Route] | None = None
-        if len(targets) + len(denied) > _LARGE:
-            # The hash of many receivers takes longer than comparing them with those that are known.
-            key = (len(targets), len(denied), *targets[:1], *targets[-1:], *denied[-1:])
-            alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
-            for known in alike:
-                if (
-                    known.targets == targets
-                    and known.denied == denied
-                    and tuple(known.own.values()) == own
-                ):
-                    return known
-        elif receivers in self._interned:
-            return self._interned[receivers]
-        route = Route(targets, denied, own, no_local=no_local)
-        if alike is not None:
-            alike.append(route)
-        else:
-            self._interned[receivers] = route
-        return route
-
-    def changed(self, topic_filter: str) -> None:
-        """Drop the routes that a changed subscription matches."""
-        if "+" in topic_filter or "#" in topic_filter:
-            self.forget()
-            return
-        raw = topic_filter.encode()
-        if self.pop(raw, None) is not None:
-            self._size -= len(raw)
-            if len(self._interned) + len(self._large) > len(self) + _STALE:
-                self.forget()  # sets of receivers that no topic has any longer
-
-    def forget(self) -> None:
-        """Drop all routes: the subscriptions changed, or there are too many."""
-        self.clear()
-        self._interned.clear()
-        self._large.clear()
-        self._size = 0
-        self._forgot = True
 
 
 class Router:
@@ -300,11 +137,11 @@ class Router:
     def match(self, topic: str, until: float | None = None) -> Receivers:
         """Return the receivers of a topic.
 
-        ``until`` limits the time, but some progress is always made. Raises _EnoughMatched when the
+        ``until`` limits the time, but some progress is always made. Raises EnoughMatched when the
         time is over; the next call continues.
         """
         if is_reserved_topic(topic):
-            return _NO_RECEIVERS
+            return NO_RECEIVERS
         match = self._matches.pop(topic, None)
         if match is None:
             match = self._begin_match(topic, limited=until is not None)
@@ -324,14 +161,14 @@ class Router:
                 match.last = self.clock()
                 if not match.large:
                     del self._matches[topic]  # quickly evaluated again
-                raise _EnoughMatched
+                raise EnoughMatched
         del self._matches[topic]
         return match.receivers()
 
     def _begin_match(self, topic: str, *, limited: bool) -> TopicMatch:
         """Look a topic up in the index.
 
-        If it is ``limited`` and needs several turns, raises _EnoughMatched while too many do.
+        If it is ``limited`` and needs several turns, raises EnoughMatched while too many do.
         """
         if limited and topic in self._postponed and not self._may_begin():
             self._postpone(topic)
@@ -348,7 +185,7 @@ class Router:
         if len(postponed) > _POSTPONED:
             oldest = now - _ABANDONED
             self._postponed = {name: at for name, at in postponed.items() if at >= oldest}
-        raise _EnoughMatched
+        raise EnoughMatched
 
     def _may_begin(self) -> bool:
         """Return whether a match that takes several turns may begin: few may at a time."""
@@ -365,7 +202,7 @@ class Router:
 
     def record_birth(self, topic: str, raw: bytes) -> None:
         """Record the retained topic of a Sparkplug birth, if the topic is one."""
-        if len(self.births) >= _CACHED_TOPICS:
+        if len(self.births) >= _BIRTHS:
             self.births.clear()
         certificate = certificate_topic(topic)
         if certificate is not None:

@@ -142,7 +142,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
 
 
 class SessionDirectory(Protocol):
-    """The sessions of a node and their life cycle: the broker."""
+    """The sessions of a node and their life cycle: ``actors.session_registry.SessionRegistry``."""
 
     @property
     def attached(self) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from actors.routing import is_shared
 from actors.session import decisions
-from actors.session.mqtt5 import DeliveryEncoder
+from actors.session.mqtt5 import DeliveryEncoder, accepting_connack
 from actors.session.session_messages import (
     NEXT_TURN,
     ConnectionAttached,
@@ -39,12 +39,10 @@ from protocol.mqtt import (
     ENDINGS,
     ConnectCode,
     Publishes,
-    ReasonCode,
     encode_connack,
     is_death,
     with_timestamp,
 )
-from protocol.mqtt5 import ConnackProperties, encode_connack_v5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,10 +63,6 @@ _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a resumed session that are started in one turn."""
 _USER_PROPERTIES: Final = 1024
 """Maximum characters of a CONNECT's user properties that are recorded; longer ones are not."""
-_LONGEST_STRING: Final = 65_535
-"""Maximum bytes of a string in a packet."""
-_NO_LEVEL: Final = frozenset("/+#")
-"""Characters that no topic level may contain."""
 
 
 class SessionLifecycle:
@@ -234,48 +228,18 @@ class SessionLifecycle:
             return encode_connack(
                 ConnectCode.ACCEPTED, session_present=resumed, version=connect.version
             )
-        options = self._node.options
         expiry, keep_alive = self._expiry(asked.session_expiry), self._keep_alive(connect)
-        usual = (
-            resumed,
-            expiry if expiry != asked.session_expiry else None,
-            keep_alive if keep_alive != connect.keep_alive else None,
-            options.receive_maximum,
-            1 if options.reject_qos2_publish else 2,
-            connection.max_packet,
-            options.max_topic_aliases,
-            asked.maximum_packet_size,
+        return accepting_connack(
+            asked,
+            self._node.options,
+            resumed=resumed,
+            session_expiry=expiry if expiry != asked.session_expiry else None,
+            server_keep_alive=keep_alive if keep_alive != connect.keep_alive else None,
+            max_packet=connection.max_packet,
+            client_id=connection.given_id,
+            is_assigned=connection.id_assigned,
+            authentication_data=connection.authentication_data,
         )
-        assigned = connection.given_id if connection.id_assigned else None
-        prefix = self._response_information(connection, asked)
-        plain = assigned is None and prefix is None and asked.authentication_method is None
-        if plain:
-            return _usual_connack(*usual)
-        return _encode_connack(
-            *usual,
-            ConnackProperties(
-                assigned_client_identifier=assigned,
-                response_information=prefix,
-                authentication_method=asked.authentication_method,
-                authentication_data=connection.authentication_data,
-            ),
-        )
-
-    def _response_information(
-        self, connection: ClientConnection, asked: ConnectProperties
-    ) -> str | None:
-        """Return the prefix of the client's response topics; None: it has none.
-
-        There is no prefix for a client identifier that would span several topic levels, or that
-        makes the prefix longer than an MQTT string.
-        """
-        prefix, name = self._node.options.response_information, connection.given_id
-        if not prefix or not asked.request_response_information:
-            return None
-        if "%c" in prefix and _NO_LEVEL.intersection(name):
-            return None
-        found = prefix.replace("%c", name)
-        return found if len(found.encode()) <= _LONGEST_STRING else None
 
     def _arm_will(self, connect: Connect) -> None:
         session = self._session
@@ -609,33 +573,3 @@ _HANDLERS: Final[Mapping[type, Callable[[SessionLifecycle, Any], None]]] = {
 
 def _size(user: UserProperties) -> int:
     return sum(len(name) + len(value) for name, value in user)
-
-
-def _encode_connack(
-    resumed: bool,
-    session_expiry: int | None,
-    server_keep_alive: int | None,
-    receive_maximum: int,
-    maximum_qos: int,
-    maximum_packet_size: int,
-    topic_alias_maximum: int,
-    limit: int,
-    properties: ConnackProperties | None = None,
-) -> bytes:
-    """Encode the CONNACK of MQTT 5 that accepts a client, with more ``properties``.
-
-    Empty if it is larger than ``limit``, the client's maximum packet size; 0: there is none.
-    """
-    properties = properties or ConnackProperties()
-    properties.session_expiry = session_expiry
-    properties.server_keep_alive = server_keep_alive
-    properties.receive_maximum = receive_maximum
-    properties.maximum_qos = maximum_qos
-    properties.maximum_packet_size = maximum_packet_size
-    properties.topic_alias_maximum = topic_alias_maximum
-    return encode_connack_v5(
-        ReasonCode.SUCCESS, session_present=resumed, properties=properties, limit=limit
-    )
-
-
-_usual_connack = lru_cache(64)(_encode_connack)

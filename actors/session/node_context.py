@@ -1,7 +1,7 @@
 """Shared state of all actors of a node: journal, state, router, clock and timers.
 
-The broker creates it and passes it to each actor; no actor knows the broker. Actions that only the
-broker can perform for a session are in :class:`actors.session.interfaces.SessionDirectory`.
+The broker creates it and passes it to each actor; no actor knows the broker. An actor reaches other
+sessions by :class:`actors.session.interfaces.SessionDirectory`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ class NodeContext:
         log: EventLog,
         clock: Clock,
         root: LoopActor,
-        directory: SessionDirectory,
         software: str,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,7 +112,8 @@ class NodeContext:
         self.clock = clock
         self.root = root
         """The actor that supervises connections and sessions."""
-        self.directory = directory
+        self.directory: SessionDirectory
+        """The sessions of the node."""
         self.software = software
         """Version of the running foldmq."""
         self.kernel: Kernel

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from cli.serve import auth_factory, config_check, service
+    from cli.serve import config_check, process_runner
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "auth_factory": "auth_factory",
             "config_check": "config_check",
-            "service": "service",
+            "process_runner": "process_runner",
         },
     )
 
-__all__ = ["auth_factory", "config_check", "service"]
+__all__ = ["config_check", "process_runner"]

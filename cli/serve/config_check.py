@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cli.common import Address, painted, text
 from cli.logsource import check_files, nats_tls, nats_users
-from cli.serve import auth_factory, listener_factory
+from cli.serve.factories import Access, Listeners, make_permissions
 from cli.settings import Settings, load_settings, read_layers
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
 
 def check_configuration(settings: Settings) -> None:
     """Read all files that the settings name; raises the same error as ``serve``."""
-    listeners = listener_factory.Listeners(settings)
+    listeners = Listeners(settings)
     try:
         listeners.options(settings, settings.max_packet_size)
-        auth_factory.make_permissions(settings)
-        auth_factory.Access(settings, "", None).authenticator(settings).close()
+        make_permissions(settings)
+        Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
         nats_users(settings)
         nats_tls(settings)

@@ -11,11 +11,15 @@ from actors.kernel import SystemClock
 from cli.common import logging_setup
 from cli.logsource import check_files
 from cli.processes import PartitionedNode, Supervisor
-from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.banner import Facts, announce
-from cli.serve.edge_factory import partition_edges
-from cli.serve.limits_factory import affordable_connections, limit_options
-from cli.serve.listener_factory import Listeners
+from cli.serve.factories import (
+    Access,
+    Listeners,
+    affordable_connections,
+    limit_options,
+    make_permissions,
+    partition_edges,
+)
 from cli.settings import check_settings
 from eventstore.nats import durability_promise
 

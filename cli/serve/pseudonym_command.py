@@ -23,6 +23,6 @@ def _pseudonym(
 
     Works for the data directory of a broker with pseudonyms = true.
     """
-    from cli.serve import auth_factory
+    from cli.serve.factories import pseudonym_of
 
-    typer.echo(auth_factory.pseudonym_of(client, data_dir))
+    typer.echo(pseudonym_of(client, data_dir))

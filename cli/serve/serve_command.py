@@ -20,6 +20,6 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     permissions, certificates and limits; SIGTERM drains the broker and stops it.
     """
     # The flags alone need no packages of the broker.
-    from cli.serve import service
+    from cli.serve import process_runner
 
-    service.run_service(flags, config)
+    process_runner.run_service(flags, config)

@@ -2,58 +2,48 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from actors.broker import Broker
-from actors.configuration import BridgeOptions, BrokerOptions
-from actors.kernel import SystemClock, set_short_time_slice
+from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import watch_loop
-from cli.common import (
-    Endpoint,
-    GarbageCollector,
-    keep_large_blocks,
-    logging_setup,
-    trim_after_crowds,
-    tune_collector,
-)
+from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_crowds, tune_collector
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
-from cli.processes import ProcessMember, check_process_count, member_settings
-from cli.serve.auth_factory import (
+from cli.processes import ProcessMember, check_process_count
+from cli.serve.banner import Facts, Progress, announce
+from cli.serve.cluster_member import ClusterMember, SteppedDown
+from cli.serve.factories import (
     Access,
+    Listeners,
+    PeerSockets,
+    affordable_connections,
+    limit_options,
+    make_bridge,
+    make_options,
     make_permissions,
     pseudonym_key,
     scram_secret,
     users_digest,
 )
-from cli.serve.banner import Facts, Progress, announce
-from cli.serve.cluster_member import ClusterMember, SteppedDown
-from cli.serve.edge_factory import PeerSockets
-from cli.serve.limits_factory import affordable_connections, limit_options
-from cli.serve.listener_factory import SOCKETS_VARIABLE, Listeners
-from cli.serve.main_process import run_partitioned, supervise
-from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
+from cli.settings import RELOADABLE, Settings, check_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
-from eventstore.errors import Fenced, RecordTooLarge
-from eventstore.format import LEAST_RECORD, largest_packet
+from eventstore.errors import Fenced
+from eventstore.format import largest_packet
 from protocol.errors import FoldmqError
-from protocol.nats import Mapping, allowed_names, parse_users
 
 if TYPE_CHECKING:
     from actors.authn import AuthenticatorChain
@@ -62,8 +52,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
-# Passes the size of the refused record to the restarted process.
-_REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 
 
@@ -77,123 +65,6 @@ class DrainError(FoldmqError):
             "stopped with unwritten events, because the log could not be written for "
             f"{seconds:g} s; no acknowledged message is lost"
         )
-
-
-def run_service(flags: dict[str, object], config: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier.
-
-    The process starts again when the log refused a record as too large, with its size known, and
-    when it no longer leads its cluster.
-    """
-    environment = dict(os.environ)
-    process = ProcessMember.from_environment(os.environ)
-
-    def load() -> Settings:
-        found = load_settings(flags, os.environ, config)
-        return found if process is None else member_settings(found, process.facts)
-
-    def reread() -> Settings:
-        found = load()
-        _warn_of_old_names(found)
-        return found
-
-    settings = load()
-    logging_setup.configure(settings.log_level, settings.log_format)
-    _warn_of_old_names(settings)
-    keep_large_blocks()
-    set_short_time_slice()  # before the NATS server is started
-    with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
-        try:
-            if process is None and settings.partitions > 1:
-                runner.run(run_partitioned(settings, reread))
-            elif process is None and settings.processes > 1:
-                runner.run(supervise(settings, reread))
-            else:
-                runner.run(Service(settings, reread, _refused_before(), process).run())
-        except RecordTooLarge as refused:
-            if refused.size <= LEAST_RECORD:
-                raise
-            reason, what = str(refused), "restarting from the log: clients are disconnected"
-            environment[_REFUSED_VARIABLE] = str(refused.size)
-        except SteppedDown as replaced:
-            reason, what = str(replaced), "restarting to follow the log: clients are disconnected"
-            if replaced.sockets:
-                environment[SOCKETS_VARIABLE] = replaced.sockets
-        else:
-            return
-    log.error(what, reason=reason)
-    # As after a kill. Nothing unwritten was acknowledged.
-    os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
-
-
-def _warn_of_old_names(settings: Settings) -> None:
-    for line in settings.old_names:
-        log.warning("old name of a setting", setting=line)
-
-
-def _refused_before() -> int:
-    """Return the size of the refused record that caused a restart of this process, or 0."""
-    return int(os.environ.pop(_REFUSED_VARIABLE, "0"))
-
-
-def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the event loop factory, None for asyncio's own.
-
-    Raises ConfigError if uvloop is requested but not installed.
-    """
-    if choice == "asyncio":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        if choice == "uvloop":
-            raise ConfigError("event_loop = uvloop: uvloop is not installed") from None
-        return None
-    return uvloop.new_event_loop
-
-
-def make_options(
-    settings: Settings, node: str, largest: int, key: bytes = b"", users: str = ""
-) -> BrokerOptions:
-    """Return the broker's options for a log with records of at most ``largest`` bytes.
-
-    ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users.
-    The settings are those returned by :func:`cli.logsource.log_store.fit_packet_size`.
-    """
-    values: dict[str, Any] = {
-        field.name: getattr(settings, field.name)
-        for field in dataclasses.fields(BrokerOptions)
-        if field.name in Settings.model_fields
-    }
-    options = BrokerOptions(node=node, **values)
-    max_connections = affordable_connections(settings)
-    return dataclasses.replace(
-        options,
-        max_connections=max_connections,
-        bounds=limit_options(settings, max_connections),
-        will_grace=settings.failover_grace if settings.cluster is not None else 0.0,
-        close_denied=settings.denied_publish == "close",
-        pseudonym_key=key,
-        users_digest=users,
-        users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
-        max_record=min(options.max_record, largest // 2),
-    )
-
-
-def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
-    """Return the options of the bridge."""
-    prefixes = parse_users(settings.bridge_user_map)
-    rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
-    always = settings.bridge_always
-    return BridgeOptions(
-        rules,
-        prefixes,
-        always,
-        settings.bridge_qos,
-        most_held,
-        settings.bridge_ttl,
-        allowed_names(settings.bridge_client_headers),
-    )
 
 
 class Service:

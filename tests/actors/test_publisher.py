@@ -11,8 +11,7 @@ import pytest
 
 from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor, TurnWork
-from actors.routing import Router, Subscriber
-from actors.routing import router as router_module
+from actors.routing import Router, Subscriber, routes
 from actors.session.publisher import Publisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing
 from eventstore.format import (
@@ -185,7 +184,7 @@ def test_several_matching_filters_of_a_session_give_one_copy_in_order_per_topic(
 def test_an_overflow_of_the_cache_in_the_middle_of_a_batch_changes_no_order(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_module, "_CACHED_TOPICS", 2)
+    monkeypatch.setattr(routes, "_CACHED_TOPICS", 2)
     everything = node.subscribe("all", "#", 1)
     one = node.subscribe("one", "a/1", 1)
     publish(node, packet(1, *MIXED))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.routing import NOWHERE, Router, Subscriber
-from actors.routing import router as router_module
+from actors.routing import NOWHERE, Router, Subscriber, routes
 from eventstore.format import Subscribed, Unsubscribed, position
 from projections.state import SessionState, evolve
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
@@ -121,7 +120,7 @@ def test_topics_with_the_same_receivers_share_a_route(router: Router) -> None:
 
 
 def test_the_cache_is_bounded_by_count(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_module, "_CACHED_TOPICS", 10)
+    monkeypatch.setattr(routes, "_CACHED_TOPICS", 10)
     router.subscribe("s", "#", 1)
     for number in range(100):
         assert who(router, f"t/{number}") == {"s": ("#", 1)}
@@ -129,7 +128,7 @@ def test_the_cache_is_bounded_by_count(router: Router, monkeypatch: pytest.Monke
 
 
 def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_module, "_CACHED_BYTES", 5000)
+    monkeypatch.setattr(routes, "_CACHED_BYTES", 5000)
     for number in range(100):
         assert router.routes[f"{number:03}{'x' * 997}".encode()] is NOWHERE
         assert sum(map(len, router.routes)) <= 6000

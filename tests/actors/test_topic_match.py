@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.routing import Router
+from actors.routing import Router, routes
 from actors.routing import router as router_module
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED
 
@@ -132,7 +132,7 @@ def test_steps_with_changes_between_them_come_to_the_same_as_one_match(
         try:
             found = router.match("a/b", until=0.0)
             break
-        except router_module._EnoughMatched:
+        except routes.EnoughMatched:
             for change in some:
                 sessions.change(change)
     assert found is not None
@@ -177,12 +177,12 @@ def test_few_long_matches_are_under_way_and_abandoned_ones_make_room() -> None:
     router.clock = lambda: now[0]
     topics = [f"t/{number}" for number in range(router_module._MATCHES + 1)]
     for topic in topics:
-        with pytest.raises(router_module._EnoughMatched):
+        with pytest.raises(routes.EnoughMatched):
             router.match(topic, until=0.0)
     assert len(router._matches) == router_module._MATCHES
     assert topics[-1] not in router._matches
     now[0] += 2 * router_module._ABANDONED
-    with pytest.raises(router_module._EnoughMatched):
+    with pytest.raises(routes.EnoughMatched):
         router.match(topics[-1], until=0.0)
     assert list(router._matches) == [topics[-1]]
 
@@ -250,7 +250,7 @@ def test_what_changes_meanwhile_is_all_that_is_evaluated_in_the_last_step() -> N
 
 def test_topics_with_the_same_many_receivers_share_a_route() -> None:
     router = Router(lambda _name: None)
-    for number in range(router_module._LARGE + 1):
+    for number in range(routes._LARGE + 1):
         router.subscribe(f"s{number}", "a/#", 1)
     one, two = router.routes[b"a/1"], router.routes[b"a/2"]
     assert one is two
@@ -265,13 +265,13 @@ def test_topics_with_the_same_many_receivers_share_a_route() -> None:
 def test_a_route_with_many_receivers_is_compared_with_few_others() -> None:
     """Each topic has another set of receivers: they differ in one of many."""
     router = Router(lambda _name: None)
-    for number in range(router_module._LARGE + 1):
+    for number in range(routes._LARGE + 1):
         router.subscribe(f"s{number}", "a/#", 1)
-    topics = [b"a/%d" % number for number in range(2 * router_module._COMPARED)]
+    topics = [b"a/%d" % number for number in range(2 * routes._COMPARED)]
     for topic in topics:
         router.subscribe(f"of {topic.decode()}", topic.decode(), 1)
-    routes = [router.routes[topic] for topic in topics]
-    assert len(set(routes)) == len(topics)
-    assert max(map(len, router.routes._large.values())) <= router_module._COMPARED
+    found = [router.routes[topic] for topic in topics]
+    assert len(set(found)) == len(topics)
+    assert max(map(len, router.routes._large.values())) <= routes._COMPARED
     router.routes.clear()  # what is known of the receivers stays
-    assert [router.routes[topic] for topic in topics[-4:]] == routes[-4:]
+    assert [router.routes[topic] for topic in topics[-4:]] == found[-4:]

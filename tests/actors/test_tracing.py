@@ -308,7 +308,7 @@ def test_the_trace_of_a_session_shows_what_it_gives_to_the_gate() -> None:
         async with World().running() as world:
             client = await world.connect("r", filters=[("a", 1)])
             tracer, sink = tracing(world)
-            session = world.broker.find_session("r")
+            session = world.broker.sessions.find_session("r")
             assert session is not None
             tracer.start({"token": TOKEN, "actor": session.actor_urn})
             world.log.hold()
@@ -668,7 +668,7 @@ def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
         async with World().running() as world:
             client = await world.connect("r", filters=[("a", 1)])
             tracer, sink = tracing(world)
-            session = world.broker.find_session("r")
+            session = world.broker.sessions.find_session("r")
             assert session is not None
             tracer.start({"token": TOKEN, "client": "r"})
             tracer.start({"token": TOKEN + "1", "actor": session.actor_urn})

@@ -534,7 +534,7 @@ class Chaos:
         world = self.world
         broker = world.broker
         assert world.failure() is None
-        assert broker.attached == sum(
+        assert broker.sessions.attached == sum(
             one.connected for one in broker.node.state.sessions.live.values()
         )
         world.direct = True

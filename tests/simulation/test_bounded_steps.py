@@ -12,6 +12,7 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 
 from actors import broker as broker_module
+from actors import session_registry
 from actors.configuration import BridgeOptions
 from actors.inspection import sys_topics
 from actors.maintenance import recovery
@@ -315,7 +316,7 @@ def test_changed_permissions_are_applied_in_steps(monkeypatch: pytest.MonkeyPatc
 
 
 def test_idle_sessions_are_frozen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "_TOLD_AT_ONCE", LIMIT)
+    monkeypatch.setattr(session_registry, "_TOLD_AT_ONCE", LIMIT)
 
     async def scenario() -> None:
         async with World().running() as world:

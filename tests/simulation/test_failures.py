@@ -11,14 +11,14 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
-from actors import broker as broker_module
-from actors.broker import Broker
+from actors import session_registry
 from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
 from actors.session.session import Session
 from actors.session.session_messages import ChangeQos, Outgoing, Packets
 from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
+from actors.session_registry import SessionRegistry
 from eventstore.format import SessionClosed
 from projections.state import InFlight
 from protocol.mqtt import Subscribe
@@ -70,7 +70,7 @@ def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) ->
 def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_module, "_STOPPED_AT_ONCE", 10)
+    monkeypatch.setattr(session_registry, "_STOPPED_AT_ONCE", 10)
     trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
@@ -363,7 +363,7 @@ def test_a_rebuilt_offline_session_expires_and_is_passivated(
             await world.go(1)
             assert trap.sprung == 1
             await world.go(20)
-            assert "s" not in world.broker._sessions
+            assert "s" not in world.broker.sessions._sessions
             assert "s" in world.broker.node.state.sessions
             await world.go(60)
             assert "s" not in world.broker.node.state.sessions
@@ -469,12 +469,14 @@ def test_what_a_subscription_fails_on_is_recorded_also_while_its_session_reads(
             await world.go(0.1)
             publish(sender, 2, topic="other")
             await world.go(0.1)
-            load = Broker.load
-            monkeypatch.setattr(Broker, "load", lambda *_arguments: None)  # it reads for ever
+            load = SessionRegistry.load
+            monkeypatch.setattr(
+                SessionRegistry, "load", lambda *_arguments: None
+            )  # it reads for ever
             again = SimClient(world)
             again.send(p.connect("s", clean=False))
             await world.calm()
-            session = world.broker.find_session("s")
+            session = world.broker.sessions.find_session("s")
             assert session is not None
             assert session.loading
             trap.left = 1
@@ -483,7 +485,7 @@ def test_what_a_subscription_fails_on_is_recorded_also_while_its_session_reads(
             assert trap.sprung == 1
             assert session.loading
             assert sender.take()[-1] == Puback(3)
-            monkeypatch.setattr(Broker, "load", load)
+            monkeypatch.setattr(SessionRegistry, "load", load)
             await world.restart()
             assert payloads(await world.connect("s", present=True)) == [b"1", b"3"]
             assert violations(world.disk.decoded()) == {}
@@ -529,7 +531,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
     async def scenario() -> None:
         async with World().running() as world:
             receiver = await world.connect("s", filters=[("a", 1)])
-            session = world.broker.find_session("s")
+            session = world.broker.sessions.find_session("s")
             assert session is not None
             assert session.connection is not None
             (subscriber,) = world.broker.node.router.subscribers("s")
@@ -544,7 +546,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
             await world.go(1)
             assert receiver.take()[0] == Suback(9, (1,))
             assert receiver.open
-            assert world.broker.find_session("s") is session
+            assert world.broker.sessions.find_session("s") is session
 
     simulate(scenario)
 

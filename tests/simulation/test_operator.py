@@ -188,7 +188,7 @@ def test_a_client_that_came_while_its_session_was_restarted_is_counted(
         may_rebuild = rebuilt_later(monkeypatch)
         async with World().running() as world:
             await world.connect("c")
-            await change(world, "restart", actor=world.broker.session("c").actor_urn)
+            await change(world, "restart", actor=world.broker.sessions.session("c").actor_urn)
             back = SimClient(world)
             back.send(p.connect("c", clean=False))
             await world.go(1)
@@ -572,7 +572,7 @@ async def reading(world: World) -> tuple[SimClient, Session]:
     back = SimClient(world)
     back.send(p.connect("c", clean=False))
     await world.calm()
-    session = world.broker.find_session("c")
+    session = world.broker.sessions.find_session("c")
     assert session is not None
     await happens(lambda: session.loading)
     return back, session

@@ -9,8 +9,9 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
+from actors import session_registry
 from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.broker import Broker
+from actors.session import NodeContext
 from actors.session.session import Session
 from eventstore.format import Position, WillFired
 from simulation.checking import acknowledged, check_promises
@@ -133,7 +134,7 @@ def test_sessions_that_end_before_a_message_is_sent_in_steps_are_not_started_aga
             for one in leaving:
                 one.send(p.disconnect())
             await world.go(1)
-            assert set(world.broker._sessions) == {"s"}
+            assert set(world.broker.sessions._sessions) == {"s"}
 
     simulate(scenario)
 
@@ -275,17 +276,17 @@ def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
 
     Before that message reaches it the session is frozen, and a CONNECT comes that wants a new one.
     """
-    may_read, load = asyncio.Event(), Broker._load
+    may_read, load = asyncio.Event(), session_registry.load_messages
 
-    async def later(broker: Broker, session: Session, refs: Sequence[Position]) -> None:
+    async def later(node: NodeContext, session: Session, refs: Sequence[Position]) -> None:
         await may_read.wait()
-        await load(broker, session, refs)
+        await load(node, session, refs)
 
     async def scenario() -> None:
         async with World().running() as world:
             will = p.Will("t", b"it is gone", 1, retain=False)
             await world.connect("c", will=will, filters=[("t", 1)])
-            monkeypatch.setattr(Broker, "_load", later)
+            monkeypatch.setattr(session_registry, "load_messages", later)
             await world.restart()
             await world.go(4)  # it has nothing to do: it is told to retire
             new = SimClient(world)
@@ -330,7 +331,7 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
         assert "r" in world.broker.node.state.sessions
         assert "r" not in world.broker.node.state.sessions.live
     else:
-        session = world.broker.find_session("r")
+        session = world.broker.sessions.find_session("r")
         assert session is not None
         world.broker.kernel.restart(session)
         await world.go(1)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import pytest
 from harness import packets as p
 
-from actors.broker import Broker
+from actors import session_registry
 from actors.maintenance import retention
 from actors.maintenance.retention import Retention
+from actors.session import NodeContext
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.format import MessagesCarried, Position
@@ -221,14 +222,14 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it was reading its successor read, and needed no more: then the log may be cut."""
-    may_read, load = asyncio.Event(), Broker._load
+    may_read, load = asyncio.Event(), session_registry.load_messages
     asked: list[Session] = []
 
-    async def first_waits(broker: Broker, session: Session, refs: Sequence[Position]) -> None:
+    async def first_waits(node: NodeContext, session: Session, refs: Sequence[Position]) -> None:
         asked.append(session)
         if len(asked) == 1:
             await may_read.wait()
-        await load(broker, session, refs)
+        await load(node, session, refs)
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -237,9 +238,9 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
             await world.go(5)
             reader.send(p.disconnect())
             await world.go(0.1)
-            monkeypatch.setattr(Broker, "_load", first_waits)
+            monkeypatch.setattr(session_registry, "load_messages", first_waits)
             await world.restart()  # the will must be read
-            assert asked == [world.broker.find_session("c")]
+            assert asked == [world.broker.sessions.find_session("c")]
             world.broker.kernel.restart(asked[0])
             reader = await world.connect("reader", present=True)
             assert payloads(reader) == [b"it is gone"]
@@ -316,7 +317,7 @@ def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
 
             async def after_a_failure(retention_: Retention, before: Position) -> None:
                 if not spoilt:
-                    session = world.broker.session("away")
+                    session = world.broker.sessions.session("away")
                     spoilt.append(session.state)
                     session.state.waiting.clear()
                     world.broker.kernel.restart(session)

@@ -148,7 +148,9 @@ def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() ->
             fast_path, kernel = world.broker.fast_path, world.broker.kernel
             fast_path.delivered_at_once = fast_path.fan_out.step = 7
             kernel.turn_slice = 0.0
-            connections = [world.broker.find_session(name).connection for name in ("p", "b")]  # type: ignore[union-attr]
+            connections = [
+                world.broker.sessions.find_session(name).connection for name in ("p", "b")
+            ]  # type: ignore[union-attr]
             loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_split, 0
 
             def between(number: int) -> None:

@@ -98,7 +98,7 @@ def test_what_comes_behind_a_large_subscribe_waits_for_it() -> None:
             kinds = [type(one) for one in taken if not isinstance(one, p.Publish)]
             assert kinds == [p.Suback, p.Puback, p.Pingresp, p.Unsuback]
             assert sum(isinstance(one, p.Publish) for one in taken) == 1
-            assert not world.broker.find_session("c").connection.paused  # type: ignore[union-attr]
+            assert not world.broker.sessions.find_session("c").connection.paused  # type: ignore[union-attr]
 
     simulate(scenario)
 
@@ -140,7 +140,7 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             client = await world.connect("c", filters=SOME)
             client.drop()
             await world.go(5)
-            assert world.broker.find_session("c") is None
+            assert world.broker.sessions.find_session("c") is None
             assert world.broker.node.state.sessions.frozen("c") is not None
             writer = await world.connect("w")
             writer.send(p.publish("many/5", b"away", 1, 1))
@@ -269,7 +269,7 @@ def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> N
         async with World().running() as world:
             client = await world.connect("c")
             await world.go(5)  # it counts as new no longer
-            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
             assert connection is not None
             client.send(p.publish("t", b"x"))
             await world.go(1)
@@ -300,7 +300,7 @@ def test_a_client_that_sends_much_from_the_beginning_is_soon_no_light_one() -> N
             for _ in range(120):
                 client.send(*[p.publish("t", b"x")] * 15)
                 await world.go(0.01)
-            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
             assert connection is not None
             assert connection.load.heavy
             assert world.broker.kernel.light_at < 100.5
@@ -313,7 +313,7 @@ def test_a_client_that_begins_to_send_much_is_heavy_at_once() -> None:
         async with World().running() as world:
             client = await world.connect("c")
             await world.go(5)  # it counts as new no longer
-            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
             assert connection is not None
             client.send(p.publish("t", b"x"))
             await world.go(0.15)
@@ -469,7 +469,7 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
             client.send(p.unsubscribe(2, *(name for name, _ in filters)))
             await world.go(0.5)
             assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
-            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
             assert connection is not None
             assert connection.paused & ReadPause.WORK
             client.send(p.subscribe(3, ("more", 0)))
@@ -491,7 +491,7 @@ def test_what_waited_for_longer_work_is_handled_in_another_turn(
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("c")
-            session = world.broker.find_session("c")
+            session = world.broker.sessions.find_session("c")
             assert session is not None
             loop = session.kernel
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.transports import TlsOptions, make_context
 from cli.logsource import cluster_key
-from cli.serve.limits_factory import limit_options
+from cli.serve.factories.limits_factory import limit_options
 from cli.settings import ConfigError, bind
 from cluster.edge import Edges, PeerListener
 

@@ -1,0 +1,181 @@
+"""Routes: the receivers of topics, kept by raw topic.
+
+A *route* is the set of subscribers that get a message, one for each session. Topics with the same
+subscribers share a route, so that the messages of one read can be grouped by route: messages in a
+group stay in order and are prepared once.
+
+Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, the
+route of that topic is dropped; when one with wildcards changes, all routes are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.routing.router import Router
+    from actors.routing.subscriber import Subscriber
+    from actors.routing.topic_match import Receivers
+
+_CACHED_TOPICS = 65_536
+_CACHED_BYTES = 16 * 1024 * 1024
+_SPARKPLUG = b"spBv1.0/"
+_MATCHED_AT_ONCE, _MATCHING = 256, 0.001
+"""Maximum topics matched in one turn for one client, and maximum seconds spent on them."""
+_LARGE = 4096
+"""Receivers of a route above which it is not hashed."""
+_COMPARED = 8
+"""Routes with many receivers that are compared with those of a topic."""
+_STALE = 1024
+"""Maximum sets of receivers kept although no known topic has them."""
+_UNBOUNDED = 1 << 62
+
+
+class Route:
+    """The subscribers of a topic, one for each session. Compared by identity."""
+
+    __slots__ = ("denied", "no_local", "own", "targets")
+
+    def __init__(
+        self,
+        targets: tuple[Subscriber, ...],
+        denied: tuple[Subscriber, ...] = (),
+        own: tuple[Subscriber, ...] = (),
+        *,
+        no_local: bool = False,
+    ) -> None:
+        self.targets = targets
+        self.denied = denied
+        """Subscribers that may not read the messages."""
+        self.no_local = no_local
+        """Whether some targets have the option No Local: they do not get their own publications."""
+        self.own = {one.session: one for one in own}
+        """Session -> the subscription without No Local through which it gets its own publications
+        although its target has the option."""
+
+
+NOWHERE = Route(())
+NO_RECEIVERS: Receivers = ((), (), (), False)
+
+
+class EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
+    """No further topic is matched in this turn."""
+
+
+class Routes(dict[bytes, Route]):
+    """Routes by raw topic; a miss is looked up in the index."""
+
+    __slots__ = (
+        "_forgot",
+        "_interned",
+        "_large",
+        "_left",
+        "_router",
+        "_size",
+        "_until",
+        "matched_at_once",
+    )
+
+    def __init__(self, router: Router) -> None:
+        super().__init__()
+        self._router = router
+        self._interned: dict[Receivers, Route] = {}
+        self._large: dict[tuple[object, ...], deque[Route]] = {}
+        """Routes with many receivers, by the number of these and some of them: few for each."""
+        self._size = 0
+        self._forgot = False
+        """All routes were dropped since this was set to False."""
+        self._left = _UNBOUNDED
+        """Topics that may still be matched."""
+        self._until = 0.0
+        self.matched_at_once = _MATCHED_AT_ONCE
+        """Maximum topics that :meth:`look_up` matches."""
+
+    def look_up(self, topics: Sequence[bytes]) -> list[Route]:
+        """Return the routes of the first topics: of all if there are few, otherwise of some.
+
+        Return none while the first topic is being matched, which takes several turns if it has many
+        receivers or passive ones.
+        """
+        self._left = self.matched_at_once
+        self._until = self._router.clock() + _MATCHING
+        self._forgot = False
+        found: list[Route] = []
+        try:
+            found.extend(map(self.__getitem__, topics))
+        except EnoughMatched:
+            pass
+        finally:
+            self._left = _UNBOUNDED
+        if self._forgot:
+            # Dropped because a session was activated, or for lack of room: the result is still
+            # valid, and need not be matched again in this turn.
+            self.update(zip(topics, found, strict=False))
+            self._size = sum(map(len, self))
+        return found
+
+    def __missing__(self, raw: bytes) -> Route:
+        """Look a topic up in the index."""
+        if self._left <= 0:
+            raise EnoughMatched
+        if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
+            self.forget()
+        topic = raw.decode()
+        until = None if self._left == _UNBOUNDED else self._until
+        receivers = NO_RECEIVERS if self._router.too_deep(raw) else self._router.match(topic, until)
+        if raw.startswith(_SPARKPLUG):
+            self._router.record_birth(topic, raw)
+        route = NOWHERE
+        if receivers != NO_RECEIVERS:
+            route = self._intern(receivers)
+        self[raw] = route
+        self._size += len(raw)
+        if self._left < _UNBOUNDED:
+            self._left = 0 if self._router.clock() >= self._until else self._left - 1
+        return route
+
+    def _intern(self, receivers: Receivers) -> Route:
+        """Return the route with these receivers: a known one, if there is one."""
+        targets, denied, own, no_local = receivers
+        alike: deque[Route] | None = None
+        if len(targets) + len(denied) > _LARGE:
+            # The hash of many receivers takes longer than comparing them with those that are known.
+            key = (len(targets), len(denied), *targets[:1], *targets[-1:], *denied[-1:])
+            alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
+            for known in alike:
+                if (
+                    known.targets == targets
+                    and known.denied == denied
+                    and tuple(known.own.values()) == own
+                ):
+                    return known
+        elif receivers in self._interned:
+            return self._interned[receivers]
+        route = Route(targets, denied, own, no_local=no_local)
+        if alike is not None:
+            alike.append(route)
+        else:
+            self._interned[receivers] = route
+        return route
+
+    def changed(self, topic_filter: str) -> None:
+        """Drop the routes that a changed subscription matches."""
+        if "+" in topic_filter or "#" in topic_filter:
+            self.forget()
+            return
+        raw = topic_filter.encode()
+        if self.pop(raw, None) is not None:
+            self._size -= len(raw)
+            if len(self._interned) + len(self._large) > len(self) + _STALE:
+                self.forget()  # sets of receivers that no topic has any longer
+
+    def forget(self) -> None:
+        """Drop all routes: the subscriptions changed, or there are too many."""
+        self.clear()
+        self._interned.clear()
+        self._large.clear()
+        self._size = 0
+        self._forgot = True

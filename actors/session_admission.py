@@ -1,0 +1,153 @@
+"""Admission of clients to their sessions: what is decided between a login and its session.
+
+The login is verified (:mod:`actors.connection.admission`). Here a client gets an identifier if it
+has none, and must own its session and have a permitted will; clients that keep taking over one
+session wait.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.connection import PreviousConnection, TakeoverThrottle
+from actors.session import ConnectionAttached
+from eventstore.format import LOG_SESSION, NATS_SESSION
+from eventstore.partitions import partition_of
+from protocol.mqtt import ConnectCode
+from protocol.mqtt5 import SHARE, is_payload_format_broken
+
+if TYPE_CHECKING:
+    from actors.connection import Admission
+    from actors.session import ClientConnection, ConnectRequest, NodeContext
+    from protocol.mqtt import Connect
+
+_log = structlog.get_logger("foldmq")
+
+
+class SessionAdmission:
+    """Attaches the connections of verified clients to their sessions, or refuses them."""
+
+    def __init__(self, node: NodeContext, admission: Admission) -> None:
+        self._node = node
+        self._admission = admission
+        self._takeovers = TakeoverThrottle()
+        self.suspended = False
+        """Whether no client is admitted, because the log could not be written for too long."""
+        self.partition = 0, 1
+        """The number of this log among the logs of the node, and how many there are."""
+
+    def handle(self, request: ConnectRequest) -> None:
+        """Attach a connection to the session of its client, at once or later, or refuse it."""
+        connection, connect = request
+        if connection.ended:
+            return
+        if self.suspended or self._node.draining or self._node.unsure:
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
+            return
+        if not connect.client_id:
+            connection.given_id = self._assigned_id()
+            connect.client_id = self._admission.known_as(connection.given_id)
+            connection.client_id = connect.client_id
+            connection.id_assigned = True
+        name = connect.client_id
+        given = connection.given_id
+        if _is_reserved(name) or _is_reserved(given):
+            connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
+            return
+        if not self._owns(given):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
+            return
+        if self._admission.refuses_stranger(connection, name):
+            return
+        session = self._node.directory.find_session(name)
+        old = session.connection if session is not None else None
+        if old is not None and self._fought(name, connection, old):
+            _log.info(
+                "two clients keep taking over the same client identifier",
+                client=name,
+                address=connection.address,
+            )
+            self._node.timers.after(
+                self._node.options.takeover_delay, lambda: self._release(request)
+            )
+            return
+        if (
+            name not in self._node.state.sessions
+            and len(self._node.state.sessions) >= self._node.options.max_sessions
+        ):
+            now = self._node.clock.monotonic()
+            self._admission.limits.refused.add(
+                "sessions", now, client=name, address=connection.address
+            )
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
+            return
+        self._attach(request)
+
+    def _assigned_id(self) -> str:
+        """Return a new client identifier, of a session that belongs to this log."""
+        while not self._owns(found := f"auto-{secrets.token_hex(10)}"):
+            pass
+        return found
+
+    def _owns(self, client_id: str) -> bool:
+        """Return whether the session of a client identifier belongs to this log."""
+        number, count = self.partition
+        return count == 1 or partition_of(client_id, count) == number
+
+    def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
+        """Return whether clients keep taking over this session, so that the new one must wait."""
+        now = self._node.clock.monotonic()
+        holder = PreviousConnection(old.host, now - old.last_read)
+        return self._takeovers.must_wait(
+            name, new.host, holder, now, self._node.options.takeover_delay
+        )
+
+    def _release(self, request: ConnectRequest) -> None:
+        if not request.connection.ended:
+            self._attach(request)
+
+    def _attach(self, request: ConnectRequest) -> None:
+        connection, connect = request
+        if self._admission.refuses_stranger(
+            connection, connect.client_id
+        ):  # perhaps again, after a wait
+            return
+        self._node.permissions.grant(connection)
+        if not self._node.permissions.authorize_will(connection, connect):
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
+            return
+        if self._is_will_above_maximum_qos(connect):
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_qos")
+            return
+        if self._has_will_of_wrong_format(connect):
+            self._node.limits.refused.add(
+                "payload_format",
+                self._node.clock.monotonic(),
+                client=connect.client_id,
+                address=connection.address,
+            )
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
+            return
+        session = self._node.directory.session(request.connect.client_id)
+        self._node.kernel.tell(session, ConnectionAttached(request.connection, request.connect))
+
+    def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
+        """Return whether an MQTT 5 client has a will above the Maximum QoS [MQTT-3.2.2-12]."""
+        if connect.will is None or connect.properties is None:
+            return False
+        return connect.will.qos == 2 and self._node.options.reject_qos2_publish
+
+    def _has_will_of_wrong_format(self, connect: Connect) -> bool:
+        """Return whether a will declared as UTF-8 has another payload, if that is checked."""
+        will = connect.will
+        if will is None or not will.block or not self._node.options.check_payload_format:
+            return False
+        return is_payload_format_broken(will.block, will.payload)
+
+
+def _is_reserved(client_id: str) -> bool:
+    """Return whether no client may have an identifier: the broker uses it."""
+    return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))

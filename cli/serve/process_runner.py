@@ -1,0 +1,103 @@
+"""The process of ``foldmq serve``: its event loop, what runs in it, and when it starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.kernel import set_short_time_slice
+from cli.common import keep_large_blocks, logging_setup
+from cli.processes import ProcessMember, member_settings
+from cli.serve.cluster_member import SteppedDown
+from cli.serve.factories import SOCKETS_VARIABLE
+from cli.serve.main_process import run_partitioned, supervise
+from cli.serve.service import Service
+from cli.settings import ConfigError, Settings, load_settings
+from eventstore.errors import RecordTooLarge
+from eventstore.format import LEAST_RECORD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_log = structlog.get_logger("foldmq")
+
+# Passes the size of the refused record to the restarted process.
+_REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
+
+
+def run_service(flags: dict[str, object], config: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier.
+
+    The process starts again when the log refused a record as too large, with its size known, and
+    when it no longer leads its cluster.
+    """
+    environment = dict(os.environ)
+    process = ProcessMember.from_environment(os.environ)
+
+    def load() -> Settings:
+        found = load_settings(flags, os.environ, config)
+        return found if process is None else member_settings(found, process.facts)
+
+    def reread() -> Settings:
+        found = load()
+        _warn_of_old_names(found)
+        return found
+
+    settings = load()
+    logging_setup.configure(settings.log_level, settings.log_format)
+    _warn_of_old_names(settings)
+    keep_large_blocks()
+    set_short_time_slice()  # before the NATS server is started
+    with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
+        try:
+            if process is None and settings.partitions > 1:
+                runner.run(run_partitioned(settings, reread))
+            elif process is None and settings.processes > 1:
+                runner.run(supervise(settings, reread))
+            else:
+                runner.run(Service(settings, reread, _refused_before(), process).run())
+        except RecordTooLarge as refused:
+            if refused.size <= LEAST_RECORD:
+                raise
+            reason, what = str(refused), "restarting from the log: clients are disconnected"
+            environment[_REFUSED_VARIABLE] = str(refused.size)
+        except SteppedDown as replaced:
+            reason, what = str(replaced), "restarting to follow the log: clients are disconnected"
+            if replaced.sockets:
+                environment[SOCKETS_VARIABLE] = replaced.sockets
+        else:
+            return
+    _log.error(what, reason=reason)
+    # As after a kill. Nothing unwritten was acknowledged.
+    os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
+
+
+def _warn_of_old_names(settings: Settings) -> None:
+    for line in settings.old_names:
+        _log.warning("old name of a setting", setting=line)
+
+
+def _refused_before() -> int:
+    """Return the size of the refused record that caused a restart of this process, or 0."""
+    return int(os.environ.pop(_REFUSED_VARIABLE, "0"))
+
+
+def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the event loop factory, None for asyncio's own.
+
+    Raises ConfigError if uvloop is requested but not installed.
+    """
+    if choice == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if choice == "uvloop":
+            raise ConfigError("event_loop = uvloop: uvloop is not installed") from None
+        return None
+    return uvloop.new_event_loop
