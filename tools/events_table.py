@@ -113,8 +113,8 @@ and the last of them ends where the event's first payload begins. `blocks` has t
 A message expires as many seconds after the time of the record in which it was published as its
 block says. An event that refers to it or repeats it names that moment in `expires`: folds have no
 clock, and a message has expired when an event says so. One that was sent before does not expire.
-`expires` is in whole seconds, rounded down. The broker adds half a second, so that a message expires at
-most half a second early or late.
+`expires` is in whole seconds, rounded down. The broker adds half a second, so that a message
+expires at most half a second early or late.
 
 Code: `eventstore.format.stored_properties`.
 
