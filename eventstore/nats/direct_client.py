@@ -66,6 +66,8 @@ class _DirectTransport(TcpTransport):
 class DirectClient(Client):
     """A connection to NATS; its additions to nats-py are for the event loop's thread."""
 
+    _transport: Any  # wheels are compiled without nats-py and its types
+
     def __init__(self, domain: str | None = None) -> None:
         """Use the JetStream in ``domain``; None: in the domain of the server."""
         super().__init__()

@@ -79,8 +79,8 @@ def _marked(
 def _each(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
     """Return (row, mark) for each mark in the range of each row; the end is exclusive."""
     counts = np.maximum(high - low, 0)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    before = np.repeat(np.cumsum(counts) - counts, counts)
+    rows: Numbers = np.repeat(np.arange(len(counts)), counts)
+    before: Numbers = np.repeat(np.cumsum(counts) - counts, counts)
     return rows, np.repeat(low, counts) + np.arange(len(rows)) - before
 
 

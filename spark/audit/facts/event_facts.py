@@ -231,10 +231,11 @@ class FactMakers:
 
     def _subscribed(self, event: Subscribed, at: Position) -> None:
         self._of_span(event, at)
-        names = [topic_filter for topic_filter, _ in event.filters]
+        filters: Sequence[Any] = event.filters  # other readers have lists in place of tuples
+        names = [topic_filter for topic_filter, _ in filters]
         self._collect_filters(names)
         options = dict(zip(names, event.options, strict=False))
-        for topic_filter, qos in dict(event.filters).items():
+        for topic_filter, qos in dict(filters).items():
             if qos:
                 number = qos | options.get(topic_filter, 0) & NO_LOCAL
                 self._facts.grants.add(event.session, at, number, topic_filter)

@@ -289,7 +289,8 @@ class SessionChecker:
             if isinstance(event, (SessionClosed, SessionExpired, SessionOpened)):
                 self._owed.clear()  # the session may have ended before they were sent
             elif isinstance(event, Subscribed):
-                self._cancel({topic_filter for topic_filter, _ in event.filters})
+                filters: Sequence[Any] = event.filters  # unpacked: lists in place of tuples
+                self._cancel({topic_filter for topic_filter, _ in filters})
             elif isinstance(event, Unsubscribed):
                 self._cancel(set(event.filters))
             return
