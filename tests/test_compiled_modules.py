@@ -67,6 +67,21 @@ def test_another_checkout_runs_as_it_is(found_in: Callable[..., bool], tmp_path:
     assert not found_in(tmp_path / "elsewhere" / "package")
 
 
+def test_what_modules_share_is_found_for_the_own_checkout_only(
+    found_in: Callable[..., bool], tmp_path: Path
+) -> None:
+    folder, source = tmp_path / FOLDER, tmp_path / "checkout" / "package" / "module.py"
+    files = {"package.module": "m.so", "0123__mypyc": "0123__mypyc.so"}
+    manifest = {"files": files, "sources": {str(source): digest(source)}}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    finder = CompiledFinder(folder)
+    assert finder.find_spec("0123__mypyc") is None
+    assert finder.find_spec("package.module", [str(tmp_path / "elsewhere")]) is None
+    assert finder.find_spec("0123__mypyc") is None
+    assert finder.find_spec("package.module", [str(source.parent)]) is not None
+    assert finder.find_spec("0123__mypyc") is not None
+
+
 @pytest.mark.system
 def test_plain_python_on_request() -> None:
     code = "import protocol.mqtt.decoder as found; print(found.__file__)"

@@ -61,7 +61,12 @@ def main() -> int:
 
 
 def _build_wheel(folder: Path, output: Path) -> bool:
-    """Build the wheel into ``folder``; return whether that worked."""
+    """Build the wheel into ``folder``; return whether that worked.
+
+    setuptools would put what earlier builds left in ``build/lib*`` into the wheel as well.
+    """
+    for left in (ROOT / "build").glob("lib*"):
+        shutil.rmtree(left, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps"]
     with output.open("wb") as log:
         done = subprocess.run(  # noqa: S603 - pip of this environment

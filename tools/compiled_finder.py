@@ -40,6 +40,8 @@ class CompiledFinder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._checked = False
+        self._serves = False
+        """A module was taken from here."""
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         self._files: dict[str, str] = manifest["files"]
         """Name of a module -> its compiled file."""
@@ -56,7 +58,11 @@ class CompiledFinder:
         file = self._files.get(name)
         if file is None:
             return None
-        if path is not None:
+        if path is None:
+            # What modules compiled together share: another checkout may have its own by this name.
+            if not self._serves:
+                return None
+        else:
             source = name.rpartition(".")[2] + ".py"
             if not any(str(Path(folder, source)) in self._sources for folder in path):
                 return None
@@ -65,6 +71,7 @@ class CompiledFinder:
                 self._files = {}
                 return None
             self._checked = True
+        self._serves = True
         place = str(self._folder / file)
         return spec_from_file_location(name, place, loader=ExtensionFileLoader(name, place))
 
