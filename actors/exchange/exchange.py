@@ -28,10 +28,11 @@ from eventstore.format import (
     SessionClosed,
     SessionOpened,
     expired_until,
+    seconds_left,
 )
 from protocol.errors import FoldmqError
 from protocol.mqtt import Publishes
-from protocol.mqtt5 import with_remaining_expiry
+from protocol.mqtt5 import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -496,8 +497,9 @@ class LogExchange(LoopActor):
         block = taken.blocks[at]
         if not taken.expires or not taken.expires[at]:
             return block
-        left = taken.expires[at] - self._node.clock.time_ms() // 1000
-        return with_remaining_expiry(block, max(1, left))
+        now = self._node.clock.time_ms()
+        left = seconds_left(expiry_of(block), taken.expires[at], now)
+        return with_remaining_expiry(block, left)
 
     def _packet_ids(self, count: int) -> list[int]:
         """Return packet identifiers for messages that take effect in the turn of their arrival."""

@@ -129,14 +129,14 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     owner = brokers.present[0]
     with contextlib.suppress(UsageError):
         owner = brokers.of_session(about)
-    found = await owner.ask("problems", client=about)
-    known = True
-    try:
-        await owner.ask("session", client=about)
-    except Refused:
-        known = False
-    if known or found["problems"]:
-        return in_order(found["problems"]), []
+    known, problems = False, []
+    with brokers.leaving_out(owner):
+        problems = (await owner.ask("problems", client=about))["problems"]
+        with contextlib.suppress(Refused):
+            await owner.ask("session", client=about)
+            known = True
+    if known or problems:
+        return in_order(problems), []
     try:
         rows, _ = await preview(brokers, about, 1)
     except Refused:
@@ -144,6 +144,7 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
             f"{text.name(about)} is neither a client of this broker nor a topic"
         ) from None
     if not rows:
+        brokers.check_complete()  # the session may be in a log whose broker does not answer
         raise NotFound(
             f"no session {text.name(about)}, and no subscription matches a topic of that name"
         )
@@ -153,8 +154,8 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
         if row["why"] in _NOT_SENT:
             lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
             owner = next(one for one in brokers.present if one.log == row.get("log", one.log))
-            problems = await owner.ask("problems", client=row["client"])
-            advice += in_order(problems["problems"])
+            theirs = await owner.ask("problems", client=row["client"])
+            advice += in_order(theirs["problems"])
     sent = text.count_of(sum(row["why"] in ("sent", "shared") for row in rows), "client")
     return advice, [f"a message now would be sent to {sent}; not sent at once to:", *lines] if (
         lines

@@ -8,7 +8,6 @@ from cli.common import Column, seconds, text, time_ago, whole_span
 from cli.inspection.actor_list import Row, check_order, fetch, show
 from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
-from eventstore.format import LOG_SESSION
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
 _HERE = ("dropped", "connects", "takeovers")
@@ -69,6 +68,8 @@ async def _run(
     rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
     if brokers.several and "match" not in wanted:
         # They stand for the other logs, whose own sessions are in the list.
+        from eventstore.format import LOG_SESSION  # loads pydantic
+
         clients = [row for row in rows if not str(row["client"]).startswith(LOG_SESSION)]
         rows, total = clients, total - len(rows) + len(clients)
     if sort in (None, "client"):

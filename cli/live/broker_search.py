@@ -36,7 +36,7 @@ from eventstore.partitions import partition_names
 from protocol.errors import FoldmqError
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
-_ONE_OF_SEVERAL = re.compile(r"(.+)-p[0-9]+")
+_ONE_OF_SEVERAL = re.compile(r"(.+)-p([0-9]+)")
 _FOUND_SECONDS = 2.0
 """Seconds to wait for the first broker to answer on an external NATS server."""
 _QUIET_SECONDS = 0.3
@@ -201,7 +201,8 @@ async def _on_external(
 async def _logs_of(client: Client, nodes: list[str]) -> list[str]:
     """Return the logs of the node or cluster whose brokers were found, if it has several.
 
-    A log whose broker does not answer is one of them: it has a stream.
+    A log whose broker does not answer is one of them: it has a stream, or a lower number than
+    one that was found.
     """
     owners = {found[1] if (found := _ONE_OF_SEVERAL.fullmatch(one)) else None for one in nodes}
     owner = owners.pop() if len(owners) == 1 else None
@@ -211,10 +212,10 @@ async def _logs_of(client: Client, nodes: list[str]) -> list[str]:
     with contextlib.suppress(FoldmqError):  # this user may ask brokers only
         streams.update(await list_logs(client))
     known = {stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams} | set(nodes)
-    count = 0
-    while f"{owner}-p{count}" in known:
-        count += 1
-    return partition_names(owner, count) if count > 1 and known.issuperset(nodes) else []
+    found_names = filter(None, map(_ONE_OF_SEVERAL.fullmatch, known))
+    numbers = {int(found[2]) for found in found_names if found[1] == owner}
+    count = max(numbers) + 1
+    return partition_names(owner, count) if count > 1 and 0 in numbers else []
 
 
 async def find_nodes(client: Client) -> list[str]:

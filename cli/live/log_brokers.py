@@ -129,8 +129,8 @@ class LogBrokers:
         raise next(iter(self.absent.values()))
 
     @contextlib.contextmanager
-    def changing(self, broker: LiveBroker) -> Iterator[None]:
-        """Leave a broker out that does not answer to a change, if others are asked as well."""
+    def leaving_out(self, broker: LiveBroker) -> Iterator[None]:
+        """Leave a broker out that does not answer, if others are asked as well."""
         try:
             yield
         except NoLiveBroker as error:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
         open_store,
     )
     from cli.logsource.nats_access import external_access
-    from cli.logsource.node_logs import flags_of_session, log_names, log_of_session, open_node_logs
+    from cli.logsource.node_logs import flags_of_session, open_node_logs
     from cli.logsource.point_resolution import cut_off, parse_point, point_at, start_at
+    from cli.logsource.several_logs import log_names, log_of_session
     from cli.logsource.source import (
         find_location,
         index_directory,
@@ -37,7 +38,8 @@ else:
                 "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
                 "open_cluster open_store"
             ),
-            "node_logs": "flags_of_session log_names log_of_session open_node_logs",
+            "node_logs": "flags_of_session open_node_logs",
+            "several_logs": "log_names log_of_session",
             "point_resolution": "cut_off parse_point point_at start_at",
             "nats_access": "external_access",
             "source": (

@@ -41,15 +41,20 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOption
         owners = {client: brokers.of_session(client) for client in clients}
         found: dict[str, str] = {}
         for client, broker in owners.items():
+            if broker not in brokers.present:
+                continue
             try:
-                found[client] = _connected(await broker.ask("session", client=client, most=0))
+                with brokers.leaving_out(broker):
+                    found[client] = _connected(await broker.ask("session", client=client, most=0))
             except Refused as error:
                 done.refused.append(str(error))
         lines = [f"  {text.name(client)}  {about}" for client, about in found.items()]
         what = f"disconnect {text.count_of(len(found), 'client')}"
         if found and await confirmed(lines, what, manner):
             for client in found:
-                with brokers.changing(owners[client]):
+                if owners[client] not in brokers.present:
+                    continue
+                with brokers.leaving_out(owners[client]):
                     await _try(owners[client], done, "kick", client=client)
         tell_all(brokers, done, "kicked", "client", manner)
 

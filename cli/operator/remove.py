@@ -49,10 +49,13 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
         owners = {client: brokers.of_session(client) for client in clients}
         found: dict[str, dict[str, Any]] = {}
         for client, broker in owners.items():
+            if broker not in brokers.present:
+                continue
             try:
-                answer = await broker.ask("session", client=client, most=0)
-                found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
-                found[client]["inflight"] = _sum(answer, "inflight", "releasing")
+                with brokers.leaving_out(broker):
+                    answer = await broker.ask("session", client=client, most=0)
+                    found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
+                    found[client]["inflight"] = _sum(answer, "inflight", "releasing")
             except Refused as error:
                 done.refused.append(str(error))
         lines = list(map(_session_line, found.values()))
@@ -60,7 +63,7 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
         if found and await confirmed(lines, what, manner):
             for broker in brokers.present:
                 own = [client for client in found if owners[client] is broker]
-                with brokers.changing(broker):
+                with brokers.leaving_out(broker):
                     for portion in portions(own):
                         await change(broker, "remove_sessions", done, clients=portion)
         tell_all(brokers, done, "removed", "session", manner)
@@ -83,7 +86,7 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptio
         if await confirmed(list(map(_session_line, by_name)), what, manner):
             for broker in brokers.present:
                 own = [row for row in rows if row.get("log", broker.node) == broker.node]
-                with brokers.changing(broker):
+                with brokers.leaving_out(broker):
                     await remove_offline(broker, own, done)
         tell_all(brokers, done, "removed", "session", manner)
 

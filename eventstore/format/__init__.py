@@ -119,6 +119,7 @@ if TYPE_CHECKING:
         expiries,
         expiries_of,
         expiry_runs,
+        seconds_left,
         split_pieces,
         spread_blocks,
     )
@@ -243,6 +244,7 @@ __all__ = [
     "positions_text",
     "previous_of",
     "record_pieces",
+    "seconds_left",
     "sequence_of",
     "several",
     "split_pieces",
@@ -317,6 +319,7 @@ _MODULE_OF = {
     "expiries": "stored_properties",
     "expiries_of": "stored_properties",
     "expiry_runs": "stored_properties",
+    "seconds_left": "stored_properties",
     "split_pieces": "stored_properties",
     "spread_blocks": "stored_properties",
     "field_values": "event_json",

@@ -110,6 +110,16 @@ def expired_until(time_ms: int) -> int:
     return (time_ms - _HALF_SECOND_MS) // 1000
 
 
+def seconds_left(interval: int | None, expires: int, time_ms: int) -> int:
+    """Return the expiry interval with which a message is sent at a time [MQTT-3.3.2-6].
+
+    It is at least 1, since the message is sent before it expires, and receivers may take 0 for
+    none; and at most ``interval``, with which the message came (None: not known).
+    """
+    left = max(1, expires - time_ms // 1000)
+    return left if interval is None else min(interval, left)
+
+
 def expiry_runs(expires: Sequence[int]) -> list[Run] | int:
     """Return the column ``expires`` of an event for a result of :func:`expiries`."""
     if not expires:

@@ -55,6 +55,8 @@ class RetainedInterval(NamedTuple):
     publisher: str
 
 
+_Grant = tuple[str, int, str, int]
+"""Session, QoS and No Local, filter, and the time of the record in milliseconds."""
 History = dict[tuple[str, str], list[RetainedInterval]]
 """Node and topic -> its intervals, in order."""
 
@@ -164,14 +166,14 @@ def owed_retained(
     facts: LocalFacts, history: History, logs: Mapping[str, LogSummary]
 ) -> list[OwedMessage]:
     """Return the QoS 1 and 2 messages that must be sent because a filter was granted."""
-    steps: dict[str, list[tuple[Position, int, tuple[str, int, str] | None, str]]]
+    steps: dict[str, list[tuple[Position, int, _Grant | None, str]]]
     steps = defaultdict(list)
     for (node, topic), some in history.items():
         steps[node] += [(one.at, number, None, topic) for number, one in enumerate(some)]
-    columns = ("node", "session", "at", "number", "topic")
-    for node, session, at, number, topic_filter in facts.rows(GRANT, *columns):
+    columns = ("node", "session", "at", "time_ms", "number", "topic")
+    for node, session, at, time_ms, number, topic_filter in facts.rows(GRANT, *columns):
         if at >= logs[node].whole:
-            steps[node].append((at, -1, (session, number, topic_filter), ""))
+            steps[node].append((at, -1, (session, number, topic_filter, time_ms), ""))
     found: list[OwedMessage] = []
     for node, some_steps in steps.items():
         found += _owed_of(node, sorted(some_steps, key=lambda step: step[0]), history)
@@ -180,7 +182,7 @@ def owed_retained(
 
 def _owed_of(
     node: str,
-    steps: Sequence[tuple[Position, int, tuple[str, int, str] | None, str]],
+    steps: Sequence[tuple[Position, int, _Grant | None, str]],
     history: History,
 ) -> Iterator[OwedMessage]:
     """Yield the messages owed in one log; changes of a topic and grants are in order."""
@@ -196,10 +198,14 @@ def _owed_of(
             elif now.pop(topic, None) is not None:
                 there.discard(topic)
             continue
-        session, bits, topic_filter = grant
+        session, bits, topic_filter, time_ms = grant
         for name in there.match(topic_filter):
-            if not (bits & NO_LOCAL and now[name].publisher == session):
-                yield node, session, at, now[name].ref, topic_filter
+            one = now[name]
+            # It may have expired before the log says so: see ``checks`` for the second more.
+            if 0 < one.expires <= time_ms // 1000 + 1:
+                continue
+            if not (bits & NO_LOCAL and one.publisher == session):
+                yield node, session, at, one.ref, topic_filter
 
 
 def claim_violations(

@@ -242,10 +242,10 @@ def expected_retained(
     grants = (
         facts.of(GRANT)
         .where(F.col("at") >= position_of("whole", logs))
-        .select("node", "session", "at", F.col("topic").alias("filter"), _no_local())
+        .select("node", "session", "at", "time_ms", F.col("topic").alias("filter"), _no_local())
     )
     asked = _asked(grants, _periods(held), facts.wild).withColumn(
-        "is", F.lit(None).cast("struct<ref:bigint,origin:bigint,there:boolean>")
+        "is", F.lit(None).cast("struct<ref:bigint,origin:bigint,expires:bigint,there:boolean>")
     )
     known = held.select(
         "node",
@@ -253,17 +253,21 @@ def expected_retained(
         "at",
         *(F.lit(None).cast("string").alias(name) for name in ("session", "filter")),
         F.lit(None).cast("boolean").alias("no_local"),
-        F.struct("ref", "origin", _there().alias("there")).alias("is"),
+        F.lit(None).cast("bigint").alias("time_ms"),
+        F.struct("ref", "origin", "expires", _there().alias("there")).alias("is"),
     )
     before = (
         Window.partitionBy("node", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
     )
     then = F.last("is", ignorenulls=True).over(before)
+    # It may have expired before the log says so: see ``checks`` for the second more.
+    second = F.floor(F.col("time_ms") / 1000) + 1
+    gone = (F.col("then.expires") > 0) & (F.col("then.expires") <= second)
     own = F.col("no_local") & F.col("then.origin").eqNullSafe(F.xxhash64("session"))
     return (
         asked.unionByName(known)
         .withColumn("then", then)
-        .where(F.col("session").isNotNull() & F.col("then.there") & ~own)
+        .where(F.col("session").isNotNull() & F.col("then.there") & ~own & ~gone)
         .select(
             "node", "session", "at", F.col("then.ref").alias("ref"), F.col("filter").alias("topic")
         )

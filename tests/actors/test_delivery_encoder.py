@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.session.mqtt5 import DeliveryEncoder
+from actors.session.mqtt5 import DeliveryEncoder, remaining_properties
 from eventstore.format import Subscribed, Unsubscribed
 from eventstore.log import Message
 from projections.state import SessionState, evolve
@@ -115,3 +115,18 @@ def test_the_size_of_a_packet_is_compared_exactly(
     complete(encoder)
     monkeypatch.setattr("actors.session.mqtt5.delivery_encoder.prepare_publishes", None)
     assert not encoder.is_too_large(message, (1, False), 0)  # without encoding it
+
+
+@pytest.mark.parametrize(
+    ("interval", "waited_ms", "sent"),
+    [(1, 20, 1), (1, 450, 1), (3, 1_100, 1), (3, 2_400, 1), (3, 20, 2), (0, 0, 0)],
+)
+def test_an_expiry_that_is_sent_is_at_least_a_second(
+    interval: int, waited_ms: int, sent: int
+) -> None:
+    """The second of publication is nearly over: see ``expired_until``."""
+    published_ms = 1_700_000_000_990
+    block = b"\2" + interval.to_bytes(4, "big")
+    message = Message(b"t", b"", block, published_ms // 1000 + interval)
+    (found,) = remaining_properties([message], published_ms + waited_ms)
+    assert found == b"\2" + sent.to_bytes(4, "big")

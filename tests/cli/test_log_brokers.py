@@ -282,6 +282,7 @@ class FoundClient:
         (["plant-p0", "plant-p1"], [], ["plant-p0", "plant-p1"]),
         (["other"], ["plant-p0", "plant-p1", "other"], ["other"]),
         (["x-p1"], ["x-p1"], ["x-p1"]),
+        (["a-p0", "a-p1", "a-p3"], [], ["a-p0", "a-p1", "a-p2", "a-p3"]),
         (["x-p0"], ["x-p0", "x"], ["x-p0"]),
     ],
 )

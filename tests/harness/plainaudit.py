@@ -176,6 +176,8 @@ class _Plain:
                 then = [one for one in held if one.at < grant["at"]]
                 if not then or (grant["number"] & 4 and then[-1].publisher == name):
                     continue
+                if 0 < then[-1].expires <= grant["time_ms"] // 1000 + 1:
+                    continue
                 if then[-1].digest and then[-1].qos and matches(grant["topic"], topic):
                     yield grant["at"], then[-1].ref, grant["topic"]
 

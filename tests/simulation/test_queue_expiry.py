@@ -119,7 +119,7 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
     simulate(scenario)
 
 
-@pytest.mark.parametrize(("wait", "arrives"), [(0.4, True), (1.6, False)])
+@pytest.mark.parametrize(("wait", "arrives"), [(0.4, True), (0.49, True), (1.6, False)])
 @pytest.mark.parametrize("part_of_a_second", [0.01, 0.5, 0.95])
 def test_a_message_of_one_second_lives_for_about_a_second(
     part_of_a_second: float, wait: float, arrives: bool

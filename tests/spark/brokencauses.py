@@ -389,6 +389,22 @@ def retained_never_expires(name: str) -> Case:
     return story.breaks("expiry", at(3), None)
 
 
+def subscribed_after(name: str, seconds: int) -> Story:
+    """A client subscribes and gets nothing, although a message of five seconds is retained."""
+    story = Story(name)
+    event = published("r", retain=True, blocks=[len(BLOCK)], at=len(BLOCK))
+    story.log.record(event, payloads=[BLOCK, b"one"])
+    return story(Subscribed("s", [("r", 1)]), time_ms=story.log.time_ms + 1000 * seconds)
+
+
+def retained_expired_before_its_event(name: str) -> Case:
+    return subscribed_after(name, 6)(RetainedExpired(["r"])).keeps()
+
+
+def retained_not_sent_before_it_expires(name: str) -> Case:
+    return subscribed_after(name, 2)(Acked("s", [])).breaks("undelivered", at(3))
+
+
 def session_expired(name: str) -> Case:
     story = away(name, 0)
     return story(SessionExpired("s", "expired"), time_ms=story.log.time_ms + 60_000).keeps()
@@ -487,11 +503,13 @@ BROKEN_CAUSES = (
     dropped_for_fun, queue_not_full, queue_not_full_of_bytes, not_unsubscribed,
     slow_reader_at_qos_1, slow_reader_that_is_away, permitted_to_all, levels_without_a_limit,
     format_not_checked, dropped_of_nobody, bytes_of_a_queue,
+    retained_not_sent_before_it_expires,
     waits_too_long, retained_expires_early, retained_never_expires, session_expired_early,
     session_expired_never, session_overdue, removed_by_nobody, kicked_by_nobody, kicked_in_vain,
     closed_for_fun, cleared_by_nobody, stands_still,
 )  # fmt: skip
 KEPT_CAUSES = (
+    retained_expired_before_its_event,
     will_published, will_discarded, will_with_disconnect_code,
     will_with_disconnect_of_an_error, will_waits,
     will_of_a_client_that_came_back, will_of_a_session_taken_over, will_not_permitted,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.bridge.properties.dropped_properties import TO_NATS
-from eventstore.format import expired_until
+from eventstore.format import expired_until, seconds_left
 from protocol.mqtt5 import decode_message_properties
 from protocol.nats import (
     MAX_PROPERTIES,
@@ -86,7 +86,7 @@ class PropertyWriter:
         lines, left = known.lines, known.expiry
         if left is not None:
             if expires:
-                left = max(0, expires - self._time_ms() // 1000)
+                left = seconds_left(left, expires, self._time_ms())
             lines += expiry_lines(left, ttl=self._options.ttl)
         if known.dropped:
             self._losses.add(TO_NATS, known.dropped)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.routing import is_retain_as_published
 from actors.session.mqtt5.subscription_option_index import SubscriptionOptionIndex
+from eventstore.format import seconds_left
 from protocol.mqtt5 import (
     SHARE,
     PacketVariant,
     SentAliases,
+    expiry_of,
     prepare_publishes,
     with_remaining_expiry,
 )
@@ -321,4 +323,5 @@ def remaining_properties(
 def _remaining_block(block: bytes, expires: int, now_ms: int) -> bytes:
     if not expires:
         return block
-    return with_remaining_expiry(block, max(0, expires - now_ms // 1000))
+    interval = expiry_of(block)
+    return with_remaining_expiry(block, seconds_left(interval, expires, now_ms))

@@ -238,7 +238,7 @@ class FactMakers:
         for topic_filter, qos in dict(filters).items():
             if qos:
                 number = qos | options.get(topic_filter, 0) & NO_LOCAL
-                self._facts.grants.add(event.session, at, number, topic_filter)
+                self._facts.grants.add(event.session, at, self.record.time_ms, number, topic_filter)
 
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)

@@ -56,7 +56,7 @@ message's."""
 GRANT: Final = 7
 """``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
 
-``number`` is that QoS, plus 4 with No Local."""
+``number`` is that QoS, plus 4 with No Local; ``time_ms`` is the time of the record."""
 
 MANY: Final = (EVENTS, EFFECT, RETAINED)
 """Kinds with up to as many facts as the log has entries; the other kinds have fewer.
@@ -187,7 +187,7 @@ class FactBuffer:
             *("size", "expires"),
         )
         self.wills = FactColumns(WILL, "at", "ref", "check", "topic")
-        self.grants = FactColumns(GRANT, "session", "at", "number", "topic")
+        self.grants = FactColumns(GRANT, "session", "at", "time_ms", "number", "topic")
         self._all = [one for one in vars(self).values() if isinstance(one, FactColumns)]
         self.counts: Counter[int] = Counter()
         """Number of emitted facts of each kind."""

@@ -35,6 +35,7 @@ from eventstore.format import (
     field_values,
     from_runs,
     json_object,
+    seconds_left,
     to_runs,
 )
 from eventstore.log import Journal, MessageStore, PendingRecord, StoredMessages
@@ -256,6 +257,11 @@ def test_a_message_expires_at_most_half_a_second_early_or_late(
 ) -> None:
     expires = expires_at(b"\2" + seconds.to_bytes(4, "big"), published)
     has_expired = expires <= expired_until(published + waited)
+    if not has_expired:
+        left = seconds_left(seconds, expires, published + waited)
+        assert 1 <= left <= seconds
+        assert left >= seconds - waited // 1000 - 1
+    assert seconds_left(0, published // 1000, published) == 0
     if waited <= seconds * 1000 - 500:
         assert not has_expired
     if waited >= seconds * 1000 + 500:
