@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from spark.audit.facts import LogSummary
 
-LOCAL_BYTES: Final = 64 << 20
+LOCAL_BYTES: Final = 128 << 20
 """Logs up to this size are audited in the memory of the driver."""
 
 
