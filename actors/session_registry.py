@@ -223,7 +223,7 @@ class SessionRegistry:
         self._stopping += actors
 
     def sweep_later(self) -> None:
-        """Have the root call :meth:`sweep` in a later turn."""
+        """Ask the root to call :meth:`sweep` in a later turn."""
         self._node.kernel.later(self._node.root, SWEEP_INDEX)
 
     def sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""A node that follows ends when it is told to, even if nats-py loses a cancellation."""
+"""A following node stops when it is asked to, even if nats-py loses a cancellation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StubbornFollower:
         self.lost = 0
 
     async def begin(self, _progress: object) -> None:
-        """Have read the log."""
+        """The log is already read."""
 
     async def read_to(self, _last: int) -> None:
         self.reading.set()
@@ -38,10 +38,10 @@ class StubbornFollower:
 
 
 class SilentMessages:
-    """Messages that nobody gets."""
+    """Messages that are discarded."""
 
     async def publish(self, _status: bytes) -> None:
-        """Lose it."""
+        """Discard it."""
 
 
 def test_a_node_that_reads_ends_although_a_cancellation_is_lost() -> None:

@@ -99,7 +99,7 @@ class OneLife(Mortal):
             self.finishing.set()
 
     def live(self) -> None:
-        """Have one connection."""
+        """Run the client for one connection."""
         with RawClient(self.port) as client:
             self.life(client)
 

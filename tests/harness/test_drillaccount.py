@@ -95,7 +95,7 @@ def test_lost_session_is_found(account: Account) -> None:
 
 
 def come(account: Account, number: int) -> None:
-    """Let a will of a client arrive."""
+    """Record that a will of a client arrived."""
     one = Message("mortal", "will/mortal", 1, number)
     account.received("watch", copy(one, number), accepted=True)
 

@@ -35,7 +35,7 @@ def test_a_pause_of_any_length_is_extended(monkeypatch: pytest.MonkeyPatch, paus
 
 
 async def publishes(world: World, client: SimClient, seconds: float, count: int) -> None:
-    """Let a client publish ``count`` messages every 0.25 seconds."""
+    """Publish ``count`` messages from a client every 0.25 seconds."""
     for _ in range(int(seconds * 4)):
         client.send(*(p.publish("t", b"x", 1, 1 + number) for number in range(count)))
         await world.go(0.25)
