@@ -36,7 +36,8 @@ from eventstore.partitions import partition_names
 from protocol.errors import FoldmqError
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
-_ONE_OF_SEVERAL = re.compile(r"(.+)-p([0-9]+)")
+_ONE_OF_SEVERAL = re.compile(r"(.+)-p([0-9]{1,2})")
+"""The name of one of several logs, of which there are at most 32."""
 _FOUND_SECONDS = 2.0
 """Seconds to wait for the first broker to answer on an external NATS server."""
 _QUIET_SECONDS = 0.3

@@ -283,6 +283,7 @@ class FoundClient:
         (["other"], ["plant-p0", "plant-p1", "other"], ["other"]),
         (["x-p1"], ["x-p1"], ["x-p1"]),
         (["a-p0", "a-p1", "a-p3"], [], ["a-p0", "a-p1", "a-p2", "a-p3"]),
+        (["a-p0", "a-p1"], ["a-p0", "a-p1", "a-p999999999"], ["a-p0", "a-p1"]),
         (["x-p0"], ["x-p0", "x"], ["x-p0"]),
     ],
 )
