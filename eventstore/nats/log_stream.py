@@ -15,6 +15,7 @@ import structlog
 
 from eventstore.errors import (
     EventStoreError,
+    LogUnavailable,
     LostLog,
     NatsTooOld,
     TooManyReplicas,
@@ -161,7 +162,13 @@ async def _create(
     else:
         await check_all_servers(client, wanted)
     accept = () if wanted == 1 else (NO_PEERS, NO_CLUSTER)
-    reply = await require(client, method, {**config, "num_replicas": wanted}, accept=accept)
+    request = {**config, "num_replicas": wanted}
+    try:
+        reply = await require(client, method, request, accept=accept)
+    except LogUnavailable:
+        # An answer is lost if the leader of the cluster changes meanwhile. A stream that was
+        # created answers a request with the same configuration like the first one.
+        reply = await require(client, method, request, accept=accept)
     if "error" in reply and replicas is None:
         return await require(client, method, {**config, "num_replicas": 1})
     if "error" in reply:

@@ -262,7 +262,8 @@ def expected_retained(
     then = F.last("is", ignorenulls=True).over(before)
     # It may have expired before the log says so: see ``checks`` for the second more.
     second = F.floor(F.col("time_ms") / 1000) + 1
-    gone = (F.col("then.expires") > 0) & (F.col("then.expires") <= second)
+    expires = F.coalesce(F.col("then.expires"), F.lit(0))
+    gone = (expires > 0) & (expires <= F.coalesce(second, F.lit(0)))
     own = F.col("no_local") & F.col("then.origin").eqNullSafe(F.xxhash64("session"))
     return (
         asked.unionByName(known)

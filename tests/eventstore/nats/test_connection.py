@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nats.errors
 import pytest
 import pytest_asyncio
 from harness.broker import free_port
@@ -220,6 +221,23 @@ async def test_stream_is_made_once(client: Client) -> None:
     second = await ensure_stream(client, NAME, [SUBJECT], must_exist=True)
     assert (second.created, second.first_seq, second.last_seq) == (False, 1, 1)
     assert "cannot see" in second.promise
+
+
+async def test_a_lost_answer_to_the_creation(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, lost = client.request, []
+
+    async def lossy(subject: str, data: bytes = b"", **more: Any) -> Any:
+        answer = await request(subject, data, **more)
+        if "STREAM.CREATE" in subject and not lost:
+            lost.append(answer)
+            raise nats.errors.TimeoutError
+        return answer
+
+    monkeypatch.setattr(client, "request", lossy)
+    made = await ensure_stream(client, NAME, [SUBJECT])
+    assert (len(lost), made.created, made.last_seq) == (1, True, 0)
 
 
 async def test_log_that_nats_does_not_recover_is_not_begun_anew(datadir: DataDir) -> None:

@@ -127,7 +127,11 @@ async def test_projections_get_as_many_replicas(client: DirectClient) -> None:
         await interest(client, "state.a")
         assert await store.confirm("a", b"1", await store.last())
     await KeyedStore(client, "STATE", "state.", replicas=1).open()
-    assert [data async for data in store.read()] == [b"1"]
+    async with asyncio.timeout(PATIENCE):
+        # A replica that is behind on a busy machine may be the one that is read.
+        while (found := [data async for data in store.read()]) != [b"1"]:
+            assert not found
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(
