@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
-from cli.inspection import log_broker
+from cli.inspection import add_free_space, added_up, log_broker
 from cli.live import open_brokers
-from eventstore.datadir import DataDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +19,6 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 _LABEL = 15
-_SUMS = {
-    "connections": ("open", "paused"),
-    "sessions": ("total", "connected"),
-    "census": ("inflight", "releasing", "queued", "queued_bytes"),
-    "process": ("rss", "cpu_s"),
-}
 
 
 def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
@@ -65,13 +56,7 @@ async def ask_statuses(brokers: LogBrokers) -> list[Status]:
     found = [
         status for _, status in await brokers.each(lambda one: one.ask("status", topics=False))
     ]
-    if brokers.directory is not None:
-        # A process that is one of several does not look at the disk.
-        with contextlib.suppress(OSError):
-            free = DataDir(brokers.directory).free_bytes()
-            for status in found:
-                if status["log"].get("disk_free") is None:
-                    status["log"]["disk_free"] = free
+    add_free_space(found, brokers.directory)
     return found
 
 
@@ -128,40 +113,8 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         f"{sessions['connected']:,} connected, {others:,} offline, shared or of the other logs",
     )
     yield from _counters(total, "in each log")
-    yield _fact("logs", _stored(total["log"]))
+    yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
-
-
-def added_up(found: Sequence[Status]) -> Status:
-    """Return the figures of several logs added up.
-
-    The retained messages are those of the log that has most: each has all of them.
-    """
-    total: Status = {
-        "ready": all(one["ready"] for one in found),
-        "subscriptions": sum(one["subscriptions"] for one in found),
-        "retained": max((one["retained"] for one in found), key=lambda one: one["count"]),
-        "messages": {
-            way: [
-                sum(by_qos) for by_qos in zip(*(one["messages"][way] for one in found), strict=True)
-            ]
-            for way in ("in", "out")
-        },
-    }
-    for part, names in _SUMS.items():
-        total[part] = {name: sum(one[part][name] for one in found) for name in names}
-    total["connections"]["limit"] = min(one["connections"]["limit"] for one in found)
-    dropped: Counter[str] = Counter()
-    for one in found:
-        dropped.update(one["dropped"])
-    total["dropped"] = dict(dropped)
-    sizes = [one["log"].get("stream_bytes") for one in found]
-    free = [one["log"].get("disk_free") for one in found]
-    total["log"] = {
-        "stream_bytes": None if None in sizes else sum(sizes),
-        "disk_free": min((one for one in free if one is not None), default=None),
-    }
-    return total
 
 
 def _table(found: Sequence[Status], brokers: LogBrokers) -> None:

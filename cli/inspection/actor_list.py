@@ -83,7 +83,7 @@ async def _run(
 ) -> None:
     rows, total, brokers = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
     if sort is not None:
-        rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
+        rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
     show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
@@ -160,7 +160,8 @@ async def gather_top(
     return await gather(brokers, endpoint, None, **request)
 
 
-def _key(sort: str) -> Callable[[Row], Any]:
+def sort_key(sort: str) -> Callable[[Row], Any]:
+    """Return the sort key of rows by one of :data:`ORDERS`."""
     if sort == "id":
         return id_order
     field = _BY_NUMBER.get(sort, sort)

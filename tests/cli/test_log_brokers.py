@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.diagnosis.status import added_up
-from cli.inspection import LOG_COLUMN, actor_list
+from cli.inspection import LOG_COLUMN, actor_list, added_up
 from cli.inspection.actor_list import gather, gather_top
 from cli.inspection.actor_page import broker_of
 from cli.inspection.receivers import outcome_lines, preview
@@ -247,11 +246,18 @@ def status_of(number: int) -> Answers:
         "retained": {"count": number, "bytes": 10 * number},
         "messages": {"in": [number, 0, 1], "out": [0, number, 0]},
         "connections": {"open": number, "paused": 0, "limit": 100 - number},
-        "sessions": {"total": number, "connected": 1},
+        "sessions": {"total": number, "connected": 1, "passive": 2, "limit": 0},
+        "actors": {"total": 5},
+        "kernel": {"mailbox_high_water": 10 * number},
         "census": {"inflight": 1, "releasing": 0, "queued": number, "queued_bytes": 7},
         "process": {"rss": 1000, "cpu_s": 0.5},
         "dropped": {"expired": number, "drained": 0} if number else {},
-        "log": {"stream_bytes": 100, "disk_free": 5000 - number},
+        "log": {
+            "stream_bytes": 100,
+            "disk_free": 5000 - number,
+            "pending_bytes": number,
+            "gated_bytes": 1,
+        },
     }
 
 
@@ -262,13 +268,22 @@ def test_statuses_are_added_up() -> None:
     assert total["retained"] == {"count": 2, "bytes": 20}  # every log has all of them
     assert total["messages"] == {"in": [3, 0, 3], "out": [0, 3, 0]}
     assert total["connections"] == {"open": 3, "paused": 0, "limit": 98}
-    assert total["sessions"] == {"total": 3, "connected": 3}
+    assert total["sessions"] == {"total": 3, "connected": 3, "passive": 6, "limit": None}
+    assert total["kernel"] == {"mailbox_high_water": 20}  # of the fullest log
     assert total["census"] == {"inflight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
     assert total["dropped"] == {"expired": 3, "drained": 0}
-    assert total["log"] == {"stream_bytes": 300, "disk_free": 4998}
-    unknown = status_of(0)
-    unknown["log"] = {"stream_bytes": None, "disk_free": None}
-    assert added_up([unknown])["log"] == {"stream_bytes": None, "disk_free": None}
+    in_memory = {"pending_bytes": 3, "gated_bytes": 3}
+    assert total["log"] == {"stream_bytes": 300, "disk_free": 4998, **in_memory}
+    unknown, recovering = status_of(1), status_of(2)
+    unknown["log"] |= {"stream_bytes": None, "disk_free": None}
+    recovering["log"] = None
+    in_memory = {"pending_bytes": 1, "gated_bytes": 1}
+    assert added_up([unknown, recovering])["log"] == {
+        "stream_bytes": None,
+        "disk_free": None,
+        **in_memory,
+    }
+    assert added_up([recovering])["log"] is None
 
 
 class FoundClient:
