@@ -59,7 +59,8 @@ async def serve_inspector(
     async def stop() -> None:
         # Without the connection to NATS the service is gone already.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            await asyncio.wait_for(service.stop(), _STOP_SECONDS)
+            async with asyncio.timeout(_STOP_SECONDS):
+                await service.stop()
 
     stack.push_async_callback(stop)
     tracer = Tracer(inspection.node, inspection.admission, TracePublisher(client).publish)
