@@ -233,6 +233,12 @@ class LogExchange(LoopActor):
         }
 
     @property
+    def sessions(self) -> int:
+        """The number of sessions under which messages of other logs are recorded."""
+        sessions = self._node.state.sessions
+        return sum(LOG_SESSION + name in sessions for name in self._followers)
+
+    @property
     def last_to_take(self) -> Position:
         """The last position that other logs record to have taken; behind it are only positions."""
         last = self._node.journal.last

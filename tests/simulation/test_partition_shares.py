@@ -531,3 +531,27 @@ def test_sharing_between_logs_that_breaks_a_rule_is_caught(
 
     with pytest.raises((AssertionError, FoldmqError)):
         many()
+
+
+def test_sessions_that_stand_for_other_logs_are_not_those_of_clients() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        name, stands = name_in([here, there], 0), LOG_SESSION + there.name
+        client = SimClient(here)
+        client.send(p.connect(name, clean=False), p.subscribe(1, ("a/#", 1)))
+        publish(await sender([here, there], 1), 1)  # which the first log takes
+        await here.go(1)
+        inspector = here.broker.inspection.inspector
+        for more in ({}, {"top": {"by": "queued", "count": 9}}):
+            found = await inspector.ask_for("sessions", more)
+            assert ({row["client"] for row in found["rows"]}, found["total"]) == ({name, stands}, 2)
+            found = await inspector.ask_for("sessions", {**more, "without_logs": True})
+            assert ([row["client"] for row in found["rows"]], found["total"]) == ([name], 1)
+        status = await inspector.ask_for("status")
+        assert (status["sessions"]["total"], status["sessions"]["logs"]) == (2, 1)
+        change = {"do": "remove_sessions", "by": "ann@desk", "clients": [stands]}
+        answer = await inspector.ask_for("change", change)
+        assert answer["refused"] == [[stands, "is not a client's: it stands for another log"]]
+        publish(client, 2)
+        await here.go(1)
+
+    two(scenario)
