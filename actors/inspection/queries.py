@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.requests import Refused, flag, number, optional, shown, text
+from actors.inspection.requests import NotReady, Refused, flag, number, optional, shown, text
 from actors.inspection.status_metrics import log_sessions, status
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
@@ -232,6 +232,7 @@ class Queries:
 
     def retained(self, request: Mapping[str, Any]) -> Listing:
         """Retained messages on topics that match a filter."""
+        self._check_retained()
         index = self._node.state.retained
         topic_filter = _filter(request)
         topics: Iterable[str] = chain.from_iterable(index.parts())
@@ -250,11 +251,18 @@ class Queries:
 
     def retained_message(self, request: Mapping[str, Any]) -> Answer:
         """Return the retained message of a topic."""
+        self._check_retained()
         topic = text(request, "topic")
         message = self._node.state.retained.get(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
         return views.retained_view(message)
+
+    def _check_retained(self) -> None:
+        """Raise NotReady while retained messages of other logs may be missing."""
+        exchange = self._node.exchange
+        if exchange is not None and exchange.catching_up:
+            raise NotReady("it has just started, and does not have all retained messages yet")
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
         """Preview a message on a topic: its fate for each matching subscription."""

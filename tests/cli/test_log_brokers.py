@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -148,6 +149,20 @@ async def test_what_every_log_has_is_asked_of_the_first_that_answers() -> None:
 
     brokers = brokers_of(answer)
     assert await brokers.any(lambda broker: broker.ask("retained.get")) == {"log": "n-p1"}
+
+
+async def test_a_broker_that_cannot_answer_yet_is_not_asked_again() -> None:
+    class Starting:
+        async def request(self, _subject: str, _data: bytes, **_more: float) -> SimpleNamespace:
+            return SimpleNamespace(data=b'{"error": "it has just started", "not_ready": true}')
+
+    starting = LiveBroker("n-p0", "here", cast("Client", Starting()), "n-p0")
+    (_, ready, _) = brokers_of(lambda log, *_: {"node": log}).present
+    brokers = LogBrokers([starting, ready], LOGS)
+    found = await brokers.any(lambda broker: broker.ask("retained"))
+    assert found == {"node": "n-p1"}
+    with pytest.raises(NoLiveBroker, match="node n-p0 cannot answer yet: it has just started"):
+        await LogBrokers([starting]).any(lambda broker: broker.ask("retained"))
 
 
 async def test_a_preview_has_the_receivers_of_all_logs() -> None:

@@ -13,6 +13,7 @@ from harness import packets as p
 from harness.packets import Publish, Suback
 
 from actors.exchange.exchange import LogExchange
+from actors.inspection import NotReady
 from actors.sharing import SharedSession, SharedSubscriptions
 from eventstore.format import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
@@ -553,5 +554,25 @@ def test_sessions_that_stand_for_other_logs_are_not_those_of_clients() -> None:
         assert answer["refused"] == [[stands, "is not a client's: it stands for another log"]]
         publish(client, 2)
         await here.go(1)
+
+    two(scenario)
+
+
+def test_retained_messages_are_listed_when_those_of_other_logs_are_there() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        client = await sender([here, there], 1)
+        await here.crash()
+        client.send(p.publish("r/1", b"kept", 1, 1, retain=True))
+        await there.go(0.1)
+        there.log.hold()  # of which the first log gets nothing then
+        await here.start()
+        inspector = here.broker.inspection.inspector
+        for endpoint, request in (("retained", {}), ("retained.get", {"topic": "r/1"})):
+            with pytest.raises(NotReady, match="does not have all retained messages yet"):
+                await inspector.ask_for(endpoint, request)
+        there.log.release()
+        await here.go(1)
+        (row,) = (await inspector.ask_for("retained", {}))["rows"]
+        assert row["topic"] == "r/1"
 
     two(scenario)
