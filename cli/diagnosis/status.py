@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 _LABEL = 15
+_WIDTH = 80
+"""Maximum width of a line that is not of a table, unless it is a single word."""
 
 
 def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
@@ -70,7 +73,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     up = text.duration(found["time_ms"] - found["started_ms"])
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
-        yield painted(f"  {text.escaped(str(reason), 300)}", "red", sys.stdout)
+        yield _problem(text.escaped(str(reason), 300))
     software = text.escaped(str(found["software"]))
     yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
@@ -81,7 +84,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield _fact(
         "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
     )
-    away = sessions["total"] - sessions["connected"]
+    away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
     yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
     yield from _counters(found)
     log = found["log"]
@@ -94,11 +97,11 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     total = added_up(found)
     yield f"{_ready(total['ready'] and not brokers.absent)}: {brokers.title}"
     for node in brokers.absent:
-        yield painted(f"  log {text.name(node)} does not answer: not included", "red", sys.stdout)
+        yield _problem(f"log {text.name(node)} does not answer: not included")
     for status in found:
         for reason in status["trouble"]:
-            said = f"  log {text.name(status['node'])}: {text.escaped(str(reason), 300)}"
-            yield painted(said, "red", sys.stdout)
+            log = text.name(status["node"])
+            yield _problem(f"log {log}: {text.escaped(str(reason), 300)}")
     software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
     yield _fact("broker", f"foldmq {software}, {brokers.where}")
     connections, sessions = total["connections"], total["sessions"]
@@ -107,11 +110,8 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         "connections",
         f"{connections['open']:,}, at most {connections['limit']:,} for each log{paused}",
     )
-    others = sessions["total"] - sessions["connected"]
-    yield _fact(
-        "sessions",
-        f"{sessions['connected']:,} connected, {others:,} offline, shared or of the other logs",
-    )
+    others = sessions["total"] - sessions["connected"] - sessions["logs"]
+    yield _fact("sessions", f"{sessions['connected']:,} connected, {others:,} offline or shared")
     yield from _counters(total, "in each log")
     yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
@@ -121,20 +121,22 @@ def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
     """Print a row for each log, also for one whose broker does not answer."""
     statuses = {status["node"]: status for status in found}
     epochs = any(status.get("epoch") for status in found)
-    epoch: Column[Mapping[str, Any]] = Column("EPOCH", lambda row: row.get("epoch"), right=True)
+    epoch: Column[Mapping[str, Any]] = Column(
+        "EPOCH", lambda row: row.get("epoch"), right=True, least_width=120
+    )
     table: Table[Mapping[str, Any]] = Table(
         [
             Column("LOG", lambda row: row["node"]),
             Column("STATE", _state, style=lambda row: "green" if row.get("ready") else "red"),
-            Column("UP", _up, right=True),
-            Column("PID", lambda row: row.get("pid"), right=True, wide=True),
+            Column("UP", _up, right=True, wide=True),
+            Column("PID", lambda row: row.get("pid"), right=True, least_width=150),
             *([epoch] if epochs else []),
             Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
-            Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, wide=True),
-            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True),
+            Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, least_width=120),
+            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True, wide=True),
             Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
             Column("DROPPED", _dropped, right=True),
-            Column("RECORDS", _records, right=True, wide=True),
+            Column("RECORDS", _records, right=True, least_width=150),
             Column("SIZE", lambda row: _size(_of(row, "log", "stream_bytes")), right=True),
             Column("MEMORY", lambda row: _size(_of(row, "process", "rss")), right=True),
         ]
@@ -179,7 +181,23 @@ def _ready(ready: bool) -> str:
 
 
 def _fact(label: str, said: str) -> str:
-    return f"  {label.ljust(_LABEL)}{said}"
+    begin = f"  {label.ljust(_LABEL)}"
+    return "\n".join(_lines(begin + said, " " * len(begin)))
+
+
+def _problem(said: str) -> str:
+    lines = _lines(f"  {said}", "    ")
+    return "\n".join(painted(line, "red", sys.stdout) for line in lines)
+
+
+def _lines(said: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        said,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         find_actor,
     )
     from cli.inspection.receivers import outcome_lines, outcome_text, preview
-    from cli.inspection.session_list import session_selection
+    from cli.inspection.session_list import clients_of, left_out, session_selection
     from cli.inspection.session_page import history_lines, session_lines
     from cli.inspection.status_totals import add_free_space, added_up
 else:
@@ -41,7 +41,7 @@ else:
             "node_list": "node_list",
             "receivers": "outcome_lines outcome_text preview receivers",
             "retained": "retained",
-            "session_list": "session_selection session_list",
+            "session_list": "clients_of left_out session_list session_selection",
             "session_page": "history_lines session_lines",
             "status_totals": "add_free_space added_up",
             "tail": "tail",
@@ -58,11 +58,13 @@ __all__ = [
     "added_up",
     "ask_session",
     "broker_of",
+    "clients_of",
     "connection_of",
     "connection_rates",
     "find_actor",
     "gather",
     "history_lines",
+    "left_out",
     "log_broker",
     "node_list",
     "outcome_lines",

@@ -102,8 +102,9 @@ async def fetch(
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        if limit is not None:
-            limit += len(brokers.logs)  # the caller may leave out one for each other log
+        if endpoint == "sessions" and brokers.several and "match" not in wanted:
+            # The sessions of the other logs, for which these stand, are in the list themselves.
+            wanted = {**wanted, "without_logs": True}
         if sort is None:
             return *await gather(brokers, endpoint, limit, **wanted), brokers
         by = sort if sort in by_broker else None

@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 _SUMS = {
     "connections": ("open", "paused"),
-    "sessions": ("total", "connected", "passive"),
+    "sessions": ("total", "connected", "passive", "logs"),
     "census": ("inflight", "releasing", "queued", "queued_bytes"),
     "process": ("rss", "cpu_s"),
     "actors": ("total",),
@@ -58,7 +58,8 @@ def added_up(found: Sequence[Status]) -> Status:
         "kernel": {"mailbox_high_water": max(one["kernel"]["mailbox_high_water"] for one in found)},
     }
     for part, names in _SUMS.items():
-        total[part] = {name: sum(one[part][name] for one in found) for name in names}
+        # An earlier version does not tell how many sessions stand for other logs.
+        total[part] = {name: sum(one[part].get(name, 0) for one in found) for name in names}
     for part in ("connections", "sessions"):
         total[part]["limit"] = min(
             (limit for one in found if (limit := one[part].get("limit"))), default=None

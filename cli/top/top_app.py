@@ -68,7 +68,8 @@ class Top(App[str]):
                 await self._ask(status=True)
             while (left := due - time.monotonic()) > 0:
                 try:
-                    await asyncio.wait_for(wanted.wait(), left)
+                    async with asyncio.timeout(left):
+                        await wanted.wait()
                 except TimeoutError:
                     break
                 await self._ask(status=False)

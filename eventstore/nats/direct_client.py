@@ -21,9 +21,13 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE
 
+from eventstore.task_end import keeping_cancellation
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 _LARGE: Final = 64 * 1024
 """Bytes of a payload from which it is written without a copy."""
@@ -107,8 +111,24 @@ class DirectClient(Client):
 
         nats-py's own PING may overtake data that its task has not sent yet.
         """
-        await self._flush_pending(force_flush=True)
-        await super().flush(timeout)
+        with keeping_cancellation():
+            await self._flush_pending(force_flush=True)
+            await super().flush(timeout)
+
+    async def request(self, *args: Any, **kwargs: Any) -> Msg:
+        """Send a request and return the reply, as nats-py; a cancellation is not lost."""
+        with keeping_cancellation():
+            return await super().request(*args, **kwargs)
+
+    async def publish(self, *args: Any, **kwargs: Any) -> None:
+        """Publish a message, as nats-py; a cancellation is not lost."""
+        with keeping_cancellation():
+            await super().publish(*args, **kwargs)
+
+    async def subscribe(self, *args: Any, **kwargs: Any) -> Subscription:
+        """Subscribe, as nats-py; a cancellation is not lost."""
+        with keeping_cancellation():
+            return await super().subscribe(*args, **kwargs)
 
     def send_now(
         self, subject: str, payload: Sequence[bytes], *, reply: str, headers: Mapping[str, str]

@@ -207,6 +207,7 @@ class SessionTable:
         frozen = self._frozen.of(name).pop(name, None)
         self._holding.pop(name, None)
         if frozen is not None:
+            self._frozen_count -= 1
             self.frozen_totals.add(state if state is not None else thaw(name, frozen), -1)
 
     def frozen(self, name: str) -> bytes | None:
@@ -228,6 +229,7 @@ class SessionTable:
         name = state.session
         self._forget_frozen(name)
         self._frozen.of(name)[name] = frozen
+        self._frozen_count += 1
         oldest = oldest_reference(state)
         if oldest is not None:
             self._holding[name] = oldest

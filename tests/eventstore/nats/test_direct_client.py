@@ -231,3 +231,21 @@ def test_nats_py_is_as_this_needs_it() -> None:
     assert {"_io_reader", "_io_writer"} <= vars(TcpTransport()).keys(), advice
     assert list(inspect.signature(Client._connect_to_server).parameters) == ["self", "s"], advice
     assert "_id" in vars(Subscription(Client(), 1)), advice
+
+
+@pytest.mark.parametrize("method", ["request", "publish", "subscribe"])
+async def test_a_cancellation_that_nats_py_loses_is_raised(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(_self: Client, _subject: str) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return
+
+    monkeypatch.setattr(Client, method, lose)
+    task = asyncio.ensure_future(getattr(DirectClient(), method)("a"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
