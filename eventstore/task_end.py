@@ -1,45 +1,25 @@
-"""Ends tasks that wait for answers of NATS.
-
-``asyncio.wait_for`` of Python 3.11 loses a cancellation that arrives together with the result, and
-nats-py uses it. The broker uses ``asyncio.timeout``, which does not.
-"""
+"""Ends tasks that wait for answers of NATS."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-_AGAIN: Final = 5.0
+_AGAIN: Final = 0.1
 """Seconds after which a task that continues is cancelled again."""
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float = _AGAIN) -> None:
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and return when they have ended.
 
-    A task that continues is cancelled once more after ``again`` seconds, time enough for its
-    clean-up: the cancellation may have been lost.
+    nats-py waits for answers with ``wait_for``, which in Python 3.11 loses a cancellation that
+    arrives together with the answer: a task that works in a loop then continues.
     """
     running = {task for task in tasks if not task.done()}
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=again)
-
-
-@contextlib.contextmanager
-def keeping_cancellation() -> Iterator[None]:
-    """Raise CancelledError if the code in between lost a cancellation of the current task."""
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        yield
-    except Exception:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError from None
-        raise
-    if task is not None and task.cancelling() > before:
-        raise asyncio.CancelledError
+        _, running = await asyncio.wait(running, timeout=_AGAIN)

@@ -82,8 +82,7 @@ async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:
         if writer.written > before:
             written = loop.time()
         try:
-            async with asyncio.timeout(_POLL_SECONDS):
-                await end.wait()
+            await asyncio.wait_for(end.wait(), _POLL_SECONDS)
         except TimeoutError:
             continue
 

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     )
     from cli.live.broker_search import open_broker, open_brokers
     from cli.live.log_brokers import LogBrokers
-    from cli.live.log_traces import LogTraces, open_traces
     from cli.live.reconnecting_client import (
         NotUnderstood,
-        OpenBrokers,
+        OpenBroker,
         ReconnectingClient,
         understood,
     )
@@ -33,8 +32,7 @@ else:
             "broker_client": "LiveBroker NoAnswer NoLiveBroker Refused SERVICE SUBJECTS TooLarge",
             "broker_search": "open_broker open_brokers",
             "log_brokers": "LogBrokers",
-            "log_traces": "LogTraces open_traces",
-            "reconnecting_client": "ReconnectingClient NotUnderstood OpenBrokers understood",
+            "reconnecting_client": "ReconnectingClient NotUnderstood OpenBroker understood",
             "state_client": "NoBroker StateClient",
             "trace_client": "LiveTrace Portion open_trace",
             "trace_text": "TraceWords",
@@ -47,12 +45,11 @@ __all__ = [
     "LiveBroker",
     "LiveTrace",
     "LogBrokers",
-    "LogTraces",
     "NoAnswer",
     "NoBroker",
     "NoLiveBroker",
     "NotUnderstood",
-    "OpenBrokers",
+    "OpenBroker",
     "Portion",
     "ReconnectingClient",
     "Refused",
@@ -62,6 +59,5 @@ __all__ = [
     "open_broker",
     "open_brokers",
     "open_trace",
-    "open_traces",
     "understood",
 ]

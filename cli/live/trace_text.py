@@ -31,13 +31,11 @@ _LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 class TraceWords:
     """Converts lines to text, and remembers the topics of messages by position.
 
-    ``who`` also prints the client of each line, for traces of several clients, and ``log`` a short
-    name of their log, for traces of several logs: each has words of its own.
+    ``who`` also prints the client of each line, for traces of several clients.
     """
 
-    def __init__(self, *, who: bool = False, log: str = "") -> None:
+    def __init__(self, *, who: bool = False) -> None:
         self._who = who
-        self._log = f"{text.escaped(log)} " if log else ""
         self._known: OrderedDict[Position, Published] = OrderedDict()
 
     def get(self, ref: Position) -> Published | None:
@@ -60,8 +58,7 @@ class TraceWords:
             shown = "" if client is None else f" {text.name(str(client), _WHO)}"
             actor = f"{actor}{shown}"
         moment = text.clock(int(line["ms"])).partition(" ")[2]
-        width = _WIDTH_WHO if self._who else _WIDTH
-        return f"{moment} {self._log}{actor:<{width}} {self.said(line)}"
+        return f"{moment} {actor:<{_WIDTH_WHO if self._who else _WIDTH}} {self.said(line)}"
 
     def said(self, line: Line) -> str:
         """Return the text of a line without time and actor."""

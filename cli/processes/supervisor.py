@@ -358,8 +358,7 @@ class Member:
         if process is None:
             return
         try:
-            async with asyncio.timeout(seconds):
-                await process.wait()
+            await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
             _log.error("broker process does not end and is killed", process=self.number)
             process.kill()

@@ -391,8 +391,7 @@ class Service:
         if member is not None and (to or member.has_followers):
             handed_over = partial(member.hand_over, to)
         try:
-            async with asyncio.timeout(limit):
-                await broker.drain(to, handed_over)
+            await asyncio.wait_for(broker.drain(to, handed_over), limit)
         except TimeoutError:
             raise DrainError(limit) from None
 

@@ -50,8 +50,7 @@ async def is_listening(host: str, port: int, server_name: str) -> bool:
     except OSError:
         return False
     try:
-        async with asyncio.timeout(2):
-            greeting = await reader.readline()
+        greeting = await asyncio.wait_for(reader.readline(), 2)
         return bool(json.loads(greeting.removeprefix(b"INFO "))["server_name"] == server_name)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -277,8 +277,7 @@ class NatsProcess(abc.ABC):
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _end_process(self) -> None:
         await end_process(self._process, _STOP_SECONDS)
@@ -347,8 +346,7 @@ async def end_process(process: asyncio.subprocess.Process | None, patience: floa
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        async with asyncio.timeout(patience):
-            await process.wait()
+        await asyncio.wait_for(process.wait(), patience)
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

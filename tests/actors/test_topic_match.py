@@ -63,7 +63,8 @@ class Sessions:
         self.passive: dict[str, list[tuple[str, int, int]]] = {}
 
     def activate(self, name: str) -> None:
-        for topic_filter, qos, options in self.passive.pop(name):
+        """As ``SessionRegistry.session``, do nothing if the session is active already."""
+        for topic_filter, qos, options in self.passive.pop(name, ()):
             self.router.subscribe(name, topic_filter, qos, options=options)
 
     def change(self, change: tuple[object, ...]) -> None:

@@ -20,7 +20,6 @@ from eventstore.format import (
     decode_record,
     entries,
 )
-from spark.audit.local_facts import NOTHING
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -82,7 +81,7 @@ def logs(nats: Nats) -> list[Generated]:
 def audited(spark: SparkSession, nats: Nats, logs: list[Generated], **options: str) -> Outcome:
     streams = ",".join(one.log.stream for one in logs)
     log = Log(spark, {**access(nats), "stream": streams, **options})
-    return audit(log, cluster=False, local=NOTHING)
+    return audit(log, cluster=False, local_bytes=0)
 
 
 @pytest.fixture(scope="module")

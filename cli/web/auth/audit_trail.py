@@ -22,7 +22,6 @@ import structlog
 
 from actors.authn import network
 from cli.operator import operator_name
-from eventstore.task_end import end_tasks
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -147,8 +146,7 @@ class AuditTrail:
         entry = self._note("login", address, grant, "")
         if entry is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOGIN_TIMEOUT):
-                    await entry.recorded.wait()
+                await asyncio.wait_for(entry.recorded.wait(), LOGIN_TIMEOUT)
 
     def refused(self, address: str, grant: Grant | None, reason: str) -> None:
         """Record a refused login."""
@@ -165,10 +163,11 @@ class AuditTrail:
         if self._waiting:
             last = self._waiting[-1]
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await last.recorded.wait()
+                await asyncio.wait_for(last.recorded.wait(), _END_SECONDS)
         if self._task is not None:
-            await end_tasks([self._task])
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
 
     def _note(self, outcome: str, address: str, grant: Grant | None, reason: str) -> Entry | None:
         entry = Entry(
@@ -215,8 +214,7 @@ class AuditTrail:
                 return
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
+                await asyncio.wait_for(self._wake.wait(), wait)
 
     async def _send_all(self, pause: float) -> float:
         """Send buffered events to the broker; return the seconds before the next attempt, or 0."""

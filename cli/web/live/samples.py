@@ -1,6 +1,7 @@
 """Samples of the broker's status for the curves, taken while pages are open."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
@@ -12,7 +13,6 @@ from cli.live import TooLarge
 from cli.top.text import Rates, between, waiting
 from cli.web.live.svg_charts import Chart, chart
 from cli.web.live.web_log_client import WebLogClient
-from eventstore.task_end import end_tasks
 from protocol.errors import FoldmqError
 
 EVERY = 2.0
@@ -94,7 +94,9 @@ class Samples:
     async def close(self) -> None:
         """Stop sampling."""
         if self._task is not None:
-            await end_tasks([self._task])
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
 
     async def _run(self) -> None:
         while self._clock() - self._looked < _LOOKS:
