@@ -1,25 +1,45 @@
-"""Ends tasks that wait for answers of NATS."""
+"""Ends tasks that wait for answers of NATS.
+
+``asyncio.wait_for`` of Python 3.11 loses a cancellation that arrives together with the result, and
+nats-py uses it. The broker uses ``asyncio.timeout``, which does not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-_AGAIN: Final = 0.1
+_AGAIN: Final = 5.0
 """Seconds after which a task that continues is cancelled again."""
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float = _AGAIN) -> None:
     """Cancel tasks, and return when they have ended.
 
-    nats-py waits for answers with ``wait_for``, which in Python 3.11 loses a cancellation that
-    arrives together with the answer: a task that works in a loop then continues.
+    A task that continues is cancelled once more after ``again`` seconds, time enough for its
+    clean-up: the cancellation may have been lost.
     """
     running = {task for task in tasks if not task.done()}
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_AGAIN)
+        _, running = await asyncio.wait(running, timeout=again)
+
+
+@contextlib.contextmanager
+def keeping_cancellation() -> Iterator[None]:
+    """Raise CancelledError if the code in between lost a cancellation of the current task."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    except Exception:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError

@@ -177,6 +177,18 @@ def test_every_package_is_typed() -> None:
     assert [package for package in ORDER if not (ROOT / package / "py.typed").exists()] == []
 
 
+@pytest.mark.parametrize("package", ORDER)
+def test_no_cancellation_is_lost_in_wait_for(package: str) -> None:
+    """``wait_for`` of Python 3.11 loses a cancellation that arrives together with the result."""
+    lost = [
+        f"{module.relative_to(ROOT)}:{node.lineno}"
+        for module in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(module.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+    ]
+    assert lost == []
+
+
 # ----------------------------------------------------------------- packages
 
 MOST_MODULES = 12

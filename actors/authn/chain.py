@@ -182,7 +182,10 @@ class AuthenticatorChain:
 
     def _choose(self, credentials: Credentials) -> Backend:
         """Return the one backend that handles a login."""
-        return next(one for one in self._backends if one.handles(credentials))
+        for backend in self._backends:
+            if backend.handles(credentials):
+                return backend
+        raise LookupError(credentials.username)  # the last one handles every login
 
     def _who(self, credentials: Credentials) -> str | None:
         """Return the user of a login, as the backoff counts it."""
@@ -211,11 +214,10 @@ class AuthenticatorChain:
         self, backend: Backend, credentials: Credentials, verdict: Verdict, *, worked: bool
     ) -> None:
         """Count a verdict, also for the backoff."""
-        user = self._who(credentials)
         self._record(
             backend.method,
             credentials,
-            user,
+            backend.user_of(credentials),
             verdict,
             worked=worked,
             guessable=backend.guessable,

@@ -119,6 +119,8 @@ class SubscriberProbes:
     def flush(self) -> bool:
         """Write the unsent output; return False if there is no connection and it is lost."""
         self._hand_over()
+        if self._properties is not None:
+            self._properties.end_batch()
         tokens, self._new = self._new, []
         if self._broken:
             self._broken = False

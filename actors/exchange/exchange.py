@@ -140,6 +140,7 @@ class LogExchange(LoopActor):
         self._due: set[str] = set()
         """Logs whose position is to be recorded soon."""
         self._began = False
+        self._began_at = node.clock.monotonic()
         self._loop = asyncio.get_running_loop()
         self._shares = SharedSubscriptions(node)
         self._parts = SharedParts(node, self._names, link.report, link.largest, self._taken_through)
@@ -153,7 +154,7 @@ class LogExchange(LoopActor):
     def begin(self) -> None:
         """Follow the other logs behind the positions that this one has recorded."""
         node = self._node
-        self._began = True
+        self._began, self._began_at = True, node.clock.monotonic()
         self._reports.begin()
         for name, follower in self._followers.items():
             known = node.state.followed.get(name)
@@ -231,6 +232,18 @@ class LogExchange(LoopActor):
             for name, one in self._followers.items()
             if name in self._through
         }
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether this log still takes what the others had when the broker started."""
+        late = self._node.clock.monotonic() >= self._began_at + _CATCH_UP
+        return not late and not all(one.caught_up.is_set() for one in self._followers.values())
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions under which messages of other logs are recorded."""
+        sessions = self._node.state.sessions
+        return sum(LOG_SESSION + name in sessions for name in self._followers)
 
     @property
     def last_to_take(self) -> Position:

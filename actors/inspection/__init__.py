@@ -11,7 +11,15 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from actors.inspection.broker_inspection import BrokerInspection
     from actors.inspection.inspector import Handler, Inspector
-    from actors.inspection.requests import Refused, TooLarge, number, optional, shown, text
+    from actors.inspection.requests import (
+        NotReady,
+        Refused,
+        TooLarge,
+        number,
+        optional,
+        shown,
+        text,
+    )
     from actors.inspection.status_metrics import METRICS
     from actors.inspection.sys_topics import SysTopicTree
     from actors.inspection.views import client_of
@@ -21,7 +29,7 @@ else:
         {
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
-            "requests": "Refused TooLarge number optional shown text",
+            "requests": "NotReady Refused TooLarge number optional shown text",
             "status_metrics": "METRICS",
             "sys_topics": "SysTopicTree",
             "views": "client_of",
@@ -33,6 +41,7 @@ __all__ = [
     "BrokerInspection",
     "Handler",
     "Inspector",
+    "NotReady",
     "Refused",
     "SysTopicTree",
     "TooLarge",

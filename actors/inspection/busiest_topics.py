@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from eventstore.format import LOG_SESSION
+
 if TYPE_CHECKING:
     from actors.session import NodeContext, Publication
 
@@ -52,6 +54,9 @@ class BusiestTopics:
         return self._last
 
     def _watch(self, publication: Publication) -> None:
+        if publication.session.startswith(LOG_SESSION):
+            # Taken from another log, whose broker has counted it.
+            return
         topics = publication.topics
         step = -(-len(topics) // _SAMPLED)
         counts = self._counts

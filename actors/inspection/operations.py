@@ -16,7 +16,14 @@ from actors.connection import Connection
 from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.session import Close, Kick, OperatorCommand, Remove, Session, Subscription
 from actors.session.decisions import by_text
-from eventstore.format import INDEX_BITS, NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
+from eventstore.format import (
+    INDEX_BITS,
+    LOG_SESSION,
+    NATS_SESSION,
+    LogArchived,
+    RetainedCleared,
+    WebAccessed,
+)
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -131,6 +138,8 @@ class Operations:
             commands.append((name, command))
             if name == NATS_SESSION:
                 command.refuse("is not a client's: it ends with the broker")
+            elif name.startswith(LOG_SESSION):
+                command.refuse("is not a client's: it stands for another log")
             elif name in node.state.sessions:
                 node.tell_session(node.directory.session(name), Remove(command, before))
             else:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.requests import Refused, flag, number, optional, shown, text
-from actors.inspection.status_metrics import status
+from actors.inspection.requests import NotReady, Refused, flag, number, optional, shown, text
+from actors.inspection.status_metrics import log_sessions, status
+from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
     FilterTrie,
@@ -182,10 +183,14 @@ class Queries:
     # Sessions.
 
     def sessions(self, request: Mapping[str, Any]) -> Work | Listing:
-        """Sessions in no order, or those with the highest value of a column."""
+        """Sessions in no order, or those with the highest value of a column.
+
+        With ``without_logs`` the sessions that stand for other logs are left out.
+        """
         node = self._node
         table = node.state.sessions
         wanted = _wanted_sessions(request, node)
+        total = len(table) - (log_sessions(node) if flag(request, "without_logs") else 0)
         top = _top(request, _SESSION_KEYS)
 
         def row(name: str) -> dict[str, Any] | None:
@@ -193,14 +198,15 @@ class Queries:
             return None if state is None else views.session_row(name, state, node)
 
         if top is None:
-            return Listing(chain.from_iterable(table.parts()), row, total=len(table))
-        return self._top_sessions(wanted, top, row)
+            return Listing(chain.from_iterable(table.parts()), row, total=total)
+        return self._top_sessions(wanted, top, row, total)
 
     def _top_sessions(
         self,
         wanted: Callable[[str], SessionState | None],
         top: Top,
         row: Callable[[str], dict[str, Any] | None],
+        total: int,
     ) -> Work:
         table = self._node.state.sessions
         key = _SESSION_KEYS[top.by]
@@ -210,7 +216,7 @@ class Queries:
             if state is not None:
                 highest.take(key(state), name)
             yield None
-        return Listing(highest.items(), row, total=len(table))
+        return Listing(highest.items(), row, total=total)
 
     def session(self, request: Mapping[str, Any]) -> Answer:
         """One session in full."""
@@ -226,6 +232,7 @@ class Queries:
 
     def retained(self, request: Mapping[str, Any]) -> Listing:
         """Retained messages on topics that match a filter."""
+        self._check_retained()
         index = self._node.state.retained
         topic_filter = _filter(request)
         topics: Iterable[str] = chain.from_iterable(index.parts())
@@ -244,11 +251,18 @@ class Queries:
 
     def retained_message(self, request: Mapping[str, Any]) -> Answer:
         """Return the retained message of a topic."""
+        self._check_retained()
         topic = text(request, "topic")
         message = self._node.state.retained.get(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
         return views.retained_view(message)
+
+    def _check_retained(self) -> None:
+        """Raise NotReady while retained messages of other logs may be missing."""
+        exchange = self._node.exchange
+        if exchange is not None and exchange.catching_up:
+            raise NotReady("it has just started, and does not have all retained messages yet")
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
         """Preview a message on a topic: its fate for each matching subscription."""
@@ -343,9 +357,12 @@ def _wanted_sessions(
     if offline is not None and (isinstance(offline, bool) or not isinstance(offline, int | float)):
         raise Refused("offline_s must be a number of seconds")
     before = None if offline is None else node.clock.time_ms() - offline * 1000
+    without_logs = flag(request, "without_logs")
 
     def wanted(name: str) -> SessionState | None:
         if matches is not None and not matches(name):
+            return None
+        if without_logs and name.startswith(LOG_SESSION):
             return None
         state = table.peek(name)
         if state is None or (connected is not None and state.connected != connected):

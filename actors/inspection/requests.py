@@ -20,6 +20,10 @@ class TooLarge(Refused):
     """The answer would be too large: the caller can request less at once."""
 
 
+class NotReady(Refused):
+    """The broker does not have all of the answer yet: the caller can ask another one, or later."""
+
+
 def shown(name: str) -> str:
     """Return a name for use in a message: quoted, escaped, shortened."""
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")

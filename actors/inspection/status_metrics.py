@@ -308,6 +308,7 @@ _VALUES = (
         lambda sources: {
             "total": len(sources.node.state.sessions),
             "connected": sources.node.directory.attached,
+            "logs": log_sessions(sources.node),
         },
         labels=("state",),
         read=_sessions,
@@ -520,6 +521,11 @@ METRICS = (
     *(one.metric for one in _BRIDGE_VALUES),
     *metrics_of(BridgeStats),
 )
+
+
+def log_sessions(node: NodeContext) -> int:
+    """Return the number of sessions that stand for the other logs of the node or cluster."""
+    return node.exchange.sessions if node.exchange is not None else 0
 
 
 def status(sources: StatusSources) -> dict[str, Any]:

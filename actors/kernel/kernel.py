@@ -501,7 +501,7 @@ class Kernel(ActorRegistry):
         if not deferred or deferred.cooling_down:
             return
         began = self._read
-        allowed = deferred.begin_slice(began)
+        allowed = deferred.begin_slice(began, alone=not self.busy_recently)
         while deferred and not self._split:
             self._ready.append(deferred.pop())
             self._run_ready()

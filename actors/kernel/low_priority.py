@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from actors.kernel.actor import LoopActor
 
 SLICE = 0.0005
-"""Seconds of a turn after which no further low-priority actor runs."""
+"""Seconds of a turn after which no further low-priority actor runs while there is other work."""
 _LONGEST_SLICE = 0.004
-"""Maximum length in seconds of a slice that begins late."""
+"""Maximum length in seconds of a slice that begins late, and length of a slice without other work:
+events of a longer turn share a record."""
 _BREAK, _LONGEST_BREAK = 1.0, 0.05
 """Length of the break after a slice, relative to the slice; its maximum in seconds."""
 
@@ -42,11 +43,13 @@ class LowPriorityQueue:
         """Remove and return the next actor."""
         return (self._first or self.others).popleft()
 
-    def begin_slice(self, now: float) -> float:
-        """Return the seconds of a slice that begins now."""
+    def begin_slice(self, now: float, *, alone: bool) -> float:
+        """Return the seconds of a slice that begins now; ``alone``: there is no other work."""
         # On a busy host breaks last longer than planned: a longer slice keeps the share.
         late = max(0.0, now - self._cooldown_due) if self._cooldown_due else 0.0
         self._cooldown_due = 0.0
+        if alone:
+            return _LONGEST_SLICE
         return min(SLICE + late, _LONGEST_SLICE)
 
     def begin_cooldown(self, took: float, now: float) -> float:

@@ -142,7 +142,7 @@ def _longest(shares: Iterable[RateShare], amount: float, now: float) -> float:
 class PublishRates:
     """The shared publish rates; creates the rate limiter of each connection."""
 
-    __slots__ = ("_burst", "_client", "_patience", "_shared")
+    __slots__ = ("_burst", "_client", "_is_limited", "_patience", "_shared")
 
     def __init__(
         self,
@@ -161,11 +161,15 @@ class PublishRates:
             "user": _Shared(user, burst),
             **{f"listener {name}": _Shared(quota, burst) for name, quota in listeners.items()},
         }
+        quotas = (client, address, user, *listeners.values())
+        self._is_limited = any(one.publish_rate or one.publish_bytes for one in quotas)
 
     def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float
     ) -> RateLimiter | None:
         """Return the rate limiter of a connection; None if its rate is not limited."""
+        if not self._is_limited:
+            return None
         client = self._client
         own = (
             _bucket(client.publish_rate, self._burst, now),
@@ -189,6 +193,8 @@ class PublishRates:
     def debt(self, address: str, user: str | None, now: float) -> float:
         """Return the debt of an address and a user in seconds."""
         longest = 0.0
+        if not self._is_limited:
+            return longest
         for kind, party in (("address", network_of(address)), ("user", user)):
             shared = self._shared[kind]
             for pool in (shared.messages, shared.bytes):

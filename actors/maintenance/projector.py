@@ -195,7 +195,8 @@ class Projector:
         """Update the projections at the end, if that does not take long."""
         self._hurry = True
         with contextlib.suppress(LogUnavailable, LostLog, TimeoutError):
-            await asyncio.wait_for(self._finish(), _FINISH)
+            async with asyncio.timeout(_FINISH):
+                await self._finish()
 
     async def _finish(self) -> None:
         if self._unsure:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 _FEW = 32
 """Maximum number of wildcards that are located one by one."""
+_DIGITS = bytes.maketrans(b"\0\1", b"01")
 
 
 def pattern_of(topic_filter: str) -> int:
@@ -30,7 +31,9 @@ def pattern_of(topic_filter: str) -> int:
             at = topic_filter.index("+", at + 1)
             pattern |= 1 << topic_filter.count("/", 0, at)
         return pattern
-    return sum(1 << at for at, level in enumerate(topic_filter.split("/")) if level == "+")
+    # Digits, not a sum of bits: that takes time with the square of the number of levels.
+    levels = reversed(topic_filter.split("/"))
+    return int(bytes(map("+".__eq__, levels)).translate(_DIGITS), 2)
 
 
 class Patterns:

@@ -258,6 +258,14 @@ class MessageExchange(Protocol):
         """Send messages of QoS 0 to the part of a shared subscription in another log."""
 
     @property
+    def sessions(self) -> int:
+        """The number of sessions that stand for other logs."""
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether this log still takes what the others had when the broker started."""
+
+    @property
     def last_to_take(self) -> Position:
         """The last position that other logs must take: later records only note other positions."""
 

@@ -384,15 +384,17 @@ class SessionLifecycle:
     def _on_detached(self, message: ConnectionDetached) -> None:
         session = self._session
         state, connection = session.state, message.connection
-        if connection is not None:
-            connection.close_when_written()
         # After a rebuild or a restart there is no connection, only a state that records one.
         if not state.connected or session.connection not in (None, connection):
+            if connection is not None:
+                connection.close_when_written()
             return
         if self._load_closing(
             lambda: self._on_detached(message),
             keeps_will=message.orderly or self._grace(message.reason) > 0,
         ):
+            if connection is not None:  # behind the events of its end, which are in this turn
+                connection.close_when_written()
             self._disconnected(
                 message.reason, orderly=message.orderly, code=message.code, expiry=message.expiry
             )

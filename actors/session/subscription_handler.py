@@ -292,7 +292,7 @@ class SubscriptionHandler:
         if subscriber.qos and denied:
             node.drop_denied(session.name, sorted(denied), subscriber.filter)
         found.sort(key=by_age)
-        in_order = merge(*sorted_parts, found, key=by_age)
+        in_order = merge(*sorted_parts, found, key=by_age) if sorted_parts else iter(found)
         while some := list(islice(in_order, _RETAINED_AT_ONCE)):
             actor.enqueue(some)
             if long:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _AT_ONCE = 2
-"""Connections accepted in one turn: less than a millisecond of work."""
+"""Connections accepted in one turn while the broker is busy: less than a millisecond of work."""
 _BREAK = 0.002
 """Seconds until the next ones while the broker is busy: a thousand per second."""
 _MOST_AT_ONCE = 16
-"""Connections accepted in one turn when the event loop came back late from such a break."""
+"""Connections accepted in one turn when the broker is not busy, or when the event loop came back
+late from such a break."""
 _RETRY = 0.25
 """Seconds between checks whether there are descriptors again."""
 _LOG_EVERY = 60.0
@@ -46,7 +47,7 @@ class SocketAcceptor:
     anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
     ``take(socket)`` gets the socket of an admitted one. ``busy_recently()`` returns whether other
     clients wait meanwhile. ``at_once`` is the maximum of connections accepted in one iteration of
-    the event loop. Use: construct, :meth:`start`, :meth:`close`.
+    the event loop while they do. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
@@ -108,7 +109,9 @@ class SocketAcceptor:
         # On a busy host breaks last longer than planned: the rate per second stays the same.
         late = max(0.0, self._loop.time() - self._due) if self._due else 0.0
         self._due = 0.0
-        for _ in range(min(_MOST_AT_ONCE, round(self._at_once * (1 + late / _BREAK)))):
+        busy = self._busy_recently()
+        most = min(_MOST_AT_ONCE, round(self._at_once * (1 + late / _BREAK)))
+        for _ in range(most if busy else max(_MOST_AT_ONCE, self._at_once)):
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -129,7 +132,7 @@ class SocketAcceptor:
             if self._descriptors.last(client.fileno()):
                 self._pause("the rest is kept for the broker itself")
                 return
-        if self._busy_recently():
+        if busy:
             self._loop.remove_reader(self._listener.fileno())
             self._due = self._loop.time() + _BREAK
             self._break = self._loop.call_later(_BREAK, self._end_break)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections import Counter
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
-from cli.inspection import log_broker
+from cli.inspection import add_free_space, added_up, log_broker
 from cli.live import open_brokers
-from eventstore.datadir import DataDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +20,8 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 _LABEL = 15
-_SUMS = {
-    "connections": ("open", "paused"),
-    "sessions": ("total", "connected"),
-    "census": ("inflight", "releasing", "queued", "queued_bytes"),
-    "process": ("rss", "cpu_s"),
-}
+_WIDTH = 80
+"""Maximum width of a line that is not of a table, unless it is a single word."""
 
 
 def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
@@ -65,13 +59,7 @@ async def ask_statuses(brokers: LogBrokers) -> list[Status]:
     found = [
         status for _, status in await brokers.each(lambda one: one.ask("status", topics=False))
     ]
-    if brokers.directory is not None:
-        # A process that is one of several does not look at the disk.
-        with contextlib.suppress(OSError):
-            free = DataDir(brokers.directory).free_bytes()
-            for status in found:
-                if status["log"].get("disk_free") is None:
-                    status["log"]["disk_free"] = free
+    add_free_space(found, brokers.directory)
     return found
 
 
@@ -85,7 +73,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     up = text.duration(found["time_ms"] - found["started_ms"])
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
-        yield painted(f"  {text.escaped(str(reason), 300)}", "red", sys.stdout)
+        yield _problem(text.escaped(str(reason), 300))
     software = text.escaped(str(found["software"]))
     yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
@@ -96,7 +84,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield _fact(
         "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
     )
-    away = sessions["total"] - sessions["connected"]
+    away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
     yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
     yield from _counters(found)
     log = found["log"]
@@ -109,11 +97,11 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     total = added_up(found)
     yield f"{_ready(total['ready'] and not brokers.absent)}: {brokers.title}"
     for node in brokers.absent:
-        yield painted(f"  log {text.name(node)} does not answer: not included", "red", sys.stdout)
+        yield _problem(f"log {text.name(node)} does not answer: not included")
     for status in found:
         for reason in status["trouble"]:
-            said = f"  log {text.name(status['node'])}: {text.escaped(str(reason), 300)}"
-            yield painted(said, "red", sys.stdout)
+            log = text.name(status["node"])
+            yield _problem(f"log {log}: {text.escaped(str(reason), 300)}")
     software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
     yield _fact("broker", f"foldmq {software}, {brokers.where}")
     connections, sessions = total["connections"], total["sessions"]
@@ -122,66 +110,33 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         "connections",
         f"{connections['open']:,}, at most {connections['limit']:,} for each log{paused}",
     )
-    others = sessions["total"] - sessions["connected"]
-    yield _fact(
-        "sessions",
-        f"{sessions['connected']:,} connected, {others:,} offline, shared or of the other logs",
-    )
+    others = sessions["total"] - sessions["connected"] - sessions["logs"]
+    yield _fact("sessions", f"{sessions['connected']:,} connected, {others:,} offline or shared")
     yield from _counters(total, "in each log")
-    yield _fact("logs", _stored(total["log"]))
+    yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
-
-
-def added_up(found: Sequence[Status]) -> Status:
-    """Return the figures of several logs added up.
-
-    The retained messages are those of the log that has most: each has all of them.
-    """
-    total: Status = {
-        "ready": all(one["ready"] for one in found),
-        "subscriptions": sum(one["subscriptions"] for one in found),
-        "retained": max((one["retained"] for one in found), key=lambda one: one["count"]),
-        "messages": {
-            way: [
-                sum(by_qos) for by_qos in zip(*(one["messages"][way] for one in found), strict=True)
-            ]
-            for way in ("in", "out")
-        },
-    }
-    for part, names in _SUMS.items():
-        total[part] = {name: sum(one[part][name] for one in found) for name in names}
-    total["connections"]["limit"] = min(one["connections"]["limit"] for one in found)
-    dropped: Counter[str] = Counter()
-    for one in found:
-        dropped.update(one["dropped"])
-    total["dropped"] = dict(dropped)
-    sizes = [one["log"].get("stream_bytes") for one in found]
-    free = [one["log"].get("disk_free") for one in found]
-    total["log"] = {
-        "stream_bytes": None if None in sizes else sum(sizes),
-        "disk_free": min((one for one in free if one is not None), default=None),
-    }
-    return total
 
 
 def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
     """Print a row for each log, also for one whose broker does not answer."""
     statuses = {status["node"]: status for status in found}
     epochs = any(status.get("epoch") for status in found)
-    epoch: Column[Mapping[str, Any]] = Column("EPOCH", lambda row: row.get("epoch"), right=True)
+    epoch: Column[Mapping[str, Any]] = Column(
+        "EPOCH", lambda row: row.get("epoch"), right=True, least_width=120
+    )
     table: Table[Mapping[str, Any]] = Table(
         [
             Column("LOG", lambda row: row["node"]),
             Column("STATE", _state, style=lambda row: "green" if row.get("ready") else "red"),
-            Column("UP", _up, right=True),
-            Column("PID", lambda row: row.get("pid"), right=True, wide=True),
+            Column("UP", _up, right=True, wide=True),
+            Column("PID", lambda row: row.get("pid"), right=True, least_width=150),
             *([epoch] if epochs else []),
             Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
-            Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, wide=True),
-            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True),
+            Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, least_width=120),
+            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True, wide=True),
             Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
             Column("DROPPED", _dropped, right=True),
-            Column("RECORDS", _records, right=True, wide=True),
+            Column("RECORDS", _records, right=True, least_width=150),
             Column("SIZE", lambda row: _size(_of(row, "log", "stream_bytes")), right=True),
             Column("MEMORY", lambda row: _size(_of(row, "process", "rss")), right=True),
         ]
@@ -226,7 +181,23 @@ def _ready(ready: bool) -> str:
 
 
 def _fact(label: str, said: str) -> str:
-    return f"  {label.ljust(_LABEL)}{said}"
+    begin = f"  {label.ljust(_LABEL)}"
+    return "\n".join(_lines(begin + said, " " * len(begin)))
+
+
+def _problem(said: str) -> str:
+    lines = _lines(f"  {said}", "    ")
+    return "\n".join(painted(line, "red", sys.stdout) for line in lines)
+
+
+def _lines(said: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        said,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[str]:

@@ -27,7 +27,7 @@ from projections.audit import (
     StoryStep,
     SubscriberState,
 )
-from projections.replay import find_stories, message_at, topic_matcher
+from projections.replay import end_text, find_stories, message_at, topic_matcher
 from protocol.mqtt import ReasonCode
 from protocol.mqtt5 import SHARE
 
@@ -422,7 +422,7 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
         case "dropped":
             shared = copy.session.startswith(SHARE)
             return f"dropped: {_drop_reason(step, shared=shared)}"
-    return "the session ended"
+    return f"the session ended: {end_text(step.detail)}" if step.detail else "the session ended"
 
 
 _ANSWERED = {

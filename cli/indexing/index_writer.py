@@ -82,7 +82,8 @@ async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:
         if writer.written > before:
             written = loop.time()
         try:
-            await asyncio.wait_for(end.wait(), _POLL_SECONDS)
+            async with asyncio.timeout(_POLL_SECONDS):
+                await end.wait()
         except TimeoutError:
             continue
 

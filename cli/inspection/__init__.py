@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         session_list,
         tail,
     )
-    from cli.inspection.actor_list import LOG_COLUMN, gather, log_broker
+    from cli.inspection.actor_list import LOG_COLUMN, gather, log_broker, sort_key
     from cli.inspection.actor_page import (
         actor_lines,
         ask_session,
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
         find_actor,
     )
     from cli.inspection.receivers import outcome_lines, outcome_text, preview
-    from cli.inspection.session_list import session_selection
+    from cli.inspection.session_list import clients_of, left_out, session_selection
     from cli.inspection.session_page import history_lines, session_lines
+    from cli.inspection.status_totals import add_free_space, added_up
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actor_list": "LOG_COLUMN actor_list gather log_broker",
+            "actor_list": "LOG_COLUMN actor_list gather log_broker sort_key",
             "actor_page": (
                 "actor_lines actor_page ask_session broker_of connection_of connection_rates "
                 "find_actor"
@@ -40,8 +41,9 @@ else:
             "node_list": "node_list",
             "receivers": "outcome_lines outcome_text preview receivers",
             "retained": "retained",
-            "session_list": "session_selection session_list",
+            "session_list": "clients_of left_out session_list session_selection",
             "session_page": "history_lines session_lines",
+            "status_totals": "add_free_space added_up",
             "tail": "tail",
         },
     )
@@ -52,13 +54,17 @@ __all__ = [
     "actor_list",
     "actor_page",
     "actor_tree",
+    "add_free_space",
+    "added_up",
     "ask_session",
     "broker_of",
+    "clients_of",
     "connection_of",
     "connection_rates",
     "find_actor",
     "gather",
     "history_lines",
+    "left_out",
     "log_broker",
     "node_list",
     "outcome_lines",
@@ -69,5 +75,6 @@ __all__ = [
     "session_lines",
     "session_list",
     "session_selection",
+    "sort_key",
     "tail",
 ]

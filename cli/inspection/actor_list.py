@@ -83,7 +83,7 @@ async def _run(
 ) -> None:
     rows, total, brokers = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
     if sort is not None:
-        rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
+        rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
     show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
@@ -102,8 +102,9 @@ async def fetch(
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        if limit is not None:
-            limit += len(brokers.logs)  # the caller may leave out one for each other log
+        if endpoint == "sessions" and brokers.several and "match" not in wanted:
+            # The sessions of the other logs, for which these stand, are in the list themselves.
+            wanted = {**wanted, "without_logs": True}
         if sort is None:
             return *await gather(brokers, endpoint, limit, **wanted), brokers
         by = sort if sort in by_broker else None
@@ -160,7 +161,8 @@ async def gather_top(
     return await gather(brokers, endpoint, None, **request)
 
 
-def _key(sort: str) -> Callable[[Row], Any]:
+def sort_key(sort: str) -> Callable[[Row], Any]:
+    """Return the sort key of rows by one of :data:`ORDERS`."""
     if sort == "id":
         return id_order
     field = _BY_NUMBER.get(sort, sort)

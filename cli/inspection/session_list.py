@@ -66,12 +66,6 @@ async def _run(
     as_json: bool,
 ) -> None:
     rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
-    if brokers.several and "match" not in wanted:
-        # They stand for the other logs, whose own sessions are in the list.
-        from eventstore.format import LOG_SESSION  # loads pydantic
-
-        clients = [row for row in rows if not str(row["client"]).startswith(LOG_SESSION)]
-        rows, total = clients, total - len(rows) + len(clients)
     if sort in (None, "client"):
         rows.sort(key=lambda row: str(row["client"]))
     elif sort == "offline":
@@ -137,3 +131,19 @@ def _offline_for(row: Row, now_ms: int) -> str | None:
 
 def _left(then_ms: int | None, now_ms: int) -> str | None:
     return None if then_ms is None else f"in {whole_span(max(0, then_ms - now_ms))}"
+
+
+def clients_of(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the sessions of clients, and the number of shared subscriptions beside them.
+
+    Of several logs, each with members of a shared subscription has a session of its name.
+    """
+    shared = {row["client"] for row in rows if row.get("members") is not None}
+    return [row for row in rows if row["client"] not in shared], len(shared)
+
+
+def left_out(shared: int) -> str:
+    """Return why shared subscriptions are not purged, as text."""
+    if shared == 1:
+        return "1 shared subscription is left out: it ends with its last member"
+    return f"{shared:,} shared subscriptions are left out: each ends with its last member"

@@ -9,7 +9,17 @@ from cli.common import text
 from cli.inspection.actor_list import log_broker
 from cli.inspection.actor_page import ACTOR_ID
 from cli.inspection.session_page import json_object
-from cli.live import LiveTrace, NoLiveBroker, Portion, Refused, TraceWords, open_brokers, open_trace
+from cli.live import (
+    LiveTrace,
+    LogBrokers,
+    NoLiveBroker,
+    Portion,
+    Refused,
+    TraceWords,
+    open_brokers,
+    open_trace,
+    open_traces,
+)
 from cli.logsource import SourceFlags, check_filter
 from eventstore.errors import UsageError
 
@@ -39,22 +49,29 @@ def run_tail(
 
     Raises Refused if there can be no such trace, NoLiveBroker if the broker ends.
     """
-    asyncio.run(
-        _run(flags, wanted, rate, _TracePrinter(count, who="topic" in wanted, as_json=as_json))
-    )
+    asyncio.run(_run(flags, wanted, rate, count, as_json=as_json))
 
 
 async def _run(
-    flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_TracePrinter"
+    flags: SourceFlags,
+    wanted: Mapping[str, str],
+    rate: int | None,
+    count: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        client = wanted.get("client")
-        broker = brokers.only("this is a trace") if client is None else brokers.of_session(client)
         asked: dict[str, Any] = {**wanted}
         if rate is not None:
             asked["rate"] = rate
+        printer = _TracePrinter(brokers, count, who="topic" in wanted, as_json=as_json)
+        if "topic" in wanted and brokers.several:
+            await _follow_all(brokers, asked, printer)
+            return
+        client = wanted.get("client")
+        broker = brokers.only("this is an actor") if client is None else brokers.of_session(client)
         async with open_trace(broker, **asked) as trace:
             log = f" in log {broker.node}" if brokers.logs else ""
             _say(_begun(wanted, trace, log))
@@ -67,6 +84,23 @@ async def _run(
                     raise Refused(f"the trace has ended: {text.escaped(str(portion.ended))}")
                 if portion.ended is not None:
                     _say(f"the trace has ended: {text.escaped(portion.ended, 400)}")
+
+
+async def _follow_all(
+    brokers: LogBrokers, asked: Mapping[str, Any], printer: "_TracePrinter"
+) -> None:
+    """Print the trace of a topic in all logs; raises NoLiveBroker if it ends without some."""
+    async with open_traces(brokers, **asked) as traces:
+        logs = ", ".join(one.node for one in brokers.present)
+        _say(f"tracing topic {text.name(asked['topic'])} in logs {logs}")
+        async for portion in traces.portions():
+            if portion.cause == "away":
+                _say(f"{portion.ended}; its lines are missing until it is back")
+            elif portion.cause == "back":
+                _say(f"tracing log {portion.log}")
+            if printer.full(portion):
+                break
+    brokers.check_complete()
 
 
 def _begun(wanted: Mapping[str, str], trace: LiveTrace, log: str) -> str:
@@ -89,15 +123,20 @@ def _say(what: str) -> None:
 class _TracePrinter:
     """Prints a limited number of lines."""
 
-    def __init__(self, count: int | None, *, who: bool, as_json: bool) -> None:
+    def __init__(self, brokers: LogBrokers, count: int | None, *, who: bool, as_json: bool) -> None:
+        self._brokers = brokers
         self._left = count
-        self._words = TraceWords(who=who)
+        self._who = who
+        self._words: dict[str, TraceWords] = {}
+        """By log: the same position is another message in each."""
         self._as_json = as_json
 
     def full(self, portion: Portion) -> bool:
         """Print the lines of a portion; return whether the limit is reached."""
         if portion.lost:
-            self._tell("lost", "some lines were lost in transit")
+            self._tell(portion.log, "lost", "some lines were lost in transit")
+        elif portion.cause == "away":
+            self._tell(portion.log, "lost", "its broker is gone")
         for line in portion.lines:
             sys.stdout.write(self._shown(line) + "\n")
             if self._left is not None:
@@ -107,6 +146,7 @@ class _TracePrinter:
                     return True
         if portion.skipped:
             self._tell(
+                portion.log,
                 "skipped",
                 f"skipped {text.count_of(portion.skipped, 'line')} above the rate limit",
                 count=portion.skipped,
@@ -116,12 +156,21 @@ class _TracePrinter:
 
     def _shown(self, line: dict[str, Any]) -> str:
         if not self._as_json:
-            return self._words.text(line)
+            log = line.get("log", "")
+            words = self._words.get(log)
+            if words is None:
+                words = TraceWords(who=self._who, log=log and self._brokers.short(log))
+                self._words[log] = words
+            return words.text(line)
         time_ms = line.pop("ms", None)
         stamp = {"time": text.iso(time_ms)} if isinstance(time_ms, int) else {}
         return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})
 
-    def _tell(self, kind: str, said: str, **about: int) -> None:
-        """Print a note where lines are missing."""
-        line = text.json_line({"kind": kind, **about}) if self._as_json else f"... {said}"
+    def _tell(self, log: str, kind: str, said: str, **about: int) -> None:
+        """Print a note where lines are missing; ``log`` is empty in the trace of one."""
+        if self._as_json:
+            which = {"log": log} if log else {}
+            line = text.json_line({**which, "kind": kind, **about})
+        else:
+            line = f"... {self._brokers.short(log)}: {said}" if log else f"... {said}"
         sys.stdout.write(line + "\n")

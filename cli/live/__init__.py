@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     )
     from cli.live.broker_search import open_broker, open_brokers
     from cli.live.log_brokers import LogBrokers
+    from cli.live.log_traces import LogTraces, open_traces
     from cli.live.reconnecting_client import (
         NotUnderstood,
-        OpenBroker,
+        OpenBrokers,
         ReconnectingClient,
         understood,
     )
@@ -32,7 +33,8 @@ else:
             "broker_client": "LiveBroker NoAnswer NoLiveBroker Refused SERVICE SUBJECTS TooLarge",
             "broker_search": "open_broker open_brokers",
             "log_brokers": "LogBrokers",
-            "reconnecting_client": "ReconnectingClient NotUnderstood OpenBroker understood",
+            "log_traces": "LogTraces open_traces",
+            "reconnecting_client": "ReconnectingClient NotUnderstood OpenBrokers understood",
             "state_client": "NoBroker StateClient",
             "trace_client": "LiveTrace Portion open_trace",
             "trace_text": "TraceWords",
@@ -45,11 +47,12 @@ __all__ = [
     "LiveBroker",
     "LiveTrace",
     "LogBrokers",
+    "LogTraces",
     "NoAnswer",
     "NoBroker",
     "NoLiveBroker",
     "NotUnderstood",
-    "OpenBroker",
+    "OpenBrokers",
     "Portion",
     "ReconnectingClient",
     "Refused",
@@ -59,5 +62,6 @@ __all__ = [
     "open_broker",
     "open_brokers",
     "open_trace",
+    "open_traces",
     "understood",
 ]

@@ -65,7 +65,8 @@ class LiveBroker:
         """Return the broker's reply.
 
         Raises Refused with its message, TooLarge if the reply would be too large, NoLiveBroker if
-        the broker is not there, NoAnswer if it may be there but does not answer.
+        the broker is not there or cannot answer yet, NoAnswer if it may be there but does not
+        answer.
         """
         subject = f"{SUBJECTS}.{self.node}.{endpoint}"
         try:
@@ -90,6 +91,9 @@ class LiveBroker:
                 f"the broker of node {name(self.node)} on {self.where} sent a reply that this "
                 "foldmq does not understand: check that both have the same version"
             )
+        if answer.get("not_ready"):
+            why = _sentence(str(answer.get("error")))
+            raise NoLiveBroker(f"the broker of node {name(self.node)} cannot answer yet: {why}")
         if "error" in answer:
             refusal = TooLarge if answer.get("too_large") else Refused
             raise refusal(_sentence(str(answer["error"])))

@@ -67,11 +67,32 @@ class LogBrokers:
         return self._brokers[0].where
 
     @property
+    def connected(self) -> bool:
+        """Whether the connection to NATS is up, which they share."""
+        return self._brokers[0].connected
+
+    @property
+    def owner(self) -> str:
+        """The node, or the node or cluster to which several logs belong."""
+        return _NUMBER.sub("", self.logs[0]) if self.several else self._brokers[0].node
+
+    @property
     def title(self) -> str:
         """The broker, or the node or cluster with its logs, as text."""
         if not self.several:
-            return f"node {name(self._brokers[0].node)}"
-        return f"{name(_NUMBER.sub('', self.logs[0]))}, {len(self.logs)} logs"
+            return f"node {name(self.owner)}"
+        return f"{name(self.owner)}, {len(self.logs)} logs"
+
+    def anew(self) -> LogBrokers:
+        """Return the same brokers, also those that did not answer."""
+        return LogBrokers(self._brokers, self.logs, self.directory)
+
+    def of_log(self, log: str) -> LiveBroker:
+        """Return the broker of a log; raises NoLiveBroker if there is no such log."""
+        for broker in self._brokers:
+            if broker.node == log:
+                return broker
+        raise NoLiveBroker(f"there is no log {name(log)} on {self.where}")
 
     def only(self, what: str) -> LiveBroker:
         """Return the only broker; raises UsageError for ``what``, which cannot be asked of all."""
@@ -141,6 +162,10 @@ class LogBrokers:
     def labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row of a broker; it names its log if there are several."""
         return {"log": broker.node, **row} if self.several else row
+
+    def short(self, log: str) -> str:
+        """Return a name of a log that is unique among those of the same owner: ``p0``."""
+        return log.removeprefix(f"{self.owner}-")
 
     def check_complete(self) -> None:
         """Raise NoLiveBroker if some brokers did not answer."""

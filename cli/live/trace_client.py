@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nats.errors
 import orjson
@@ -14,14 +14,17 @@ import orjson
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused
 from protocol.errors import FoldmqError
 
+if TYPE_CHECKING:
+    from nats.aio.subscription import Subscription
+
 _SUBJECTS = "foldmq.trace"
 _KEEP_SECONDS = 4.0
 """Seconds between renewals of a trace; the broker ends it after 15 s without one."""
 _WAIT_SECONDS = 0.25
-_AWAY_SECONDS = 3.0
+AWAY_SECONDS = 3.0
 """Seconds without the NATS server, or without a reply, before the trace fails."""
 _STOP_SECONDS = 2.0
-_TOKEN_BYTES = 16
+TOKEN_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,18 @@ class Portion:
     """Why the trace ended, as text."""
     cause: str | None = None
     """The same as a code: actor, broker, lease or stopped."""
+    log: str = ""
+    """The log, in a trace of several."""
 
 
 class LiveTrace:
     """A trace, running until it is closed; see :func:`open_trace`."""
 
     def __init__(self, broker: LiveBroker, token: str) -> None:
+        self.token = token
+        """Its name, chosen at random."""
         self._broker = broker
-        self._token = token
+        self._subscription: Subscription | None = None
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._number = 0
         self._kept = time.monotonic()
@@ -81,7 +88,7 @@ class LiveTrace:
         now = time.monotonic()
         if self._broker.client.is_connected:
             self._heard = now
-        elif now - self._heard > _AWAY_SECONDS:
+        elif now - self._heard > AWAY_SECONDS:
             raise self._gone()
         return None
 
@@ -91,8 +98,8 @@ class LiveTrace:
     async def _keep(self) -> None:
         self._kept = time.monotonic()
         try:
-            async with asyncio.timeout(_AWAY_SECONDS):
-                await self._broker.ask("trace.keep", token=self._token)
+            async with asyncio.timeout(AWAY_SECONDS):
+                await self._broker.ask("trace.keep", token=self.token)
         except TimeoutError:
             raise self._gone() from None
         except Refused:
@@ -123,17 +130,25 @@ class LiveTrace:
         async def take(message: Any) -> None:
             self._queue.put_nowait(message.data)
 
-        await client.subscribe(f"{_SUBJECTS}.{self._broker.node}.{self._token}", cb=take)
+        subject = f"{_SUBJECTS}.{self._broker.node}.{self.token}"
+        self._subscription = await client.subscribe(subject, cb=take)
         with contextlib.suppress(nats.errors.Error):
             await client.flush()
-        self.about = await self._broker.ask("trace", token=self._token, **wanted)
+        self.about = await self._broker.ask("trace", token=self.token, **wanted)
         self._kept = self._heard = time.monotonic()
 
     async def stop(self) -> None:
         """Ask the broker to end the trace, with a short timeout."""
         with contextlib.suppress(FoldmqError, TimeoutError):
             async with asyncio.timeout(_STOP_SECONDS):
-                await self._broker.ask("trace.stop", token=self._token)
+                await self._broker.ask("trace.stop", token=self.token)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Receive nothing more."""
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
 
 
 @contextlib.asynccontextmanager
@@ -142,8 +157,12 @@ async def open_trace(broker: LiveBroker, **wanted: Any) -> AsyncIterator[LiveTra
 
     Raises Refused if there can be no such trace, NoLiveBroker.
     """
-    trace = LiveTrace(broker, secrets.token_hex(_TOKEN_BYTES))
-    await trace.open(**wanted)
+    trace = LiveTrace(broker, secrets.token_hex(TOKEN_BYTES))
+    try:
+        await trace.open(**wanted)
+    except BaseException:
+        await trace.leave()
+        raise
     try:
         yield trace
     finally:

@@ -31,11 +31,13 @@ _LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 class TraceWords:
     """Converts lines to text, and remembers the topics of messages by position.
 
-    ``who`` also prints the client of each line, for traces of several clients.
+    ``who`` also prints the client of each line, for traces of several clients, and ``log`` a short
+    name of their log, for traces of several logs: each has words of its own.
     """
 
-    def __init__(self, *, who: bool = False) -> None:
+    def __init__(self, *, who: bool = False, log: str = "") -> None:
         self._who = who
+        self._log = f"{text.escaped(log)} " if log else ""
         self._known: OrderedDict[Position, Published] = OrderedDict()
 
     def get(self, ref: Position) -> Published | None:
@@ -58,7 +60,8 @@ class TraceWords:
             shown = "" if client is None else f" {text.name(str(client), _WHO)}"
             actor = f"{actor}{shown}"
         moment = text.clock(int(line["ms"])).partition(" ")[2]
-        return f"{moment} {actor:<{_WIDTH_WHO if self._who else _WIDTH}} {self.said(line)}"
+        width = _WIDTH_WHO if self._who else _WIDTH
+        return f"{moment} {self._log}{actor:<{width}} {self.said(line)}"
 
     def said(self, line: Line) -> str:
         """Return the text of a line without time and actor."""

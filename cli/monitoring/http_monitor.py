@@ -202,8 +202,8 @@ class HttpMonitor:
         if inspection is None:
             return {"ready": ready, "cluster": cluster}
         try:
-            asking = inspection.inspector.ask_for("status")
-            found = await asyncio.wait_for(asking, _PATIENCE)
+            async with asyncio.timeout(_PATIENCE):
+                found = await inspection.inspector.ask_for("status")
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
             found = inspection.status()

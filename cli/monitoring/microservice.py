@@ -16,7 +16,7 @@ import nats.micro
 import orjson
 import structlog
 
-from actors.inspection import Refused, TooLarge
+from actors.inspection import NotReady, Refused, TooLarge
 from actors.tracing import Tracer
 from cli.live import SERVICE, SUBJECTS
 
@@ -59,7 +59,8 @@ async def serve_inspector(
     async def stop() -> None:
         # Without the connection to NATS the service is gone already.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-            await asyncio.wait_for(service.stop(), _STOP_SECONDS)
+            async with asyncio.timeout(_STOP_SECONDS):
+                await service.stop()
 
     stack.push_async_callback(stop)
     tracer = Tracer(inspection.node, inspection.admission, TracePublisher(client).publish)
@@ -120,6 +121,8 @@ class _Desk:
             answer = await self._inspection.inspector.ask_for(endpoint, _read(request.data))
         except TooLarge as refused:
             found = _refusal(str(refused), 413, too_large=True)
+        except NotReady as refused:
+            found = _refusal(str(refused), 503, not_ready=True)
         except Refused as refused:
             found = _refusal(str(refused), 400)
         except Exception as error:  # noqa: BLE001 - the caller and the log get it

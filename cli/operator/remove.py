@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import gather, log_broker, session_selection
+from cli.inspection import clients_of, gather, left_out, log_broker, session_selection
 from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
 from cli.logsource import SourceFlags, check_filter
 from cli.operator.bulk_change import (
@@ -73,7 +73,10 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptio
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        rows, _ = await gather(brokers, "sessions", None, **wanted)
+        found, _ = await gather(brokers, "sessions", None, without_logs=True, **wanted)
+        rows, shared = clients_of(found)
+        if shared:
+            sys.stderr.write(f"foldmq: {left_out(shared)}\n")
         # In this order, the sessions of a portion were seen offline at about the same time.
         rows.sort(key=lambda row: row["closed_ms"])
         if not rows:

@@ -358,7 +358,8 @@ class Member:
         if process is None:
             return
         try:
-            await asyncio.wait_for(process.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await process.wait()
         except TimeoutError:
             _log.error("broker process does not end and is killed", process=self.number)
             process.kill()

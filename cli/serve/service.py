@@ -391,7 +391,8 @@ class Service:
         if member is not None and (to or member.has_followers):
             handed_over = partial(member.hand_over, to)
         try:
-            await asyncio.wait_for(broker.drain(to, handed_over), limit)
+            async with asyncio.timeout(limit):
+                await broker.drain(to, handed_over)
         except TimeoutError:
             raise DrainError(limit) from None
 

@@ -16,9 +16,10 @@ from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.output import check_html, save_html
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.audit import audit
+from spark.audit import NOTHING, SMALL, audit, limits_here
 from spark.audit.facts import Outcome
 from spark.report import audit_json, audit_page, audit_text
+from spark.runtime import is_submitted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def run_prepare(flags: SparkFlags) -> None:
         if len(bounds) == 1 and bounds[0].last - bounds[0].first >= _RECORDS_TO_PREPARE:
             log = log.until(bounds[0].first + _RECORDS_TO_PREPARE)
         with job.busy("preparing") as tell:
-            audit(log, progress=tell, local_bytes=0)
+            audit(log, progress=tell, local=NOTHING)
 
     run_job(flags, None, no_claims, work, record_classes=True)
     write_result("prepared: jobs on this machine start with the stored classes of Spark")
@@ -73,9 +74,12 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
     nobody = wanted.alone or moment is not None
     gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
 
+    # Who names a master wants Spark to do what is worth its start.
+    limits = SMALL if flags.master is not None or is_submitted() else limits_here()
+
     def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
-            found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell)
+            found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell, local=limits)
         return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
 
     outcome = run_job(flags, moment, gather, work, when_needed=True)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.top.data import Questions
+from cli.top.data import WatchedBroker
 from cli.top.text import (
     ACTORS,
+    ACTORS_OF_LOGS,
+    LOGS,
     TOPICS,
     Frame,
     History,
     Row,
     TopColumn,
-    between,
     cells_of,
     fitting,
     head,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cli.live import ReconnectingClient
+    from cli.top.text import Rates
 
 _ROWS = 20
 """Rows of each table."""
@@ -43,36 +45,61 @@ _NO_CURVES = 80
 async def run_once(
     link: ReconnectingClient, interval: float, sort: str, width: int, *, as_json: bool
 ) -> None:
-    """Print a frame that is ``width`` columns wide; raises NoLiveBroker."""
-    questions = Questions(link)
-    before = await questions.status(topics=True)
+    """Print a frame that is ``width`` columns wide.
+
+    Raises NoLiveBroker, also behind a frame without the logs whose brokers do not answer.
+    """
+    monitor = WatchedBroker(link, interval)
+    monitor.took(await monitor.questions.statuses(topics=True))
     await asyncio.sleep(interval)
-    after = await questions.status(topics=True)
-    actors = await questions.actors(sort)
-    frame = Frame(after, between(before, after), History())
+    frame = monitor.took(await monitor.questions.statuses(topics=True))
+    frame = replace(frame, history=History())
+    actors = await monitor.questions.actors(sort)
     if as_json:
         sys.stdout.write(text.json_line(snapshot_object(frame, actors)) + "\n")
-        return
-    for line in snapshot_text(frame, actors[:_ROWS], sort, link.where, width):
-        sys.stdout.write(line + "\n")
+    else:
+        for line in snapshot_text(frame, actors[:_ROWS], sort, link.where, width):
+            sys.stdout.write(line + "\n")
+    if link.polled is not None:
+        link.polled.check_complete()
 
 
 def snapshot_object(frame: Frame, actors: Sequence[Row]) -> dict[str, Any]:
     """Return a frame as a JSON object: the rates, and the broker's reply.
 
     Percentiles are in seconds; one beyond the histogram is null. ``rates`` are null if the broker
-    was restarted between the polls.
+    was restarted between the polls. With several logs, ``rates`` are those of all together, and
+    each has its own with its ``status``.
     """
     status = dict(frame.status)
     topics = status.pop("topics", [])
     return {
         "time": text.iso(status["time_ms"]),
         "node": status["node"],
-        "rates": None if frame.rates is None else _finite(asdict(frame.rates)),
-        "status": status,
-        "actors": list(actors),
+        "rates": _rates(frame.rates),
+        **(_logs(frame.logs) if frame.logs else {"status": status}),
+        "actors": [{key: row[key] for key in row if key != "short_log"} for row in actors],
         "topics": [{"topic": topic, "per_s": rate} for topic, rate in topics],
     }
+
+
+def _logs(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "logs": [
+            {
+                "log": row["log"],
+                "rates": _rates(row["rates"]),
+                "status": {key: row["status"][key] for key in row["status"] if key != "topics"},
+            }
+            for row in rows
+            if row["status"] is not None
+        ],
+        "not_answering": [row["log"] for row in rows if row["status"] is None],
+    }
+
+
+def _rates(rates: Rates | None) -> Any:
+    return None if rates is None else _finite(asdict(rates))
 
 
 def snapshot_text(
@@ -87,8 +114,9 @@ def snapshot_text(
         yield f"! {reason}"
     for line in top_summary(frame, min(width, _NO_CURVES)):
         yield plain(line)
+    yield from _table(LOGS, list(frame.logs), "log", width)
     rows = [{**row, "now_ms": status["time_ms"]} for row in actors]
-    yield from _table(ACTORS, rows, sort, width)
+    yield from _table(ACTORS_OF_LOGS if frame.logs else ACTORS, rows, sort, width)
     came = None if frame.rates is None else sum(frame.rates.messages_in)
     yield from _table(TOPICS, topic_rows(status.get("topics", []), came)[:_ROWS], "rate", width)
 

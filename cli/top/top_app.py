@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from cli.live import NotUnderstood, understood
+from cli.live import NoLiveBroker, NotUnderstood, understood
 from cli.top.data import WatchedBroker
 from cli.top.views import Help, Overview, View
 from protocol.errors import FoldmqError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Top(App[str]):
-    """Polls a broker every ``interval`` seconds.
+    """Polls a broker, or those of several logs, every ``interval`` seconds.
 
     Requests only ``status`` and the data of the current view. Returns an error message, or None.
     """
@@ -68,7 +68,8 @@ class Top(App[str]):
                 await self._ask(status=True)
             while (left := due - time.monotonic()) > 0:
                 try:
-                    await asyncio.wait_for(wanted.wait(), left)
+                    async with asyncio.timeout(left):
+                        await wanted.wait()
                 except TimeoutError:
                     break
                 await self._ask(status=False)
@@ -90,9 +91,14 @@ class Top(App[str]):
         monitor, view = self.monitor, self.screen
         if status:
             topics = isinstance(view, View) and view.topics
-            monitor.took(await monitor.questions.status(topics=topics))
+            monitor.took(await monitor.questions.statuses(topics=topics))
         if isinstance(view, View) and view.ready and monitor.frame is not None:
-            await view.load()
+            try:
+                await view.load()
+            except NoLiveBroker:
+                # The next poll finds out, and names the log.
+                if not monitor.questions.several:
+                    raise
         self._show()
 
     def _show(self) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli.inspection import log_broker
-from cli.live import LiveBroker, NoLiveBroker, ReconnectingClient, open_brokers, understood
+from cli.live import LogBrokers, NoLiveBroker, ReconnectingClient, open_brokers, understood
 from cli.settings import load_log_settings
 from cli.top.text import ACTOR_SORTS
 from eventstore.errors import UsageError
@@ -27,10 +27,10 @@ _WIDTH = 100
 
 
 def run_top(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
-    """Monitor a broker on the terminal, or print one frame.
+    """Monitor a broker, or those of several logs, on the terminal, or print one frame.
 
     Raises UsageError without a terminal, ConfigError for wrong settings, and NoLiveBroker if no
-    broker answers at the start; later failures are retried.
+    broker answers at the start, and behind a frame that lacks some; later failures are retried.
     """
     if sort not in ACTOR_SORTS:
         raise UsageError(f"--sort must be one of {', '.join(ACTOR_SORTS)}")
@@ -47,18 +47,18 @@ async def _run(
     source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool
 ) -> None:
     @contextlib.asynccontextmanager
-    async def find() -> AsyncIterator[LiveBroker]:
+    async def find() -> AsyncIterator[LogBrokers]:
         async with open_brokers(source) as brokers:
             if once and source.verbose:
                 log_broker(brokers)
-            yield brokers.only("top shows the broker")
+            yield brokers
 
     link = ReconnectingClient(find, answer_seconds=ANSWER_SECONDS)
     try:
         if once:
             await _print(link, interval, sort, as_json=as_json)
         else:
-            await link.ask("status", topics=True)
+            await link.poll("status", topics=True)
             await _watch(link, interval, sort)
     finally:
         await link.close()

@@ -1,7 +1,6 @@
 """The web application: all pages behind the middleware, and their shared objects."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from cli.web.changes import ChangePages
 from cli.web.history import ActivityReader, Histories, StateDiffs
 from cli.web.live import Samples, TopicTails, WebLogClient
 from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages, WhyPage
+from eventstore.task_end import end_tasks
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
@@ -59,9 +59,7 @@ def make_app(
             keeping = asyncio.create_task(changed.keep(), name="trail of tokens")
         yield
         if keeping is not None:
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
+            await end_tasks([keeping])
         await trail.close()
         histories.close()
         diffs.close()

@@ -65,7 +65,7 @@ class LeaderLink:
         self._loop = asyncio.get_running_loop()
         self._parked: dict[EdgeClient, None] = {}
         """Clients that wait for a connection, the one that waits longest first."""
-        self._opening: dict[asyncio.Task[None], LeaderPlace] = {}
+        self._opening: dict[asyncio.Task[None], tuple[EdgeClient, LeaderPlace]] = {}
         self.open: dict[EdgeClient, tuple[LeaderPlace, Upstream]] = {}
         """Clients that are passed on, with their leader and the connection to it."""
         self.leader: LeaderPlace | None = None
@@ -95,9 +95,12 @@ class LeaderLink:
 
     def park(self, client: EdgeClient) -> None:
         """Open a connection for a client, as soon as there is a leader."""
+        self._wait(client)
+        self._open_some()
+
+    def _wait(self, client: EdgeClient) -> None:
         client.stage = ClientStage.PARKED
         self._parked[client] = None
-        self._open_some()
 
     def forget(self, client: EdgeClient) -> None:
         """Forget a client whose connection is closed."""
@@ -131,7 +134,7 @@ class LeaderLink:
             if place.epoch < leader.epoch:
                 upstream.abort()
                 client.close()
-        for task, place in list(self._opening.items()):
+        for task, (_, place) in list(self._opening.items()):
             if place != leader:
                 task.cancel()
         self._open_some()
@@ -151,7 +154,7 @@ class LeaderLink:
             del self._parked[client]
             client.stage = ClientStage.OPENING
             task = self._loop.create_task(self._connect(client, leader), name="edge")
-            self._opening[task] = leader
+            self._opening[task] = client, leader
             task.add_done_callback(self._opened)
 
     def _try_again(self) -> None:
@@ -159,7 +162,9 @@ class LeaderLink:
         self._open_some()
 
     def _opened(self, task: asyncio.Task[None]) -> None:
-        self._opening.pop(task, None)
+        opening = self._opening.pop(task, None)
+        if opening is not None and opening[0].stage is ClientStage.OPENING:
+            self._wait(opening[0])  # the task was cancelled before it began
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a client was not passed on", exc_info=error)
         self._open_some()
@@ -179,16 +184,18 @@ class LeaderLink:
                 client.close()
             raise
         except (OSError, OverflowError, ValueError) as error:  # or it has an impossible address
-            problem = str(error) or "no answer"
-            if self.leader == leader:
-                self._owner.leader_lost(self.number)
+            if upstream is not None and _has_result(upstream.answered):
+                answer = upstream.answered.result()  # at the moment at which the time was over
+            else:
+                problem = str(error) or "no answer"
+                if self.leader == leader:
+                    self._owner.leader_lost(self.number)
         finally:
             if client.stage is not ClientStage.OPEN:
                 if upstream is not None:
                     upstream.abort()
                 if client.stage is not ClientStage.ENDED and answer is not PeerAnswer.REFUSED:
-                    client.stage = ClientStage.PARKED
-                    self._parked[client] = None
+                    self._wait(client)
         if answer is PeerAnswer.ACCEPTED and upstream is not None:
             if client.stage is ClientStage.OPEN:
                 self.open[client] = leader, upstream
@@ -214,3 +221,7 @@ class LeaderLink:
                 reason=problem or "it closed the connection",
                 **where,
             )
+
+
+def _has_result(future: asyncio.Future[PeerAnswer]) -> bool:
+    return future.done() and not future.cancelled()

@@ -616,13 +616,31 @@ _RUNS: dict[type, Callable[[Any], list[Run]]] = {
 """Event type -> the column with one integer for each of its entries."""
 
 
+def _count(event: MessagePublished | MessagesCarried | RetainedSnapshot | TurnPublished) -> int:
+    return event.count
+
+
+def _count_pids(event: TurnDelivered | TurnAcked | TurnReleased) -> int:
+    return len(event.pids)
+
+
+_ENTRIES: dict[type, Callable[[Any], int]] = {
+    MessagePublished: _count,
+    MessagesCarried: _count,
+    RetainedSnapshot: _count,
+    TurnPublished: _count,
+    TurnDelivered: _count_pids,
+    TurnAcked: _count_pids,
+    TurnReleased: _count_pids,
+}
+"""Other event type with several entries -> how to count them."""
+
+
 def entries(event: LogEvent) -> int:
     """Return the number of positions that an event occupies: one for each message, at least 1."""
-    runs = _RUNS.get(type(event))
+    kind = type(event)
+    runs = _RUNS.get(kind)
     if runs is not None:
         return count_runs(runs(event))
-    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot, TurnPublished)):
-        return event.count
-    if isinstance(event, (TurnDelivered, TurnAcked, TurnReleased)):
-        return len(event.pids)
-    return 1
+    counted = _ENTRIES.get(kind)
+    return counted(event) if counted is not None else 1

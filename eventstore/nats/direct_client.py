@@ -2,40 +2,48 @@
 
 nats-py passes published messages to one task and received ones to another. Each task waits for the
 next turn of the event loop; while a broker is busy a turn takes milliseconds, and an append would
-take five turns. Here it takes two: messages are written to the socket at once, and listeners are
-called as their messages are read.
+take five turns. Here it takes one: messages are written to the socket at once, and listeners are
+called as their messages arrive, unless nats-py's task has not handled all that arrived before.
 
 The only place, with ``eventstore.nats.batch_client``, that uses private parts of nats-py:
 ``_process_msg`` is called for each message, ``_transport`` is the present connection, ``_pending``
-and ``_flush_queue`` are the output of its task and the queue that wakes it, ``_io_writer`` is the
-stream of a transport.
+and ``_flush_queue`` are the output of its task and the queue that wakes it, ``_io_reader`` and
+``_io_writer`` are the streams of a transport, ``_ps`` is the parser with what it has not parsed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
+from nats.protocol.parser import AWAITING_CONTROL_LINE
+
+from eventstore.task_end import keeping_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 _LARGE: Final = 64 * 1024
 """Bytes of a payload from which it is written without a copy."""
 API: Final = "$JS.API."
 """Prefix of the subjects of JetStream's API where no domain is named."""
 _WEB_SOCKET: Final = ("ws", "wss")
+_MESSAGE: Final = re.compile(rb"MSG (\S+) (\d+) (\d+)\r\n")
+"""The line before a message that has neither headers nor a reply subject."""
 
 
 class _DirectTransport(TcpTransport):
-    """A connection to a server that tells when bytes arrive."""
+    """A connection to a server whose received bytes pass a client before nats-py reads them."""
 
-    def __init__(self, on_arrival: Callable[[], None]) -> None:
+    def __init__(self, client: DirectClient) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._on_arrival = on_arrival
+        self._client = client
 
     async def connect(self, *args: Any, **kwargs: Any) -> None:
         """Dial a server."""
@@ -57,8 +65,12 @@ class _DirectTransport(TcpTransport):
         feed = reader.feed_data
 
         def watched(data: Any) -> None:
-            feed(data)
-            self._on_arrival()
+            # The buffer has what nats-py's task has not read yet.
+            if reader is self._io_reader and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
+                data = self._client.take(data)
+            if data:
+                feed(data)
+                self._client.on_arrival()
 
         reader.feed_data = watched  # type: ignore[method-assign]
 
@@ -76,10 +88,12 @@ class DirectClient(Client):
         self.on_arrival: Callable[[], None] = _nothing
         """Called when bytes of the server were read and nats-py's task is about to handle them."""
         self._listeners: dict[int, Callable[[str, bytes], None]] = {}
+        self._failures: set[asyncio.Future[None]] = set()
+        """Calls of the error callback that have not ended."""
 
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport is None and s.uri.scheme not in _WEB_SOCKET:
-            self._transport = _DirectTransport(lambda: self.on_arrival())
+            self._transport = _DirectTransport(self)
         await super()._connect_to_server(s)
 
     async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
@@ -97,8 +111,24 @@ class DirectClient(Client):
 
         nats-py's own PING may overtake data that its task has not sent yet.
         """
-        await self._flush_pending(force_flush=True)
-        await super().flush(timeout)
+        with keeping_cancellation():
+            await self._flush_pending(force_flush=True)
+            await super().flush(timeout)
+
+    async def request(self, *args: Any, **kwargs: Any) -> Msg:
+        """Send a request and return the reply, as nats-py; a cancellation is not lost."""
+        with keeping_cancellation():
+            return await super().request(*args, **kwargs)
+
+    async def publish(self, *args: Any, **kwargs: Any) -> None:
+        """Publish a message, as nats-py; a cancellation is not lost."""
+        with keeping_cancellation():
+            await super().publish(*args, **kwargs)
+
+    async def subscribe(self, *args: Any, **kwargs: Any) -> Subscription:
+        """Subscribe, as nats-py; a cancellation is not lost."""
+        with keeping_cancellation():
+            return await super().subscribe(*args, **kwargs)
 
     def send_now(
         self, subject: str, payload: Sequence[bytes], *, reply: str, headers: Mapping[str, str]
@@ -163,6 +193,30 @@ class DirectClient(Client):
         self._pending_data_size += len(command)
         if self._flush_queue is not None and self._flush_queue.empty():
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    def take(self, data: bytes) -> bytes:
+        """Pass received messages to their listeners; return the rest, for nats-py.
+
+        The rest begins with the first bytes that are not a complete message of a listener.
+        """
+        parser = self._ps
+        if parser.buf or parser.state != AWAITING_CONTROL_LINE or not self.is_connected:
+            return data
+        at = 0
+        while (line := _MESSAGE.match(data, at)) is not None:
+            begin = line.end()
+            end = begin + int(line[3])
+            callback = self._listeners.get(int(line[2]))
+            if callback is None or data[end : end + 2] != b"\r\n":
+                break
+            at = end + 2
+            try:
+                callback(line[1].decode(), data[begin:end])
+            except Exception as error:  # noqa: BLE001 - as in ``_process_msg``
+                failure = asyncio.ensure_future(self._error_cb(error))
+                self._failures.add(failure)
+                failure.add_done_callback(self._failures.discard)
+        return data[at:] if at else data
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any

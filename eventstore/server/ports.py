@@ -50,7 +50,8 @@ async def is_listening(host: str, port: int, server_name: str) -> bool:
     except OSError:
         return False
     try:
-        greeting = await asyncio.wait_for(reader.readline(), 2)
+        async with asyncio.timeout(2):
+            greeting = await reader.readline()
         return bool(json.loads(greeting.removeprefix(b"INFO "))["server_name"] == server_name)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -277,7 +277,8 @@ class NatsProcess(abc.ABC):
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _end_process(self) -> None:
         await end_process(self._process, _STOP_SECONDS)
@@ -346,7 +347,8 @@ async def end_process(process: asyncio.subprocess.Process | None, patience: floa
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), patience)
+        async with asyncio.timeout(patience):
+            await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -576,16 +576,17 @@ class StoryBuilder:
             if name not in self._clean:
                 return
         if not (isinstance(event, SessionOpened) and event.resumed):
-            self._session_ended(name, at, ms)
+            reason = event.reason if isinstance(event, SessionExpired) else ""
+            self._session_ended(name, at, ms, reason)
         if isinstance(event, SessionOpened) and event.clean:
             self._clean.add(name)
         else:
             self._clean.discard(name)
 
-    def _session_ended(self, name: str, at: Position, ms: int) -> None:
+    def _session_ended(self, name: str, at: Position, ms: int, reason: str) -> None:
         for copy in sorted(self._open.get(name, ()), key=lambda one: one.story.ref):
             copy.fate = "gone"
-            copy.steps.append(StoryStep(at, ms, "session_ended"))
+            copy.steps.append(StoryStep(at, ms, "session_ended", detail=reason))
             self._settle(copy)
         for story in self.stories.values():
             if story.session == name and not story.effective:

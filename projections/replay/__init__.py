@@ -17,7 +17,13 @@ if TYPE_CHECKING:
         EventReader,
         refs_of,
     )
-    from projections.replay.event_text import event_object, payload_words, reason_text, words
+    from projections.replay.event_text import (
+        end_text,
+        event_object,
+        payload_words,
+        reason_text,
+        words,
+    )
     from projections.replay.message_search import find_stories, message_at
     from projections.replay.origin_search import (
         OriginPlace,
@@ -36,7 +42,7 @@ else:
         {
             "disk_use": "DiskUse sizes_by_levels",
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
-            "event_text": "event_object payload_words reason_text words",
+            "event_text": "end_text event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
             "origin_search": "OriginPlace origin_of published_here taken_from",
             "replay": "AsOf Origins Replay fold head",
@@ -64,6 +70,7 @@ __all__ = [
     "SessionMoment",
     "TopicBook",
     "Topics",
+    "end_text",
     "event_object",
     "find_stories",
     "fold",

@@ -247,6 +247,11 @@ def reason_text(code: int) -> str:
     return f"0x{code:02x} ({name})"
 
 
+def end_text(reason: str) -> str:
+    """Return why a session ended that did not end with its connection."""
+    return _EXPIRED.get(reason) or display.escaped(reason)
+
+
 _EXPIRED = {
     "expired": "it expired",
     "removed": "an operator removed it",
@@ -363,9 +368,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
     SessionClosed: _closed,
-    SessionExpired: lambda event, _: (
-        f"session ended: {_EXPIRED.get(event.reason) or display.escaped(event.reason)}"
-    ),
+    SessionExpired: lambda event, _: f"session ended: {end_text(event.reason)}",
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
         f"unsubscribed {range_text.several(map(display.name, event.filters), len(event.filters))}"

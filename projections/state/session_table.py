@@ -107,13 +107,22 @@ class SessionTable:
     ``on_thaw`` is called with each state that is thawed.
     """
 
-    __slots__ = ("_frozen", "_holding", "_live_names", "frozen_totals", "live", "on_thaw")
+    __slots__ = (
+        "_frozen",
+        "_frozen_count",
+        "_holding",
+        "_live_names",
+        "frozen_totals",
+        "live",
+        "on_thaw",
+    )
 
     def __init__(self) -> None:
         self.live: dict[str, SessionState] = {}
         """The sessions that are not frozen; callers look here first where speed matters."""
         self.on_thaw: Callable[[SessionState], object] | None = None
         self._frozen: ShardedDict[bytes] = ShardedDict()
+        self._frozen_count = 0
         self._live_names: ShardedDict[None] = ShardedDict()
         """The names of the sessions that are not frozen; they are never all copied at once."""
         self._holding: dict[str, Position] = {}
@@ -123,7 +132,7 @@ class SessionTable:
 
     def __len__(self) -> int:
         """Return the number of sessions."""
-        return len(self.live) + len(self._frozen)
+        return len(self.live) + self._frozen_count
 
     def __bool__(self) -> bool:
         """Return whether it is not empty; a compiled class does not ask ``__len__``."""
@@ -198,6 +207,7 @@ class SessionTable:
         frozen = self._frozen.of(name).pop(name, None)
         self._holding.pop(name, None)
         if frozen is not None:
+            self._frozen_count -= 1
             self.frozen_totals.add(state if state is not None else thaw(name, frozen), -1)
 
     def frozen(self, name: str) -> bytes | None:
@@ -219,6 +229,7 @@ class SessionTable:
         name = state.session
         self._forget_frozen(name)
         self._frozen.of(name)[name] = frozen
+        self._frozen_count += 1
         oldest = oldest_reference(state)
         if oldest is not None:
             self._holding[name] = oldest

@@ -1,8 +1,8 @@
 """The guarantees of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
 
 The log is read once. ``facts.fact_scan`` converts its records into *facts*, narrow rows that are
-kept on disk; everything else is computed from facts. Small logs are read and audited in the memory
-of one process, without Spark (``local_facts``):
+kept on disk; everything else is computed from facts. Logs for which that has room are read and
+audited in the memory of one process, without Spark (``local_facts``):
 
 - ``facts.chain_check``: checks that records and turns follow each other, on the driver, from a few
   facts;
@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from spark.audit.local_facts import NOTHING, SMALL, limits_here
     from spark.audit.pipeline import audit
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
+            "local_facts": "NOTHING SMALL limits_here",
             "pipeline": "audit",
         },
     )
 
-__all__ = ["audit"]
+__all__ = ["NOTHING", "SMALL", "audit", "limits_here"]

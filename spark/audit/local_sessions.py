@@ -1,4 +1,4 @@
-"""The audit of the sessions of a small log, in the driver: the rows that Spark would shuffle."""
+"""The audit of the sessions of a log in the driver: the rows that Spark would shuffle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from eventstore.format import INDEX_BITS
-from spark.audit.facts import EFFECT, EVENTS, SESSION_CLAIM, SPANS, collect_seldom
+from spark.audit.facts import EFFECT, SESSION_CLAIM, SPANS, collect_seldom
+from spark.audit.local_facts import names_within
 from spark.audit.sessions import (
     CLAIMED,
     COLUMNS,
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
 
     from eventstore.format import Position
     from spark.audit.facts import LogSummary, StateClaim
-    from spark.audit.local_facts import LocalFacts
+    from spark.audit.local_facts import LocalFacts, NameRange
     from spark.audit.sessions import SessionPlan
 
 OwedMessage = tuple[str, str, "Position", "Position", str]
 """A retained message that must be sent: node, session, at, ref, filter."""
 
 _TYPES: Final = {
-    "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(),
+    "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.large_binary(),
 }  # fmt: skip
 _SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
 _ORDER: Final = [(name, "ascending") for name in ("node", "session", "at", "rank")]
 _ROWS: Final = 8192
+_SORTED: Final = 32 << 20
+"""Bytes of events that are sorted at once; those of a session are sorted together."""
 
 
 def audit_local_sessions(
@@ -49,18 +52,15 @@ def audit_local_sessions(
     claims: Iterable[StateClaim],
 ) -> pa.Table:
     """Return the results of all sessions and shared subscriptions, see ``session_result_rows``."""
-    tables = [
-        _rows(HAPPENED, facts.table(EVENTS).select(["node", "session", "at", "data", "payload"])),
-        _rows(EXPECTED, _expected(facts, plan.logs)),
-    ]
+    tables = [_rows(EXPECTED, _expected(facts, plan.logs))]
     if owed:
         columns = zip(*owed, strict=True)
         names = ("node", "session", "at", "ref", "topic")
         tables.append(_rows(OWED, _table(dict(zip(names, columns, strict=True)))))
     tables.append(_rows(CLAIMED, _claims(claims, plan.logs)))
-    told = pa.concat_tables(tables).sort_by(_ORDER)
+    told = _in_order(facts, pa.concat_tables(tables))
     with collect_seldom():
-        results = pa.Table.from_batches(session_results(plan, _batches(told)))
+        results = pa.Table.from_batches(session_results(plan, told))
     shared = results.filter(pc.equal(results.column("kind"), SHARED))
     if not shared.num_rows:
         return results
@@ -68,6 +68,20 @@ def audit_local_sessions(
     return pa.concat_tables(
         [results, pa.Table.from_batches(shared_results(plan.logs, _batches(steps)))]
     )
+
+
+def _in_order(facts: LocalFacts, others: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield events and other rows by session; few of them are copied at a time."""
+    for sessions in facts.sessions(_SORTED):
+        yield from _of_sessions(facts, others, sessions)
+
+
+def _of_sessions(
+    facts: LocalFacts, others: pa.Table, sessions: NameRange
+) -> Iterator[pa.RecordBatch]:
+    happened = _rows(HAPPENED, facts.events(sessions))
+    chosen = others.filter(names_within(others, sessions))
+    return _batches(pa.concat_tables([happened, chosen]).sort_by(_ORDER))
 
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -106,7 +120,7 @@ def _expected(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> pa.Table:
         logs,
     )
     names = ("node", "session", "at", "ref", "time_ms", "number", "topic", "size", "expires")
-    found = facts.table(EFFECT).select(names)
+    found = facts.table(EFFECT, *names)
     if facts.released:
         columns = zip(*(one[: len(names)] for one in facts.released), strict=True)
         more = dict(zip(names, columns, strict=True))

@@ -50,7 +50,7 @@ from spark.audit.facts import (
     read_facts,
     summarize_logs,
 )
-from spark.audit.local_facts import LOCAL_BYTES, LocalFacts
+from spark.audit.local_facts import LOCAL_BYTES, SMALL, LocalFacts, LocalLimits
 from spark.audit.local_repetitions import (
     changed_repetitions,
     classify_local_copies,
@@ -111,13 +111,13 @@ def audit(
     *,
     cluster: bool = True,
     progress: Callable[[str], object] | None = None,
-    local_bytes: int = LOCAL_BYTES,
+    local: LocalLimits = SMALL,
 ) -> Outcome:
     """Check all guarantees over whole logs, and claims about their state; return the outcome.
 
     ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
-    time. ``progress`` is called with the next step, in a few words. Logs of up to ``local_bytes``
-    are read and audited in the memory of this process, without Spark.
+    time. ``progress`` is called with the next step, in a few words. Logs within ``local`` are read
+    and audited in the memory of this process, without Spark.
 
     The log is read once, up to its current end; derived data is kept on the disks of Spark until
     this returns. Raises the errors of reading a log (see
@@ -125,7 +125,7 @@ def audit(
     not read.
     """
     with ExitStack() as kept:
-        run = _Audit(log, claims, kept, progress or _silent, local_bytes, cluster=cluster)
+        run = _Audit(log, claims, kept, progress or _silent, local, cluster=cluster)
         return run.outcome()
 
 
@@ -165,7 +165,7 @@ class _Audit:
         claims: Iterable[StateClaim] | DataFrame | None,
         kept: ExitStack,
         progress: Callable[[str], object],
-        local_bytes: int,
+        local: LocalLimits,
         *,
         cluster: bool,
     ) -> None:
@@ -173,7 +173,7 @@ class _Audit:
         self._log = log
         self._keeping = kept
         self._tell = progress
-        self._local_bytes = local_bytes
+        self._local = local
         self._cluster = cluster
         self._said = state_claims.claims_in_memory(claims)
         """Claims that are in the memory of the driver; None: there are none, or they are a
@@ -200,9 +200,9 @@ class _Audit:
             check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
         ranges = self._log.ranges()
-        local = facts = few = None
-        if sum(map(bytes_of, ranges)) <= self._local_bytes:
-            local = LocalFacts(read_facts(self._log))
+        local = self._read_here(sum(map(bytes_of, ranges)))
+        facts = few = None
+        if local is not None:
             notes = local.notes()
         else:
             self._tasks = self._log.fit_shuffles(ranges)
@@ -230,6 +230,13 @@ class _Audit:
                     facts, few = facts.where(trusted), few.where(trusted)
                 self._audit(FactTables(facts, few, counts, wild), found)
         return self._told(notes, found, counts)
+
+    def _read_here(self, size: int) -> LocalFacts | None:
+        """Return the facts of a log of a size if it is audited in this process."""
+        if size > self._local.log_bytes:
+            return None
+        found = read_facts(self._log, None if size <= LOCAL_BYTES else self._local.memory)
+        return None if found is None else LocalFacts(found)
 
     def _look_at_claims(self) -> None:
         if self._said is not None:

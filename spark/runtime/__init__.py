@@ -7,6 +7,7 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from spark.runtime.errors import INSTALL, NoSpark, NotWritable, OutOfDisk, SparkError
     from spark.runtime.java import find_java
+    from spark.runtime.machine import available_memory, usable_cores
     from spark.runtime.marked_errors import (
         BadOption,
         OtherLog,
@@ -34,6 +35,7 @@ else:
         {
             "errors": "INSTALL NoSpark NotWritable OutOfDisk SparkError",
             "java": "find_java",
+            "machine": "available_memory usable_cores",
             "marked_errors": (
                 "BadOption OtherLog SparkFailure find_error mark_errors marked_iterator "
                 "name_log_in_errors"
@@ -55,6 +57,7 @@ __all__ = [
     "OutOfDisk",
     "SparkError",
     "SparkFailure",
+    "available_memory",
     "check_settings",
     "find_error",
     "find_java",
@@ -70,4 +73,5 @@ __all__ = [
     "set_shuffle_partitions",
     "spark_session",
     "translate_errors",
+    "usable_cores",
 ]

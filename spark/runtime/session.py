@@ -265,6 +265,8 @@ def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) 
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # What is kept is read a few times: compressing it takes longer than that.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         **_OF_EVERY_SESSION,
     }
     if not is_local(master):

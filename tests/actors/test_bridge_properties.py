@@ -38,6 +38,8 @@ class Exit:
 
     def __init__(self, options: BridgeOptions | None = None) -> None:
         self.now = float(NOW)
+        self.looked = 0
+        """How often the clock was read."""
         self.wire = Wire(INBOX)
         self.stats = BridgeStats()
         self.expired = 0
@@ -47,7 +49,7 @@ class Exit:
         writer = PropertyWriter(
             options,
             self.replies,
-            lambda: int(self.now * 1000),
+            self._time_ms,
             PropertyLosses(self.stats),
             self._end,
         )
@@ -57,6 +59,10 @@ class Exit:
         self.departures = ToNats(
             self.flows, options, lambda *answer: self.answers.append(answer), lambda _topic: True
         )
+
+    def _time_ms(self) -> int:
+        self.looked += 1
+        return int(self.now * 1000)
 
     def _end(self, count: int) -> None:
         self.expired += count
@@ -205,6 +211,17 @@ def test_a_reply_subject_that_no_line_has_room_for_is_left_out(outside: Exit) ->
         assert bool(second.reply) == asked
         assert second.headers.get("Foldmq-Correlation-Data") == "%00" * len(correlation)
     assert outside.stats.dropped_properties > 0
+
+
+def test_the_clock_is_read_once_for_a_batch(outside: Exit) -> None:
+    expiring = MessageProperties(expiry=10)
+    outside.send(["a", "b"], expiring, expiring)
+    outside.wire.answer()
+    assert len(outside.wire.take()) == outside.looked + 1 == 2
+    for batch in (1, 2):
+        outside.send(["a", "b"] * 50, *[expiring] * 100)
+        assert len(outside.wire.take()) == 100
+        assert outside.looked == 1 + batch
 
 
 def test_the_time_left_is_that_when_it_is_sent(outside: Exit) -> None:

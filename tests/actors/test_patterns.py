@@ -18,6 +18,12 @@ def test_a_pattern_is_where_the_plus_signs_are(topic_filter: str, pattern: int) 
     assert pattern_of(topic_filter) == pattern
 
 
+@pytest.mark.parametrize("levels", [32, 33, 1000, 32_768])
+def test_a_pattern_of_many_levels(levels: int) -> None:
+    assert pattern_of("/".join("+" * levels)) == (1 << levels) - 1
+    assert pattern_of("/".join(["+", "a"] * (levels // 2)) + "/#") == int("01" * (levels // 2), 2)
+
+
 def granted(
     patterns: Patterns, session: str, filters: list[str], most: int, in_all: int, owner: str = ""
 ) -> int:

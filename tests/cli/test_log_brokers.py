@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.diagnosis.status import added_up
-from cli.inspection import LOG_COLUMN, actor_list
-from cli.inspection.actor_list import gather, gather_top
+from cli.diagnosis.status import status_lines_of_all
+from cli.inspection import LOG_COLUMN, actor_list, added_up
+from cli.inspection.actor_list import fetch, gather, gather_top
 from cli.inspection.actor_page import broker_of
 from cli.inspection.receivers import outcome_lines, preview
 from cli.live import LiveBroker, LogBrokers, NoAnswer, NoLiveBroker, Refused, TooLarge
@@ -150,6 +151,20 @@ async def test_what_every_log_has_is_asked_of_the_first_that_answers() -> None:
     assert await brokers.any(lambda broker: broker.ask("retained.get")) == {"log": "n-p1"}
 
 
+async def test_a_broker_that_cannot_answer_yet_is_not_asked_again() -> None:
+    class Starting:
+        async def request(self, _subject: str, _data: bytes, **_more: float) -> SimpleNamespace:
+            return SimpleNamespace(data=b'{"error": "it has just started", "not_ready": true}')
+
+    starting = LiveBroker("n-p0", "here", cast("Client", Starting()), "n-p0")
+    (_, ready, _) = brokers_of(lambda log, *_: {"node": log}).present
+    brokers = LogBrokers([starting, ready], LOGS)
+    found = await brokers.any(lambda broker: broker.ask("retained"))
+    assert found == {"node": "n-p1"}
+    with pytest.raises(NoLiveBroker, match="node n-p0 cannot answer yet: it has just started"):
+        await LogBrokers([starting]).any(lambda broker: broker.ask("retained"))
+
+
 async def test_a_preview_has_the_receivers_of_all_logs() -> None:
     kept = {"ref": position(5, 1), "qos": 1, "size": 2}
 
@@ -211,7 +226,7 @@ def test_a_purge_tells_what_was_done_when_a_broker_ends(
 
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
         if endpoint == "sessions":
-            assert request == {"match": "a*", "connected": False}
+            assert request == {"match": "a*", "connected": False, "without_logs": True}
             session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "inflight": 0}
             return page({"client": f"c-{log}", "queued": 0, **session}, total=1)
         assert (endpoint, request["clients"]) == ("change", [f"c-{log}"])
@@ -247,11 +262,24 @@ def status_of(number: int) -> Answers:
         "retained": {"count": number, "bytes": 10 * number},
         "messages": {"in": [number, 0, 1], "out": [0, number, 0]},
         "connections": {"open": number, "paused": 0, "limit": 100 - number},
-        "sessions": {"total": number, "connected": 1},
+        "sessions": {
+            "total": number + 2,
+            "connected": 1,
+            "passive": 2,
+            "logs": 2,
+            "limit": 0,
+        },
+        "actors": {"total": 5},
+        "kernel": {"mailbox_high_water": 10 * number},
         "census": {"inflight": 1, "releasing": 0, "queued": number, "queued_bytes": 7},
         "process": {"rss": 1000, "cpu_s": 0.5},
         "dropped": {"expired": number, "drained": 0} if number else {},
-        "log": {"stream_bytes": 100, "disk_free": 5000 - number},
+        "log": {
+            "stream_bytes": 100,
+            "disk_free": 5000 - number,
+            "pending_bytes": number,
+            "gated_bytes": 1,
+        },
     }
 
 
@@ -262,13 +290,115 @@ def test_statuses_are_added_up() -> None:
     assert total["retained"] == {"count": 2, "bytes": 20}  # every log has all of them
     assert total["messages"] == {"in": [3, 0, 3], "out": [0, 3, 0]}
     assert total["connections"] == {"open": 3, "paused": 0, "limit": 98}
-    assert total["sessions"] == {"total": 3, "connected": 3}
+    assert total["sessions"] == {
+        "total": 9,
+        "connected": 3,
+        "passive": 6,
+        "logs": 6,
+        "limit": None,
+    }
+    assert total["kernel"] == {"mailbox_high_water": 20}  # of the fullest log
     assert total["census"] == {"inflight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
     assert total["dropped"] == {"expired": 3, "drained": 0}
-    assert total["log"] == {"stream_bytes": 300, "disk_free": 4998}
-    unknown = status_of(0)
-    unknown["log"] = {"stream_bytes": None, "disk_free": None}
-    assert added_up([unknown])["log"] == {"stream_bytes": None, "disk_free": None}
+    in_memory = {"pending_bytes": 3, "gated_bytes": 3}
+    assert total["log"] == {"stream_bytes": 300, "disk_free": 4998, **in_memory}
+    unknown, recovering = status_of(1), status_of(2)
+    unknown["log"] |= {"stream_bytes": None, "disk_free": None}
+    recovering["log"] = None
+    in_memory = {"pending_bytes": 1, "gated_bytes": 1}
+    assert added_up([unknown, recovering])["log"] == {
+        "stream_bytes": None,
+        "disk_free": None,
+        **in_memory,
+    }
+    assert added_up([recovering])["log"] is None
+
+
+def test_the_status_of_several_logs_counts_no_session_that_stands_for_a_log() -> None:
+    brokers = brokers_of(lambda *_: {})
+    found = [{**status_of(number), "trouble": [], "software": "0.9"} for number in range(3)]
+    lines = list(status_lines_of_all(found, brokers))
+    assert "  sessions       3 connected, 0 offline or shared" in lines
+    earlier = [{**one, "sessions": {"total": 1, "connected": 1}} for one in found]
+    assert added_up(earlier)["sessions"]["logs"] == 0
+
+
+def test_lines_of_a_status_have_80_columns() -> None:
+    brokers = brokers_of(lambda *_: {})
+    much = 12_345_678_901
+    found = [
+        {
+            **status_of(number),
+            "node": LOGS[number],
+            "trouble": ["the log cannot be written: " + "JetStream does not respond, " * 8],
+            "software": "0.9",
+            "messages": {"in": [much] * 3, "out": [much] * 3},
+            "dropped": dict.fromkeys(["queue_messages", "queue_bytes", "expired", "drained"], much),
+            "census": {"inflight": much, "releasing": 0, "queued": much, "queued_bytes": much},
+        }
+        for number in range(3)
+    ]
+    lines = "\n".join(status_lines_of_all(found, brokers)).splitlines()
+    assert max(map(len, lines)) <= 80
+    received = lines.index(next(line for line in lines if line.startswith("  received ")))
+    assert lines[received + 1].startswith(" " * 17)
+    assert f"{12 * much:,}" in "".join(lines)  # dropped
+
+
+async def test_rows_that_stand_for_other_logs_are_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Answers] = []
+
+    def answer(log: str, endpoint: str, request: Answers) -> Answers:
+        assert endpoint == "sessions"
+        asked.append(request)
+        return page({"client": f"c-{log}"}, total=7)
+
+    @contextlib.asynccontextmanager
+    async def brokers(_flags: SourceFlags) -> AsyncIterator[LogBrokers]:
+        yield brokers_of(answer)
+
+    monkeypatch.setattr(actor_list, "open_brokers", brokers)
+    rows, total, _ = await fetch(SourceFlags(), "sessions", {}, None, (), 2)
+    assert [one.get("without_logs") for one in asked] == [True] * 3
+    assert (len(rows), total) == (3, 21)
+    asked.clear()
+    await fetch(SourceFlags(), "sessions", {"match": "*"}, None, (), 2)
+    assert [one.get("without_logs") for one in asked] == [None] * 3
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 shared subscription is"), (2, "2 shared")])
+def test_a_purge_leaves_shared_subscriptions_out(
+    count: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    removed: list[str] = []
+
+    def answer(log: str, endpoint: str, request: Answers) -> Answers:
+        if endpoint == "sessions":
+            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "inflight": 0}
+            names = [f"c-{log}", *(f"$share/g{number}/a" for number in range(count))]
+            rows = [
+                {"client": name, "queued": 0, "members": 2 if "$share" in name else None, **session}
+                for name in names
+            ]
+            return page(*rows, total=len(rows))
+        removed.extend(request["clients"])
+        return {"done": request["clients"], "refused": [], "position": position(7, 0)}
+
+    @contextlib.asynccontextmanager
+    async def brokers(_flags: SourceFlags) -> AsyncIterator[LogBrokers]:
+        yield brokers_of(answer)
+
+    monkeypatch.setattr(remove, "open_brokers", brokers)
+    remove.purge(SourceFlags(), None, "*", YES)
+    assert removed == [f"c-{log}" for log in LOGS]
+    printed = capsys.readouterr()
+    assert printed.out.startswith("removed 3 sessions, ")
+    assert printed.err.startswith(f"foldmq: {said}")
 
 
 class FoundClient:

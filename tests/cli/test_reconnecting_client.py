@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from cli.live import reconnecting_client
 from cli.live.broker_client import NoAnswer, NoLiveBroker, Refused
+from cli.live.log_brokers import LogBrokers
 from cli.live.reconnecting_client import ReconnectingClient
+from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,10 +23,10 @@ if TYPE_CHECKING:
 class Broker:
     """Answers, or fails with `trouble`; counts how often it was found and left."""
 
-    node = "n1"
     where = "here"
 
-    def __init__(self) -> None:
+    def __init__(self, node: str = "n1") -> None:
+        self.node = node
         self.connected = True
         self.trouble: Exception | None = None
         self.missing: Exception | None = None
@@ -31,13 +34,13 @@ class Broker:
         self.left = 0
 
     @contextlib.asynccontextmanager
-    async def find(self) -> AsyncIterator[LiveBroker]:
+    async def find(self) -> AsyncIterator[LogBrokers]:
         if self.missing is not None:
             raise self.missing
         self.found += 1
         self.connected = True
         try:
-            yield cast("LiveBroker", self)
+            yield LogBrokers([cast("LiveBroker", self)])
         finally:
             self.left += 1
 
@@ -117,3 +120,90 @@ async def test_no_answer_in_time_closes_the_connection() -> None:
     with pytest.raises(NoLiveBroker, match="no reply in time"):
         await link.ask("status")
     assert broker.left == 1
+
+
+LOGS = ["n-p0", "n-p1"]
+
+
+class SeveralBrokers:
+    """The brokers of two logs; counts how often they were found and left."""
+
+    def __init__(self) -> None:
+        self.brokers = [Broker(log) for log in LOGS]
+        self.found = 0
+        self.left = 0
+
+    @contextlib.asynccontextmanager
+    async def find(self) -> AsyncIterator[LogBrokers]:
+        self.found += 1
+        try:
+            yield LogBrokers([cast("LiveBroker", one) for one in self.brokers], LOGS)
+        finally:
+            self.left += 1
+
+    def client(self, answer_seconds: float | None = None) -> ReconnectingClient:
+        return ReconnectingClient(self.find, answer_seconds=answer_seconds)
+
+
+async def test_the_brokers_of_all_logs_are_asked() -> None:
+    several = SeveralBrokers()
+    link = several.client()
+    answers = await link.poll("status", topics=True)
+    assert [(broker.node, answer) for broker, answer in answers] == [
+        (log, {"asked": "status", "topics": True}) for log in LOGS
+    ]
+    assert (link.node, several.found) == ("n", 1)
+    found = await link.ask_of(lambda brokers: brokers.of_log("n-p1"), "actor", id="session:1")
+    assert found == {"asked": "actor", "id": "session:1"}
+    with pytest.raises(UsageError, match="give --node, one of n-p0, n-p1"):
+        await link.ask("actor")
+
+
+async def test_a_log_that_is_missing_does_not_close_the_connection() -> None:
+    several = SeveralBrokers()
+    link = several.client()
+    several.brokers[1].trouble = NoAnswer("time-out")
+    assert [broker.node for broker, _ in await link.poll("status")] == ["n-p0"]
+    assert link.polled is not None
+    assert list(link.polled.absent) == ["n-p1"]
+    several.brokers[1].trouble = None
+    # Only polls ask it again.
+    assert [broker.node for broker, _ in await link.each("actors")] == ["n-p0"]
+    assert [broker.node for broker, _ in await link.poll("status")] == LOGS
+    assert link.polled.absent == {}
+    several.brokers[0].trouble = NoAnswer("time-out")
+    with pytest.raises(NoLiveBroker):
+        await link.ask_of(lambda brokers: brokers.of_log("n-p0"), "actor")
+    assert (several.found, several.left) == (1, 0)
+
+
+async def test_brokers_that_all_fail_are_found_again() -> None:
+    several = SeveralBrokers()
+    link = several.client()
+    await link.poll("status")
+    for broker in several.brokers:
+        broker.trouble = NoAnswer("time-out")
+    with pytest.raises(NoLiveBroker, match="time-out"):
+        await link.poll("status")
+    assert several.left == 1
+    for broker in several.brokers:
+        broker.trouble = None
+    assert [broker.node for broker, _ in await link.each("actors")] == LOGS
+    assert several.found == 2
+
+
+async def test_a_log_that_hangs_delays_one_poll_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = SeveralBrokers()
+    link = several.client(answer_seconds=3600.0)
+
+    async def never(*_: Any, **__: Any) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    several.brokers[0].trouble = NoAnswer("time-out")
+    await link.poll("status")
+    monkeypatch.setattr(reconnecting_client, "_LATE_SECONDS", 0.01)
+    monkeypatch.setattr(several.brokers[0], "ask", never)
+    assert [broker.node for broker, _ in await link.poll("status")] == ["n-p1"]
+    assert link.polled is not None
+    assert str(link.polled.absent["n-p0"]) == "no reply in time"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from topsamples import actor, status
 
+from cli.live import log_traces
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.live.log_brokers import LogBrokers
 from cli.live.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.live.trace_client import Portion
 from cli.top import once
@@ -32,11 +34,11 @@ SHOWN = "\\u001b[2J[red]evil[/]\\u202e"
 class Inspected:
     """Answers as the inspector does; ``away`` is what it fails with."""
 
-    node = "n1"
     where = "/var/lib/foldmq"
     connected = True
 
-    def __init__(self) -> None:
+    def __init__(self, node: str = "n1") -> None:
+        self.node = node
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.away: Exception | None = None
         self.found = 0
@@ -52,7 +54,7 @@ class Inspected:
         self.found += 1
         if self.away is not None:
             raise self.away
-        yield self
+        yield LogBrokers([cast("LiveBroker", self)])
 
     async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
         self.asked.append((endpoint, request))
@@ -74,6 +76,7 @@ class Inspected:
         return status(
             **{
                 "seconds": self.seconds,
+                "node": self.node,
                 "started_ms": self.started,
                 "received": [0, polls * self.per_poll // 2, 0],
                 "commit": [0, 0, polls, 0, 0, 0],
@@ -88,9 +91,30 @@ class Inspected:
         return [request for asked, request in self.asked if asked == endpoint]
 
 
+class SeveralInspected:
+    """The brokers of two logs."""
+
+    def __init__(self) -> None:
+        self.brokers = [Inspected(log) for log in ("n-p0", "n-p1")]
+        for number, broker in enumerate(self.brokers):
+            broker.actors = [
+                actor(2 * one + number, name=f"pump-{2 * one + number}") for one in range(20, 0, -1)
+            ]
+
+    @contextlib.asynccontextmanager
+    async def find(self) -> AsyncIterator[LogBrokers]:
+        brokers = [cast("LiveBroker", one) for one in self.brokers]
+        yield LogBrokers(brokers, [one.node for one in brokers])
+
+
 @pytest.fixture
 def broker() -> Inspected:
     return Inspected()
+
+
+@pytest.fixture
+def several() -> SeveralInspected:
+    return SeveralInspected()
 
 
 class Screen:
@@ -124,7 +148,7 @@ class Screen:
 
 @contextlib.asynccontextmanager
 async def shown(
-    broker: Inspected,
+    broker: Inspected | SeveralInspected,
     width: int = 80,
     height: int = 24,
     interval: float = 0.05,
@@ -134,7 +158,7 @@ async def shown(
     app = Top(link, interval, "recent")
     async with app.run_test(size=(width, height)) as pilot:
         screen = Screen(app, pilot)
-        await screen.sees("1,000/s")
+        await screen.sees("1,000/s" if isinstance(broker, Inspected) else "2,000/s")
         yield screen
         await ended(app)
     await link.close()
@@ -476,11 +500,14 @@ class FakeTrace:
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Portion | Exception] = asyncio.Queue()
         self.wanted: list[dict[str, Any]] = []
+        self.brokers: list[LiveBroker] = []
+        self.token = "t"
         self.open = 0
 
     @contextlib.asynccontextmanager
-    async def opened(self, _broker: LiveBroker, **wanted: Any) -> AsyncIterator[FakeTrace]:
+    async def opened(self, broker: LiveBroker, **wanted: Any) -> AsyncIterator[FakeTrace]:
         self.wanted.append(wanted)
+        self.brokers.append(broker)
         self.open += 1
         try:
             yield self
@@ -509,6 +536,7 @@ def unknown(number: int) -> dict[str, Any]:
 def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     made = FakeTrace()
     monkeypatch.setattr(trace_view, "open_trace", made.opened)
+    monkeypatch.setattr(log_traces, "open_trace", made.opened)
     return made
 
 
@@ -566,6 +594,129 @@ async def test_a_trace_goes_on_when_the_broker_is_back(
         await screen.sees("starts", "the trace has ended: the actor ended")
 
 
+# ------------------------------------------------------------------- several logs
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+async def test_overview_of_several_logs(several: SeveralInspected, width: int, height: int) -> None:
+    several.brokers[1].status["topics"] = [("plant/temp", 100.0), ("plant/door", 50.0)]
+    async with shown(several, width, height) as screen:
+        await screen.sees("foldmq top  n, 2 logs  ready", "q1 2,000", "queued 80", "sessions all 8")
+        await screen.sees("l logs", "q quit")
+        rows = [line.split()[:3] for line in screen.lines() if "session:" in line]
+        # The busiest of both.
+        assert rows[:3] == [
+            ["session:41", "p1", "pump-41"],
+            ["session:40", "p0", "pump-40"],
+            ["session:39", "p1", "pump-39"],
+        ]
+        (topic,) = (line for line in screen.lines() if "plant/temp" in line)
+        assert ("900" in topic, "45%" in topic) == (True, True)
+        await screen.sees("retained 2")  # both have the same
+
+
+async def test_the_mark_stays_with_the_actor_of_a_log(several: SeveralInspected) -> None:
+    first, second = several.brokers
+    first.actors, second.actors = [actor(7, name="a")], [actor(7, name="b"), actor(6, name="c")]
+    async with shown(several) as screen:
+        await screen.press("down")
+        table = screen.app.screen._tables["actors"]
+        assert (table.marked["id"], table.marked["name"]) == ("session:7", "b")
+        second.actors[0]["recent_us_per_s"] = 999_999.0
+        await screen.until(lambda: table.rows[0]["name"] == "b")
+        assert table.marked["name"] == "b"
+
+
+async def test_figures_of_each_log(several: SeveralInspected) -> None:
+    several.brokers[1].per_poll = 3000
+    link = ReconnectingClient(several.find)
+    app = Top(link, 0.05, "recent")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.sees("2,500/s")
+        await screen.press("l")
+        await screen.sees("LOG", "QUEUED")
+        lines = [line.split() for line in screen.lines() if line.startswith("n-p")]
+        assert [(line[0], line[1], line[3]) for line in lines] == [
+            ("n-p0", "ready", "1,000"),
+            ("n-p1", "ready", "1,500"),
+        ]
+        several.brokers[1].away = NoLiveBroker("no broker of node n-p1 answers")
+        await screen.until(lambda: "n-p1  " in screen.text() and "no answer" in screen.text())
+        await screen.press("escape")
+        await screen.sees("ACTOR")
+        await ended(app)
+    await link.close()
+
+
+async def test_a_log_that_goes_away_and_comes_back(several: SeveralInspected) -> None:
+    async with shown(several) as screen:
+        several.brokers[1].away = NoLiveBroker("no broker of node n-p1 answers")
+        await screen.sees(
+            "NOT READY",
+            "log n-p1 does not answer, and is not included: no broker of node n-p1 answers",
+            "1,000/s",
+            "p0   pump-40",
+        )
+        await screen.until(lambda: "p1   pump" not in screen.text())
+        assert "NO ANSWER" not in screen.text()
+        several.brokers[1].away = None
+        await screen.sees("2,000/s", "p1   pump-41", "ready")
+        several.brokers[0].away = several.brokers[1].away = NoLiveBroker("no broker is running")
+        await screen.sees("NO ANSWER", "no answer since", "no broker is running")
+
+
+async def test_pages_ask_the_log_of_their_row(several: SeveralInspected, trace: FakeTrace) -> None:
+    first, second = several.brokers
+    row = actor(41, "connection")
+    second.actors = [row]
+    second.answers["actor"] = page_of(row, CONNECTION)
+    second.answers["session"] = Refused("no session pump")
+    async with shown(several) as screen:
+        await screen.press("enter")
+        await screen.sees("connection pump, log n-p1", "MQTT 3.1.1")
+        await screen.press("t")
+        await screen.sees("trace of connection:41, log n-p1")
+        await screen.until(lambda: trace.open == 1)
+        assert [broker.node for broker in trace.brokers] == ["n-p1"]
+        await screen.press("escape")
+        await screen.sees("MQTT 3.1.1")
+        await screen.press("enter")
+        await screen.sees("session pump no longer exists, log n-p1")
+        # What the page asks is not answered: the other log still is.
+        second.away = NoLiveBroker("no broker of node n-p1 answers")
+        await screen.sees("log n-p1 does not answer")
+        assert "NO ANSWER" not in screen.text()
+    assert first.requests("actor") == first.requests("session") == []
+
+
+async def test_the_page_and_the_trace_of_a_topic_are_about_all_logs(
+    several: SeveralInspected, trace: FakeTrace
+) -> None:
+    for number, broker in enumerate(several.brokers):
+        row = {"client": f"screen-{number}", "filter": "plant/#", "qos": 1, "why": "sent"}
+        broker.answers["subscriptions"] = {
+            "rows": [{**row, "chosen": True, "connected": True}],
+            "more": False,
+            "retained": None,
+        }
+    several.brokers[1].answers["session"] = Refused("no session")
+    async with shown(several) as screen:
+        await screen.press("tab", "enter")
+        await screen.sees("sent to 2 clients", "p0   screen-0", "p1   screen-1")
+        await screen.press("t")
+        await screen.sees("trace of topic plant/temp  following")
+        await screen.until(lambda: len(trace.brokers) == 2)
+        assert [one["rate"] for one in trace.wanted] == [50, 50]  # 100 lines a second are read
+        assert {broker.node for broker in trace.brokers} == {"n-p0", "n-p1"}
+        trace.queue.put_nowait(Portion([line(1)]))
+        await screen.until(lambda: " p0 session:40" in screen.text() or "p1 s" in screen.text())
+        trace.queue.put_nowait(NoLiveBroker("the broker is gone"))
+        await screen.sees("... the broker is gone; its lines are missing until it is back")
+        await screen.press("escape", "down", "enter")
+        await screen.sees("session screen-1 no longer exists, log n-p1")
+
+
 # ------------------------------------------------------------------- answers that are too large
 
 
@@ -587,7 +738,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
     for _ in range(2):
         assert len(await questions.actors("recent")) == 40
         assert await questions.session("c") == {"client": "c"}
-        assert "node" in await questions.status(topics=True)
+        assert "n1" in await questions.statuses(topics=True)
     counts = [request["top"]["count"] for request in broker.requests("actors")]
     assert counts == [100, 25, 6, 6]
     assert [request["most"] for request in broker.requests("session")] == [200, 50, 12, 12]
@@ -621,6 +772,44 @@ async def test_one_frame_as_json(broker: Inspected, capsys: pytest.CaptureFixtur
     assert found["status"]["sessions"]["total"] == 4
     assert found["actors"][0]["id"] == "session:40"
     assert broker.requests("actors")[0]["top"]["by"] == "mailbox"
+
+
+@pytest.mark.parametrize("missing", [False, True])
+async def test_one_frame_of_several_logs(
+    several: SeveralInspected, missing: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    async def run(*, as_json: bool) -> str:
+        link = ReconnectingClient(several.find)
+        expected = (
+            pytest.raises(NoLiveBroker, match="incomplete, without 1 of 2 logs: gone")
+            if missing
+            else contextlib.nullcontext()
+        )
+        with expected:
+            await once.run_once(link, 0.01, "recent", 100, as_json=as_json)
+        await link.close()
+        return capsys.readouterr().out
+
+    if missing:
+        several.brokers[1].away = NoLiveBroker("gone")
+    said = await run(as_json=False)
+    logs = [" ".join(line.split()[:2]) for line in said.splitlines() if line.startswith("n-p")]
+    assert logs == ["n-p0 ready", "n-p1 no" if missing else "n-p1 ready"]
+    assert "p0   pump-40" in said
+    assert ("p1   pump-41" in said) is not missing
+    assert ("! log n-p1 does not answer, and is not included: gone" in said) is missing
+    found = json.loads(await run(as_json=True))
+    assert found["node"] == "n"
+    assert found["rates"]["messages_in"] == [0, 1000 if missing else 2000, 0]
+    assert found["rates"]["commit"]["count"] == (2 if missing else 4)
+    assert [one["log"] for one in found["logs"]] == ["n-p0", "n-p1"][: 1 if missing else 2]
+    assert found["logs"][0]["rates"]["messages_in"] == [0, 1000, 0]
+    assert found["logs"][0]["status"]["node"] == "n-p0"
+    assert found["not_answering"] == (["n-p1"] if missing else [])
+    assert [(row["log"], row["id"]) for row in found["actors"]][-1] == ("n-p0", "session:2")
+    assert found["topics"][0]["per_s"] == (800 if missing else 1600)
 
 
 async def test_a_strange_answer_is_named() -> None:

@@ -24,7 +24,7 @@ from cli.top.text.columns import (
     topic_rows,
 )
 from cli.top.text.rate_history import History, area, spark
-from cli.top.text.rates import between, difference, percentile
+from cli.top.text.rates import between, between_all, difference, percentile
 from cli.top.text.styled_text import cells, fit_text, plain, width_of, wrapped
 from cli.top.text.summary_text import WIDE, Frame, top_summary
 
@@ -113,6 +113,37 @@ def test_rates_are_per_second_of_the_broker() -> None:
     assert found.bytes_in == 1250
     assert (found.records, found.events) == (2.5, 75)
     assert found.dropped == {}
+
+
+def test_rates_of_several_logs_are_added_up() -> None:
+    one = (
+        status(node="n-p0", received=[0, 10, 0], commit=[1, 0, 0, 0, 0, 0]),
+        status(node="n-p0", received=[0, 30, 0], commit=[1, 9, 0, 0, 0, 0], seconds=2),
+    )
+    other = (
+        status(node="n-p1", dropped={"queue_full": 3}),
+        status(
+            node="n-p1",
+            sent=[4, 0, 0],
+            commit=[0, 0, 0, 0, 1, 0],
+            dropped={"queue_full": 11},
+            seconds=4,
+        ),
+    )
+    found = between_all([one, other])
+    assert found is not None
+    assert found.messages_in == (0, 10, 0)
+    assert found.messages_out == (1, 0, 0)
+    assert found.dropped == {"queue_full": 2}
+    assert found.commit is not None
+    # Of the values of both: nine below 2 ms, and one far above.
+    assert found.commit.count == 10
+    assert found.commit.p50 < 0.002
+    assert 0.008 < found.commit.p99 <= 0.5
+    restarted = (other[0], {**other[1], "pid": 99})
+    assert between_all([one, restarted]) == between(*one)
+    assert between_all([restarted]) is None
+    assert between_all([]) is None
 
 
 def test_drops_are_told_by_reason_also_when_a_reason_is_new() -> None:

@@ -192,3 +192,21 @@ async def test_what_waits_for_the_broker_is_bounded(monkeypatch: pytest.MonkeyPa
     assert [one["address"] for one in log.found][-10:] == [f"192.0.2.{n}" for n in range(40, 50)]
     await trail.close()
     assert len(log.found) <= 11
+
+
+async def test_a_trail_that_is_woken_while_it_is_closed_ends() -> None:
+    log = Log()
+    trail = AuditTrail(log)
+    for _ in range(2):
+        trail.refused("192.0.2.1", None, "wrong_token")
+    await until_found(log, 1)
+    task = trail._task
+    assert task is not None
+    for _ in range(3):  # until it waits for the end of the series
+        await asyncio.sleep(0)
+    trail._wake.set()
+    await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert task.cancelled()

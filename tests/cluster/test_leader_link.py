@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from actors.connection import ListenerOptions
-from cluster.edge import EdgeClient, LeaderPlace, PeerAnswer, Upstream
+from cluster.edge import EdgeClient, LeaderPlace, PeerAnswer, Upstream, leader_link
 from cluster.edge.client_header import GREETING, NONCE_SIZE
 from cluster.edge.edge_client import ClientStage
 from cluster.edge.leader_link import LeaderLink
@@ -94,6 +95,54 @@ async def test_a_client_accepted_when_there_is_a_later_leader_is_closed() -> Non
     assert transport.aborted
     assert not link.open
     assert not link.parked
+
+
+async def test_a_client_accepted_when_the_time_is_over_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_link, "_OPEN_SECONDS", 0.01)
+    loop = asyncio.get_running_loop()
+    owner = Owner()
+    link = LeaderLink(0, owner, lambda: 0.0)
+    link.follow(LeaderPlace(1, "a"))
+    client = Client()
+    link.park(client)
+    await asyncio.sleep(0)
+    ((upstream, transport),) = owner.made
+
+    def accept() -> None:
+        upstream.data_received(GREETING + bytes(NONCE_SIZE))
+        upstream.data_received(PeerAnswer.ACCEPTED.value)
+
+    # The next iteration of the event loop runs both, the acceptance first.
+    loop.call_soon(accept)
+    time.sleep(0.02)  # noqa: ASYNC251 - the time limit passes
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert client.stage is ClientStage.OPEN
+    assert list(link.open) == [client]
+    assert not transport.aborted
+    link.follow(LeaderPlace(2, "b"))
+    assert client.closed
+    assert transport.aborted
+
+
+async def test_a_client_whose_leader_changes_before_it_is_connected_to_waits_for_the_next() -> None:
+    owner = Owner()
+    link = LeaderLink(0, owner, lambda: 0.0)
+    link.follow(LeaderPlace(1, "a"))
+    client = Client()
+    link.park(client)
+    link.follow(LeaderPlace(2, "b"))  # before the attempt has begun
+    assert link.parked == 1
+    for _ in range(5):
+        await asyncio.sleep(0)
+    ((upstream, _),) = owner.made
+    upstream.data_received(GREETING + bytes(NONCE_SIZE))
+    upstream.data_received(PeerAnswer.ACCEPTED.value)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [place.node for place, _ in link.open.values()] == ["b"]
 
 
 @pytest.mark.parametrize(

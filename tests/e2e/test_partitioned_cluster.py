@@ -263,7 +263,7 @@ def test_commands_about_a_session_find_its_log(cluster: Partitioned, tmp_path: P
         assert copy.startswith("log c1-p0\n")
         code, said = run("replay", "--session", reader)
         assert (code, "t/#" in said) == (0, True), said
-        for command in (["sessions", "ls"], ["status"]):
+        for command in (["sessions", "ls"], ["status"], ["top", "--once", "--interval", "1"]):
             # With the settings, and without them: found on the NATS server.
             for done in (run(*command), run_without(*command)):
                 assert done[0] == 0, done[1]

@@ -402,9 +402,9 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
     check_history()
     code, said = run(broker, "sessions", "show", reader)
     assert (code, "a/+" in said) == (0, True)
-    for command in (["actors", "show", "session:1"], ["top", "--once"], ["web"]):
+    for command in (["actors", "show", "session:1"], ["actors", "tail", "session:1"], ["web"]):
         code, said = run(broker, *command)
-        assert code == (69 if command == ["top", "--once"] else 2), said
+        assert code == 2, said
         assert f"give --node, one of {node}-p0, {node}-p1" in said
     broker.stop()
     check_history()
@@ -487,6 +487,78 @@ def test_live_commands_are_about_all_processes(make_processes: Callable[..., Bro
         said,
     )
     assert not listed() & {(logs[0], here), (logs[1], there)}
+    broker.stop()
+
+
+def test_top_and_the_trace_of_a_topic_are_about_all_processes(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    node = Path(broker.data_dir, "node").read_text().strip()
+    logs = [f"{node}-p{number}" for number in range(2)]
+    reader, sender = client_of(0, "reader"), client_of(1, "sender")
+    command = [foldmq(), "actors", "tail", "--topic", "a/+", "--data-dir", str(broker.data_dir)]
+    with RawClient(broker.port) as one, RawClient(broker.port) as other:
+        one.connect(reader)
+        one.send(p.subscribe(1, ("a/+", 1)))
+        one.receive()
+        other.connect(sender)
+        with subprocess.Popen(
+            [*command, "--json", "-n", "6"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        ) as tail:
+            assert tail.stdout is not None
+            assert tail.stderr is not None
+            begun = tail.stderr.readline()
+            assert begun == f"foldmq: tracing topic a/+ in logs {logs[0]}, {logs[1]}\n"
+            other.send(p.publish("a/b", b"1", 1, 1))
+            other.receive()
+            found = one.receive(20)
+            assert isinstance(found, Publish)
+            one.send(p.puback(found.packet_id or 0))
+            lines = [json.loads(line) for line in tail.stdout]
+        assert tail.returncode == 0
+        # Published in one log, then taken by the other, sent and acknowledged there.
+        assert [(line["log"], line["kind"], line["what"]) for line in lines] == [
+            (logs[1], "publish", "PUBLISH"),
+            (logs[1], "route", "route"),
+            (logs[0], "publish", "PUBLISH"),
+            (logs[0], "route", "route"),
+            (logs[0], "event", "Delivered"),
+            (logs[0], "event", "Acked"),
+        ]
+        assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+
+        code, said = run(broker, "top", "--once", "--json", "--interval", "1")
+        assert code == 0, said
+        frame = json.loads(said)
+        assert (frame["node"], [one["log"] for one in frame["logs"]]) == (node, logs)
+        assert frame["not_answering"] == []
+        assert sum(one["status"]["connections"]["open"] for one in frame["logs"]) == 2
+        clients = {(row["log"], row["client"]) for row in frame["actors"] if row["client"]}
+        assert clients == {(logs[0], reader), (logs[1], sender)}
+        code, said = run(broker, "top", "--once", "--interval", "1")
+        assert code == 0, said
+        assert said.startswith(f"foldmq top  {node}, 2 logs  ready")
+        assert "clients  open 2 " in said
+        code, said = run(broker, "top", "--once", "--interval", "1", "--node", logs[0])
+        assert (code, said.startswith(f"foldmq top  node {logs[0]}  up ")) == (0, True), said
+
+        hung = processes(broker)[1]
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            code, said = run(broker, "top", "--once", "--interval", "1")
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        assert code == 69, said
+        assert said.startswith(f"foldmq top  {node}, 2 logs  NOT READY")
+        assert f"! log {logs[1]} does not answer, and is not included: no reply in time" in said
+        assert reader in said
+        assert sender not in said
     broker.stop()
 
 

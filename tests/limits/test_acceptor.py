@@ -140,6 +140,27 @@ def test_while_others_are_at_work_it_takes_breaks(run: Callable[..., None]) -> N
     run(work())
 
 
+@pytest.mark.parametrize(("busy", "most"), [(False, 16), (True, 2)])
+def test_at_rest_more_are_accepted_in_one_iteration(
+    run: Callable[..., None], busy: bool, most: int
+) -> None:
+    async def work() -> None:
+        Taken.all = []
+        seen: list[str] = []
+        listener = tcp()
+        acceptor = Acceptor(
+            listener, lambda host: not seen.append(host), Taken, busy_recently=lambda: busy
+        )
+        with clients(listener.getsockname(), 20):
+            acceptor.start()
+            acceptor._accept_some()
+            assert len(seen) == most
+            await happens(lambda: len(Taken.all) == 20)
+            end(acceptor)
+
+    run(work())
+
+
 def test_it_can_be_closed_in_a_break(run: Callable[..., None]) -> None:
     async def work() -> None:
         listener = tcp()

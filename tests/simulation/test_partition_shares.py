@@ -13,6 +13,7 @@ from harness import packets as p
 from harness.packets import Publish, Suback
 
 from actors.exchange.exchange import LogExchange
+from actors.inspection import NotReady
 from actors.sharing import SharedSession, SharedSubscriptions
 from eventstore.format import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
@@ -531,3 +532,47 @@ def test_sharing_between_logs_that_breaks_a_rule_is_caught(
 
     with pytest.raises((AssertionError, FoldmqError)):
         many()
+
+
+def test_sessions_that_stand_for_other_logs_are_not_those_of_clients() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        name, stands = name_in([here, there], 0), LOG_SESSION + there.name
+        client = SimClient(here)
+        client.send(p.connect(name, clean=False), p.subscribe(1, ("a/#", 1)))
+        publish(await sender([here, there], 1), 1)  # which the first log takes
+        await here.go(1)
+        inspector = here.broker.inspection.inspector
+        for more in ({}, {"top": {"by": "queued", "count": 9}}):
+            found = await inspector.ask_for("sessions", more)
+            assert ({row["client"] for row in found["rows"]}, found["total"]) == ({name, stands}, 2)
+            found = await inspector.ask_for("sessions", {**more, "without_logs": True})
+            assert ([row["client"] for row in found["rows"]], found["total"]) == ([name], 1)
+        status = await inspector.ask_for("status")
+        assert (status["sessions"]["total"], status["sessions"]["logs"]) == (2, 1)
+        change = {"do": "remove_sessions", "by": "ann@desk", "clients": [stands]}
+        answer = await inspector.ask_for("change", change)
+        assert answer["refused"] == [[stands, "is not a client's: it stands for another log"]]
+        publish(client, 2)
+        await here.go(1)
+
+    two(scenario)
+
+
+def test_retained_messages_are_listed_when_those_of_other_logs_are_there() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        client = await sender([here, there], 1)
+        await here.crash()
+        client.send(p.publish("r/1", b"kept", 1, 1, retain=True))
+        await there.go(0.1)
+        there.log.hold()  # of which the first log gets nothing then
+        await here.start()
+        inspector = here.broker.inspection.inspector
+        for endpoint, request in (("retained", {}), ("retained.get", {"topic": "r/1"})):
+            with pytest.raises(NotReady, match="does not have all retained messages yet"):
+                await inspector.ask_for(endpoint, request)
+        there.log.release()
+        await here.go(1)
+        (row,) = (await inspector.ask_for("retained", {}))["rows"]
+        assert row["topic"] == "r/1"
+
+    two(scenario)

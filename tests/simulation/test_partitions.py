@@ -72,6 +72,34 @@ def test_messages_of_qos_0_that_arrive_during_recovery_disturb_no_session() -> N
     two(scenario)
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_busiest_topics_of_a_log_are_those_of_its_own_clients(qos: int) -> None:
+    """What is taken from another log is counted there: the figures of all logs can be added up."""
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", qos)])
+        inspectors = [world.broker.inspection.inspector for world in worlds]
+
+        async def busiest(number: int) -> list[tuple[str, float]]:
+            found = await inspectors[number].ask_for("status", {"topics": True})
+            topics: list[tuple[str, float]] = found["topics"]
+            return topics
+
+        assert [await busiest(0), await busiest(1)] == [[], []]
+        for number in range(10):
+            sender.send(p.publish("a", b"x", qos, number + 1 if qos else None))
+            await here.go(0.1)
+        await here.go(1)
+        assert len(payloads(reader.take())) == 10
+        ((topic, rate),) = await busiest(0)
+        assert (topic, rate > 0) == ("a", True)
+        assert await busiest(1) == []
+
+    two(scenario)
+
+
 @pytest.mark.plain
 def test_empty_messages_that_wait_to_be_routed_are_bounded(
     monkeypatch: pytest.MonkeyPatch,

@@ -139,6 +139,31 @@ def test_what_a_member_did_not_acknowledge_goes_to_others_in_order() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_member_sees_its_end_when_what_it_returns_is_on_disk(*, in_memory: bool) -> None:
+    async def scenario() -> None:
+        async with World(message_cache=1_000_000 if in_memory else 1).running() as world:
+            one, two = await members(world, "m1", "m2")
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [1]
+            publish(sender, 2, topic="b")  # the cache has the last record at least
+            await world.go(0.1)
+            world.log.hold()
+            one.send(p.disconnect())
+            await world.calm()
+            assert one.open
+            assert numbers(two) == []
+            world.log.release()
+            await world.go(0.1)
+            assert not one.open
+            assert numbers(two) == [1]
+            prove(world)
+
+    simulate(scenario)
+
+
 def test_what_members_return_one_after_the_other_stands_in_order() -> None:
     async def scenario() -> None:
         async with World().running() as world:

@@ -28,7 +28,7 @@ from spark.audit.facts.audit_outcome import (
     SESSION_CLAIM,
     StateClaim,
 )
-from spark.audit.local_facts import LOCAL_BYTES
+from spark.audit.local_facts import NOTHING, SMALL
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 from spark.runtime.marked_errors import BadOption
@@ -221,7 +221,7 @@ def made() -> dict[str, Made]:
     return cases
 
 
-@pytest.fixture(scope="module", params=[0, LOCAL_BYTES], ids=["in Spark", "in the driver"])
+@pytest.fixture(scope="module", params=[NOTHING, SMALL], ids=["in Spark", "in the driver"])
 def outcome(
     request: pytest.FixtureRequest, spark: SparkSession, nats: Nats, made: dict[str, Made]
 ) -> Outcome:
@@ -231,7 +231,7 @@ def outcome(
         told += said
     streams = ",".join(log.stream for log, _, _ in made.values())
     log = Log(spark, {**access(nats), "stream": streams})
-    return audit(log, told, cluster=False, local_bytes=request.param)
+    return audit(log, told, cluster=False, local=request.param)
 
 
 @pytest.mark.parametrize("name", [make.__name__ for make in CASES])

@@ -11,7 +11,7 @@ from harness.nats import access
 
 from eventstore.format import BrokerStarted
 from projections.audit import Rule
-from spark.audit.local_facts import LOCAL_BYTES
+from spark.audit.local_facts import NOTHING, SMALL, LocalLimits
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -53,9 +53,9 @@ def log(spark: SparkSession, nats: Nats) -> Log:
     return Log(spark, {**access(nats), "stream": ",".join(one.stream for one in logs)})
 
 
-@pytest.mark.parametrize("local_bytes", [0, LOCAL_BYTES], ids=["in Spark", "without Spark"])
-def test_two_nodes_at_once(log: Log, local_bytes: int) -> None:
-    found = audit(log, local_bytes=local_bytes).violations
+@pytest.mark.parametrize("limits", [NOTHING, SMALL], ids=["in Spark", "without Spark"])
+def test_two_nodes_at_once(log: Log, limits: LocalLimits) -> None:
+    found = audit(log, local=limits).violations
     assert {(one.rule, one.node, one.session) for one in found} == {
         (Rule.OWNERSHIP, "east", "both"),
         (Rule.OWNERSHIP, "east", "stays"),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from e2e.tools import HOSTILE_ID, run_here
 from harness.nats import PASSWORD, USER
 
+from cli.sparkjobs import audit as audit_command
 from eventstore.format import Acked, BrokerStarted, SessionOpened
+from spark.audit.local_facts import SMALL, LocalLimits
+from spark.audit.pipeline import audit
+from spark.runtime import is_submitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +20,11 @@ if TYPE_CHECKING:
     from harness.logs import LogBuilder
     from harness.nats import Nats
     from pyspark.sql import SparkSession
+
+    from spark.audit.facts.audit_outcome import Outcome
+    from spark.datasource.log import Log
+
+HERE = LocalLimits(1 << 40, 1 << 40)
 
 
 def test_audit_of_a_log_that_breaks_a_promise(
@@ -35,3 +45,31 @@ def test_audit_of_a_log_that_breaks_a_promise(
     (violation,) = found["violations"]
     assert (violation["rule"], violation["position"]) == ("acknowledgement", "2.0")
     assert violation["session"] == HOSTILE_ID
+
+
+@pytest.mark.parametrize(
+    ("flags", "limits"), [((), HERE), (("--memory", "1g"), HERE), (("--master", "local[2]"), SMALL)]
+)
+def test_with_a_master_spark_audits_what_is_not_small(
+    spark: SparkSession,
+    nats: Nats,
+    new_log: Callable[..., LogBuilder],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    limits: LocalLimits,
+) -> None:
+    assert not is_submitted()
+    log = new_log(f"limits{len(flags)}{limits.log_bytes}")
+    log.record(BrokerStarted("0.1"))
+    log.store(nats)
+    seen = []
+
+    def watched(log: Log, *claims: Any, local: LocalLimits, **options: Any) -> Outcome:
+        seen.append(local)
+        return audit(log, *claims, local=local, **options)
+
+    monkeypatch.setattr(audit_command, "audit", watched)
+    monkeypatch.setattr(audit_command, "limits_here", lambda: HERE)
+    at = ("--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    run_here(spark, "spark", "audit", *at, "--node", log.node, "--no-broker", *flags)
+    assert seen == [limits]

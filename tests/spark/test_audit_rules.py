@@ -13,9 +13,10 @@ from harness.nats import access
 from harness.spark_plans import compiled
 
 from projections.audit import RULES, Rule
+from spark.audit import local_facts, local_sessions, pipeline
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import FactTables
-from spark.audit.local_facts import LOCAL_BYTES
+from spark.audit.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalLimits
 from spark.audit.pipeline import audit
 from spark.audit.sessions import expected_deliveries
 from spark.audit.sessions.expected_deliveries import published_messages
@@ -46,7 +47,7 @@ def outcome(spark: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
             case.after(nats)
     streams = ",".join(case.log.stream for case in cases.values())
     with compiled(spark):
-        return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False, local_bytes=0)
+        return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False, local=NOTHING)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,23 +60,73 @@ def no_session() -> NoReturn:
     pytest.fail("a small log is audited without Spark")
 
 
-@pytest.mark.parametrize("local_bytes", [0, LOCAL_BYTES])
+@pytest.mark.parametrize(
+    ("limits", "sorted_bytes"),
+    [(NOTHING, 1), (SMALL, 1 << 30), (SMALL, 1)],
+    ids=["in Spark", "here", "here, session by session"],
+)
 def test_another_way_to_the_outcome_finds_the_same(
     spark: SparkSession,
     nats: Nats,
     outcome: Outcome,
     monkeypatch: pytest.MonkeyPatch,
-    local_bytes: int,
+    limits: LocalLimits,
+    sorted_bytes: int,
 ) -> None:
     """Spark's joins, for many subscriptions, and the memory of this process, for small logs."""
     monkeypatch.setattr(expected_deliveries, "FEW_SPANS", 0)
+    monkeypatch.setattr(local_sessions, "_SORTED", sorted_bytes)
     streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
-    log = Log(no_session if local_bytes else spark, {**access(nats), "stream": streams})
-    found = audit(log, cluster=False, local_bytes=local_bytes)
+    log = Log(spark if limits == NOTHING else no_session, {**access(nats), "stream": streams})
+    found = audit(log, cluster=False, local=limits)
     assert found.violations == outcome.violations
     assert found.rules == outcome.rules
     assert found.notes == outcome.notes
     assert found.latencies == outcome.latencies
+
+
+@pytest.mark.parametrize(("memory", "here"), [(1 << 30, True), (1 << 10, False)])
+def test_a_larger_log_is_audited_here_if_its_facts_fit_into_memory(
+    spark: SparkSession,
+    nats: Nats,
+    outcome: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: int,
+    here: bool,
+) -> None:
+    monkeypatch.setattr(pipeline, "LOCAL_BYTES", 0)
+    started = []
+
+    def session() -> SparkSession:
+        started.append(True)
+        return spark
+
+    streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
+    log = Log(session, {**access(nats), "stream": streams})
+    found = audit(log, cluster=False, local=LocalLimits(LOCAL_BYTES, memory))
+    assert bool(started) is not here
+    assert found.violations == outcome.violations
+
+
+@pytest.mark.parametrize(
+    ("available", "cores", "log_bytes"),
+    [
+        (None, 1, LOCAL_BYTES),
+        (64 << 30, 1, 2 << 30),
+        (24 << 30, 2, 1 << 30),
+        (6 << 30, 2, 384 << 20),
+        (1 << 20, 2, LOCAL_BYTES),
+        (24 << 30, 64, LOCAL_BYTES),
+    ],
+)
+def test_limits_follow_from_memory_and_cores(
+    monkeypatch: pytest.MonkeyPatch, available: int | None, cores: int, log_bytes: int
+) -> None:
+    monkeypatch.setattr(local_facts, "available_memory", lambda: available)
+    monkeypatch.setattr(local_facts, "usable_cores", lambda: cores)
+    found = local_facts.limits_here()
+    assert found.log_bytes == log_bytes
+    assert found.memory == (None if available is None else available // 2)
 
 
 def test_every_rule_is_broken_by_some_log() -> None:

@@ -20,6 +20,7 @@ from eventstore.format import (
     decode_record,
     entries,
 )
+from spark.audit.local_facts import NOTHING
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -81,7 +82,7 @@ def logs(nats: Nats) -> list[Generated]:
 def audited(spark: SparkSession, nats: Nats, logs: list[Generated], **options: str) -> Outcome:
     streams = ",".join(one.log.stream for one in logs)
     log = Log(spark, {**access(nats), "stream": streams, **options})
-    return audit(log, cluster=False, local_bytes=0)
+    return audit(log, cluster=False, local=NOTHING)
 
 
 @pytest.fixture(scope="module")

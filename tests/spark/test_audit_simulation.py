@@ -22,6 +22,7 @@ from spark.audit.facts.audit_outcome import (
     SESSION_CLAIM,
     StateClaim,
 )
+from spark.audit.local_facts import NOTHING
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -57,7 +58,7 @@ def outcome(spark: SparkSession, nats: Nats, logs: list[FoldedLog]) -> Outcome:
         one.store(nats)
     streams = ",".join(one.log.stream for one in logs)
     log = Log(spark, {**access(nats), "stream": streams})
-    return audit(log, chain.from_iterable(map(claims, logs)), cluster=False, local_bytes=0)
+    return audit(log, chain.from_iterable(map(claims, logs)), cluster=False, local=NOTHING)
 
 
 def claims(one: FoldedLog) -> Iterator[StateClaim]:

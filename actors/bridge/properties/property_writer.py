@@ -66,10 +66,15 @@ class PropertyWriter:
         losses: PropertyLosses,
         expired: Callable[[int], None],
     ) -> None:
-        """``expired`` is called with the number of messages that expired before they were sent."""
+        """``expired`` is called with the number of messages that expired before they were sent.
+
+        ``time_ms``, the Unix time, is read once for a batch: see :meth:`end_batch`.
+        """
         self._options = options
         self._replies = replies
         self._time_ms = time_ms
+        self._now_ms = 0
+        """The time at which the present batch is sent; 0: it was not read yet."""
         self._losses = losses
         self.expired = expired
         self._known: dict[tuple[str, bytes], _Known] = {}
@@ -86,7 +91,7 @@ class PropertyWriter:
         lines, left = known.lines, known.expiry
         if left is not None:
             if expires:
-                left = seconds_left(left, expires, self._time_ms())
+                left = seconds_left(left, expires, self._now())
             lines += expiry_lines(left, ttl=self._options.ttl)
         if known.dropped:
             self._losses.add(TO_NATS, known.dropped)
@@ -102,7 +107,16 @@ class PropertyWriter:
 
         See :func:`~eventstore.format.expired_until`.
         """
-        return 0 < expires <= expired_until(self._time_ms())
+        return 0 < expires <= expired_until(self._now())
+
+    def end_batch(self) -> None:
+        """Read the time again for the next message."""
+        self._now_ms = 0
+
+    def _now(self) -> int:
+        if not self._now_ms:
+            self._now_ms = self._time_ms()
+        return self._now_ms
 
     def fits_line(self, subject: bytes, reply: bytes) -> bool:
         """Return whether a server accepts a line of this size; otherwise count the lost reply."""

@@ -187,6 +187,8 @@ def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
 
 def refs_to_return(state: SessionState) -> list[Position]:
     """Return the positions of the messages that a member returns if its connection ends now."""
+    if not state.inflight:
+        return []
     pids = [pid for some in shared_in_flight(state).values() for pid in some]
     return [state.inflight[pid].ref for pid in pids]
 

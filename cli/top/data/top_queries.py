@@ -1,17 +1,20 @@
-"""Queries to the broker in portions that fit into a reply.
+"""Queries to the brokers in portions that fit into a reply.
 
 A name may have 64 KiB, while a NATS server may allow only 1 MiB per message: then the next queries
-request less.
+request less. Rows of several logs name their ``log``, and ``short_log`` for narrow columns.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cli.inspection import add_free_space, sort_key
 from cli.live import TooLarge
 
 if TYPE_CHECKING:
-    from cli.live import ReconnectingClient
+    from collections.abc import Callable
+
+    from cli.live import LiveBroker, LogBrokers, ReconnectingClient
 
 ACTORS_ASKED = 100
 """Maximum number of rows of the list of actors."""
@@ -30,14 +33,31 @@ class Questions:
         self.topics_fit = True
         """Whether the busiest topics fit into a reply."""
 
-    async def status(self, *, topics: bool) -> dict[str, Any]:
-        """Request the status; with ``topics`` also the busiest topics, if they fit."""
+    @property
+    def several(self) -> bool:
+        """Whether there are several logs."""
+        polled = self._link.polled
+        return polled is not None and polled.several
+
+    async def statuses(self, *, topics: bool) -> dict[str, dict[str, Any]]:
+        """Poll the status of each broker, by node.
+
+        With ``topics`` also the busiest topics, if they fit.
+        """
         if topics and self.topics_fit:
             try:
-                return await self._link.ask("status", topics=True)
+                return await self._statuses(topics=True)
             except TooLarge:
                 self.topics_fit = False
-        return await self._link.ask("status", topics=False)
+        return await self._statuses(topics=False)
+
+    async def _statuses(self, *, topics: bool) -> dict[str, dict[str, Any]]:
+        found = {
+            broker.node: status for broker, status in await self._link.poll("status", topics=topics)
+        }
+        if self._link.polled is not None:
+            add_free_space(list(found.values()), self._link.polled.directory)
+        return found
 
     async def actors(self, by: str, match: str | None = None) -> list[dict[str, Any]]:
         """Request the first actors in an order, those that match a pattern."""
@@ -45,32 +65,66 @@ class Questions:
         while True:
             try:
                 top = {"by": by, "count": self._actors}
-                answer = await self._link.ask("actors", top=top, **wanted)
+                answers = await self._link.each("actors", top=top, **wanted)
             except TooLarge:
                 if self._actors == 1:
                     raise
                 self._actors = max(1, self._actors // _LESS)
             else:
-                rows: list[dict[str, Any]] = answer["rows"]
+                rows = [
+                    self._labelled(broker, row)
+                    for broker, answer in answers
+                    for row in answer["rows"]
+                ]
+                if self.several:
+                    rows.sort(key=sort_key(by), reverse=True)
+                    del rows[self._actors :]
                 return rows
 
-    async def actor(self, actor: str) -> dict[str, Any]:
-        """Request one actor; if it is a session, in full."""
-        return await self._much("actor", id=actor)
+    def _labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
+        polled = self._link.polled
+        if polled is None or not polled.several:
+            return row
+        return {"short_log": polled.short(broker.node), **polled.labelled(broker, row)}
 
-    async def session(self, client: str) -> dict[str, Any]:
-        """Request a session."""
-        return await self._much("session", client=client)
+    async def actor(self, actor: str, log: str = "") -> dict[str, Any]:
+        """Request one actor, of a log if there are several; if it is a session, in full."""
+        return await self._much(log, "actor", id=actor)
 
-    async def _much(self, endpoint: str, **request: Any) -> dict[str, Any]:
+    async def session(self, client: str, log: str = "") -> dict[str, Any]:
+        """Request a session, of a log if there are several."""
+        return await self._much(log, "session", client=client)
+
+    async def _much(self, log: str, endpoint: str, **request: Any) -> dict[str, Any]:
         while True:
             try:
-                return await self._link.ask(endpoint, most=self._rows, **request)
+                return await self._link.ask_of(
+                    broker_of_log(log), endpoint, most=self._rows, **request
+                )
             except TooLarge:
                 if self._rows == 1:
                     raise
                 self._rows = max(1, self._rows // _LESS)
 
     async def receivers(self, topic: str) -> dict[str, Any]:
-        """Request the first page of receivers of a topic."""
-        return await self._link.ask("subscriptions", topic=topic)
+        """Request the first page of receivers of a topic, of each log."""
+        answers = await self._link.each("subscriptions", topic=topic)
+        retained = (
+            self._labelled(broker, answer["retained"])
+            for broker, answer in answers
+            if answer["retained"]
+        )
+        return {
+            "rows": [
+                self._labelled(broker, row) for broker, answer in answers for row in answer["rows"]
+            ],
+            "more": any(answer["more"] for _, answer in answers),
+            "retained": next(retained, None),
+        }
+
+
+def broker_of_log(log: str) -> Callable[[LogBrokers], LiveBroker]:
+    """Return the choice of the broker of a log; without a name, of the only one."""
+    if log:
+        return lambda brokers: brokers.of_log(log)
+    return lambda brokers: brokers.only("this is about the broker")

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from cli.top.text.columns import (
         ACTOR_SORTS,
         ACTORS,
+        ACTORS_OF_LOGS,
+        LOGS,
         TOPIC_SORTS,
         TOPICS,
         Row,
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
         topic_rows,
     )
     from cli.top.text.line_charts import charts
+    from cli.top.text.log_totals import log_rows, status_of_logs
     from cli.top.text.rate_history import History, waiting
-    from cli.top.text.rates import Rates, between
+    from cli.top.text.rates import Rates, between, between_all
     from cli.top.text.styled_text import Line, Role, cells, plain, wrapped
     from cli.top.text.summary_text import Frame, header, health, top_summary, troubles
 else:
@@ -31,13 +34,14 @@ else:
         __name__,
         {
             "columns": (
-                "ACTORS ACTOR_SORTS Row TOPICS TOPIC_SORTS TopColumn as_glob "
+                "ACTORS ACTORS_OF_LOGS ACTOR_SORTS LOGS Row TOPICS TOPIC_SORTS TopColumn as_glob "
                 "cells_of fitting head holding sorted_topics topic_rows"
             ),
             "line_charts": "charts",
+            "log_totals": "log_rows status_of_logs",
             "number_format": "number_format",
             "rate_history": "History waiting",
-            "rates": "Rates between",
+            "rates": "Rates between between_all",
             "styled_text": "Line Role cells plain wrapped",
             "summary_text": "Frame header health top_summary troubles",
         },
@@ -45,7 +49,9 @@ else:
 
 __all__ = [
     "ACTORS",
+    "ACTORS_OF_LOGS",
     "ACTOR_SORTS",
+    "LOGS",
     "TOPICS",
     "TOPIC_SORTS",
     "Frame",
@@ -57,6 +63,7 @@ __all__ = [
     "TopColumn",
     "as_glob",
     "between",
+    "between_all",
     "cells",
     "cells_of",
     "charts",
@@ -65,9 +72,11 @@ __all__ = [
     "header",
     "health",
     "holding",
+    "log_rows",
     "number_format",
     "plain",
     "sorted_topics",
+    "status_of_logs",
     "top_summary",
     "topic_rows",
     "troubles",

@@ -122,6 +122,80 @@ ACTORS = (
 )
 """Columns of a row of ``actors``; ``now_ms`` in it is the time of the reply."""
 
+ACTORS_OF_LOGS = (
+    ACTORS[0],
+    TopColumn("LOG", 3, lambda row: text.escaped(row["short_log"]), right=False),
+    *ACTORS[1:],
+)
+"""The same for actors of several logs."""
+
+
+def _of_status(*path: str) -> Callable[[Row], Any]:
+    def of(row: Row) -> Any:
+        found = row["status"]
+        for part in path:
+            found = None if found is None else found.get(part)
+        return found
+
+    return of
+
+
+def _rate(row: Row, name: str) -> Any:
+    return None if row["rates"] is None else getattr(row["rates"], name)
+
+
+def _messages(row: Row, name: str) -> str:
+    rate = _rate(row, name)
+    return number_format.count(None if rate is None else sum(rate))
+
+
+def _p99(row: Row, name: str) -> str:
+    found = _rate(row, name)
+    return number_format.figure_duration(None if found is None else found.p99)
+
+
+def _state_of_log(row: Row) -> str:
+    status = row["status"]
+    if status is None:
+        return "no answer"
+    return "ready" if status["ready"] else "not ready"
+
+
+def _up(row: Row) -> str:
+    status = row["status"]
+    if status is None:
+        return number_format.NOTHING
+    return number_format.age_text(status["time_ms"] - status["started_ms"])
+
+
+def _counted(*path: str) -> Callable[[Row], str]:
+    of = _of_status(*path)
+    return lambda row: number_format.count(of(row))
+
+
+def _sized(*path: str) -> Callable[[Row], str]:
+    of = _of_status(*path)
+    return lambda row: number_format.figure_size(of(row))
+
+
+LOGS = (
+    TopColumn("LOG", 12, lambda row: text.name(row["log"]), right=False, wide=True, role="strong"),
+    TopColumn("STATE", 9, _state_of_log, right=False),
+    TopColumn("CPU", 5, lambda row: number_format.percent(_rate(row, "cpu"))),
+    TopColumn("IN/S", 6, lambda row: _messages(row, "messages_in")),
+    TopColumn("OUT/S", 6, lambda row: _messages(row, "messages_out")),
+    TopColumn("GATE", 7, lambda row: _p99(row, "commit"), 1),
+    TopColumn("LOOP", 7, lambda row: _p99(row, "lag"), 1),
+    TopColumn("OPEN", 6, _counted("connections", "open")),
+    TopColumn("QUEUED", 6, _counted("census", "queued"), 1),
+    TopColumn("INFLIGHT", 8, _counted("census", "inflight"), 3),
+    TopColumn("SESSIONS", 8, _counted("sessions", "total"), 4),
+    TopColumn("MEMORY", 8, _sized("process", "rss"), 2),
+    TopColumn("STREAM", 8, _sized("log", "stream_bytes"), 2),
+    TopColumn("UP", 5, _up, 2),
+)
+"""Columns of a log: its ``status`` and ``rates``, or None."""
+
 TOPICS = (
     TopColumn("TOPIC", 16, lambda row: _name(row, "topic"), right=False, wide=True),
     TopColumn("MSG/S", 7, lambda row: number_format.count(row["rate"]), sort="rate"),

@@ -7,12 +7,13 @@ counters begin at 0 again; then there are no rates.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _TOTALS = {
     "bytes_in": ("bytes", "in"),
@@ -105,10 +106,39 @@ def between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rates | None
         messages_in=came,
         messages_out=went,
         dropped={reason: rate for reason, rate in dropped.items() if rate},
-        commit=_percentiles(before.get("commit"), after.get("commit")),
-        lag=_percentiles(before.get("lag"), after.get("lag")),
+        commit=_percentiles_of([(before, after)], "commit"),
+        lag=_percentiles_of([(before, after)], "lag"),
         **totals,
     )
+
+
+def between_all(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> Rates | None:
+    """Return the rates of several brokers together, of pairs of replies from the same broker.
+
+    Those of a broker that was restarted are not known, and not included; None if none are known.
+    """
+    known = [(pair, rates) for pair in pairs if (rates := between(*pair)) is not None]
+    if len(known) <= 1:
+        return known[0][1] if known else None
+    each = [rates for _, rates in known]
+    dropped: Counter[str] = Counter()
+    for rates in each:
+        dropped.update(rates.dropped)
+    return Rates(
+        max(rates.seconds for rates in each),
+        messages_in=_sums(rates.messages_in for rates in each),
+        messages_out=_sums(rates.messages_out for rates in each),
+        dropped=dict(dropped),
+        commit=_percentiles_of([pair for pair, _ in known], "commit"),
+        lag=_percentiles_of([pair for pair, _ in known], "lag"),
+        **{name: sum(getattr(rates, name) for rates in each) for name in _TOTALS},
+    )
+
+
+def _sums(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*rows, strict=True)))
 
 
 def difference(before: Sequence[int], after: Sequence[int]) -> list[int] | None:
@@ -134,16 +164,24 @@ def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> 
     return math.inf
 
 
-def _percentiles(
-    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+def _percentiles_of(
+    pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
 ) -> Percentiles | None:
-    if before is None or after is None or before["bounds"] != after["bounds"]:
+    """Return the percentiles of the values between all pairs that have the same histogram."""
+    bounds: Sequence[float] | None = None
+    total: list[int] = []
+    for before, after in ((before.get(name), after.get(name)) for before, after in pairs):
+        if before is None or after is None or before["bounds"] != after["bounds"]:
+            continue
+        added = difference(before["counts"], after["counts"])
+        if added is None or bounds not in (None, after["bounds"]):
+            continue
+        bounds = after["bounds"]
+        total = [old + new for old, new in zip(total, added, strict=True)] if total else added
+    if bounds is None or not any(total):
         return None
-    added = difference(before["counts"], after["counts"])
-    if added is None or not any(added):
-        return None
-    p50, p90, p99 = (percentile(after["bounds"], added, share) for share in (0.5, 0.9, 0.99))
-    return Percentiles(p50, p90, p99, sum(added))
+    p50, p90, p99 = (percentile(bounds, total, share) for share in (0.5, 0.9, 0.99))
+    return Percentiles(p50, p90, p99, sum(total))
 
 
 def _identity(status: Mapping[str, Any]) -> tuple[object, ...]:

@@ -12,6 +12,9 @@ from cli.top.text.rate_history import History, spark
 from cli.top.text.styled_text import Line, Role, cells, width_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.top.text.columns import Row
     from cli.top.text.rates import Percentiles, Rates
 
 WIDE = 170
@@ -37,21 +40,29 @@ class Frame:
     status: dict[str, Any]
     rates: Rates | None
     history: History
+    logs: Sequence[Row] = ()
+    """A row for each log, if there are several."""
 
 
 def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Line:
-    """Return the first line: the broker, ``state``, and ``right`` at the right end."""
+    """Return the first line: the broker or the logs, ``state``, and ``right`` at the right end."""
     status = frame.status
-    up = text.duration(status["time_ms"] - status["started_ms"])
-    line: Line = [
-        ("foldmq top", "title"),
-        ("  node ", "label"),
-        (text.name(str(status["node"])), "strong"),
-        ("  up ", "label"),
-        (up, "plain"),
-        ("  ", "plain"),
-        *state,
-    ]
+    line: Line = [("foldmq top", "title")]
+    if frame.logs:
+        line += [
+            ("  ", "label"),
+            (text.name(str(status["node"])), "strong"),
+            (f", {len(frame.logs)} logs", "plain"),
+        ]
+    else:
+        up = text.duration(status["time_ms"] - status["started_ms"])
+        line += [
+            ("  node ", "label"),
+            (text.name(str(status["node"])), "strong"),
+            ("  up ", "label"),
+            (up, "plain"),
+        ]
+    line += [("  ", "plain"), *state]
     free = width - width_of(line) - len(right) - 4
     place = text.escaped(where)
     if free >= len(place):

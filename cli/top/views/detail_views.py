@@ -1,4 +1,4 @@
-"""The detail views: an actor, a session, the receivers of a topic."""
+"""The detail views: an actor, a session, the receivers of a topic, the logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cli.inspection import (
     session_lines,
 )
 from cli.live import Refused
-from cli.top.text import Row, TopColumn
+from cli.top.text import LOGS, Row, TopColumn
 from cli.top.views.base_view import Page, as_lines
 from cli.top.views.trace_view import TracePage
 from cli.top.views.widgets import Lines, RowTable, Scroller
@@ -33,12 +33,16 @@ _NAME_SHOWN = 400
 
 
 class TextPage(Page):
-    """Lines updated with every poll; the first one is the heading."""
+    """Lines updated with every poll; the first one is the heading.
+
+    They are about something in ``log``, if there are several logs.
+    """
 
     AUTO_FOCUS = "#text"
 
-    def __init__(self, monitor: WatchedBroker) -> None:
+    def __init__(self, monitor: WatchedBroker, log: str = "") -> None:
         super().__init__(monitor)
+        self.log_name = log
         self._text = Scroller(id="text")
         self._said: list[str] = []
 
@@ -49,12 +53,17 @@ class TextPage(Page):
     def say(self, lines: Iterable[str]) -> None:
         """Show lines, which must be printable."""
         self._said = list(lines)
+        if self.log_name:
+            self._said[0] = f"{self._said[0]}, log {text.name(self.log_name)}"
+        self._draw()
+
+    def _draw(self) -> None:
         self._text.lines = as_lines(self._said, self._text.room)
 
     def show(self) -> None:
         """Show the current data in the current width."""
         super().show()
-        self.say(self._said)
+        self._draw()
 
 
 class ActorPage(TextPage):
@@ -73,8 +82,8 @@ class ActorPage(TextPage):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: WatchedBroker, actor: str) -> None:
-        super().__init__(monitor)
+    def __init__(self, monitor: WatchedBroker, actor: str, log: str = "") -> None:
+        super().__init__(monitor, log)
         self._actor = actor
         if actor.startswith("session:"):
             self.keys = SessionPage.keys
@@ -84,7 +93,7 @@ class ActorPage(TextPage):
     async def load(self) -> None:
         """Request the actor."""
         try:
-            found = await self.monitor.questions.actor(self._actor)
+            found = await self.monitor.questions.actor(self._actor, self.log_name)
         except Refused as refusal:
             self.say([f"{self._actor} no longer exists", f"  {refusal}"])
             return
@@ -104,12 +113,12 @@ class ActorPage(TextPage):
 
     def action_trace(self) -> None:
         """Open a live trace of the actor."""
-        self.app.push_screen(TracePage(self.monitor, {"actor": self._actor}))
+        self.app.push_screen(TracePage(self.monitor, {"actor": self._actor}, self.log_name))
 
     def action_session(self) -> None:
         """Open the session of the actor."""
         if self._client is not None and not self._actor.startswith("session:"):
-            self.app.push_screen(SessionPage(self.monitor, self._client))
+            self.app.push_screen(SessionPage(self.monitor, self._client, self.log_name))
 
 
 class SessionPage(TextPage):
@@ -124,14 +133,14 @@ class SessionPage(TextPage):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: WatchedBroker, client: str) -> None:
-        super().__init__(monitor)
+    def __init__(self, monitor: WatchedBroker, client: str, log: str = "") -> None:
+        super().__init__(monitor, log)
         self._client = client
 
     async def load(self) -> None:
         """Request the session."""
         try:
-            found = await self.monitor.questions.session(self._client)
+            found = await self.monitor.questions.session(self._client, self.log_name)
         except Refused as refusal:
             self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
@@ -139,7 +148,7 @@ class SessionPage(TextPage):
 
     def action_trace(self) -> None:
         """Open a live trace of the client."""
-        self.app.push_screen(TracePage(self.monitor, {"client": self._client}))
+        self.app.push_screen(TracePage(self.monitor, {"client": self._client}, self.log_name))
 
 
 RECEIVERS = (
@@ -149,6 +158,10 @@ RECEIVERS = (
     TopColumn("OUTCOME", 16, outcome_text, right=False, wide=True),
 )
 """Columns of a subscription that matches a topic."""
+RECEIVERS_OF_LOGS = (
+    TopColumn("LOG", 3, lambda row: text.escaped(row["short_log"]), right=False),
+    *RECEIVERS,
+)
 
 
 class TopicPage(Page):
@@ -195,6 +208,8 @@ class TopicPage(Page):
         self._said = outcome_lines(self._topic, rows, answer["retained"])
         if self._many:
             self._said.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
+        several = self.monitor.questions.several
+        self._table.columns = RECEIVERS_OF_LOGS if several else RECEIVERS
         self._table.hint = "no subscribers"
         self._table.rows = rows
 
@@ -205,11 +220,33 @@ class TopicPage(Page):
 
     def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
         """Open the session of the receiver."""
-        self.app.push_screen(SessionPage(self.monitor, chosen.row["client"]))
+        log = str(chosen.row.get("log", ""))
+        self.app.push_screen(SessionPage(self.monitor, chosen.row["client"], log))
 
     def action_trace(self) -> None:
         """Open a live trace of the topic."""
         self.app.push_screen(TracePage(self.monitor, {"topic": self._topic}))
+
+
+class LogsPage(Page):
+    """The figures of each log."""
+
+    AUTO_FOCUS = "#logs"
+    keys = (("Esc", "back"), ("↑↓", "move"), ("p", "pause"), ("q", "quit"))
+
+    def __init__(self, monitor: WatchedBroker) -> None:
+        super().__init__(monitor)
+        self._table = RowTable(LOGS, lambda row: str(row["log"]), id="logs")
+
+    def body(self) -> ComposeResult:
+        """Yield the table."""
+        yield self._table
+
+    def show(self) -> None:
+        """Show the figures of the last poll."""
+        super().show()
+        if self.monitor.frame is not None:
+            self._table.rows = list(self.monitor.frame.logs)
 
 
 def _now_ms() -> int:
@@ -221,4 +258,4 @@ def _short(chosen: str) -> str:
 
 
 def _receiver(row: Row) -> str:
-    return f"{row['client']}\0{row['filter']}"
+    return f"{row.get('log', '')}\0{row['client']}\0{row['filter']}"

@@ -18,6 +18,7 @@ Keys
   t               on a page: live trace of what it receives and sends
   /               filter names by letters, or by a pattern: pump-*
   s               sort by the next column
+  l               figures of each log, if there are several
   p               pause or resume
   Esc             back; on the first view: remove the filter
   q               quit

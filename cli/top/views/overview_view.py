@@ -12,6 +12,7 @@ from textual.widgets import Input
 from cli.top.text import (
     ACTOR_SORTS,
     ACTORS,
+    ACTORS_OF_LOGS,
     TOPIC_SORTS,
     TOPICS,
     as_glob,
@@ -22,7 +23,7 @@ from cli.top.text import (
     topic_rows,
 )
 from cli.top.views.base_view import View
-from cli.top.views.detail_views import ActorPage, TopicPage
+from cli.top.views.detail_views import ActorPage, LogsPage, TopicPage
 from cli.top.views.widgets import Lines, RowTable
 
 if TYPE_CHECKING:
@@ -55,13 +56,14 @@ class Overview(View):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", show=False),
+        Binding("l", "logs", show=False),
         Binding("s", "sort", show=False),
         Binding("tab,shift+tab,left,right", "other", show=False),
         Binding("escape", "clear", show=False),
     ]
     AUTO_FOCUS = "#actors"
     topics = True
-    keys = (
+    keys: tuple[tuple[str, str], ...] = (
         ("↑↓", "move"),
         ("Tab", "table"),
         ("Enter", "open"),
@@ -79,7 +81,9 @@ class Overview(View):
         self._asked = "actors"
         self._summary, self._charts = Lines(id="summary"), Lines(id="charts")
         self._tables = {
-            "actors": RowTable(ACTORS, lambda row: str(row["id"]), id="actors"),
+            "actors": RowTable(
+                ACTORS, lambda row: f"{row.get('log', '')}\0{row['id']}", id="actors"
+            ),
             "topics": RowTable(TOPICS, lambda row: str(row["topic"]), id="topics"),
         }
         self._line = Input(id="filter", compact=True, select_on_focus=False)
@@ -94,7 +98,7 @@ class Overview(View):
         yield self._line
 
     async def load(self) -> None:
-        """Request the busiest actors."""
+        """Request the busiest actors, of all logs."""
         began = time.monotonic()
         if began < self._due:
             return
@@ -107,6 +111,8 @@ class Overview(View):
         self._due = ended + rest - self.monitor.interval
         frame = self.monitor.frame
         now_ms = frame.status["time_ms"] if frame is not None else None
+        several = self.monitor.questions.several
+        self._tables["actors"].columns = ACTORS_OF_LOGS if several else ACTORS
         self._tables["actors"].rows = [{**row, "now_ms": now_ms} for row in rows]
 
     def show(self) -> None:
@@ -116,6 +122,7 @@ class Overview(View):
         if frame is None:
             return
         width, height = self.size
+        self.keys = _KEYS_OF_LOGS if frame.logs else Overview.keys
         self.set_class(width >= _BESIDE, "beside")
         self._summary.lines = top_summary(frame, width)
         self._charts.lines = (
@@ -148,9 +155,15 @@ class Overview(View):
     def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
         """Open an actor or a topic."""
         if chosen.table is self._tables["actors"]:
-            self.app.push_screen(ActorPage(self.monitor, str(chosen.row["id"])))
+            log = str(chosen.row.get("log", ""))
+            self.app.push_screen(ActorPage(self.monitor, str(chosen.row["id"]), log))
         else:
             self.app.push_screen(TopicPage(self.monitor, str(chosen.row["topic"])))
+
+    def action_logs(self) -> None:
+        """Show the figures of each log, if there are several."""
+        if self.monitor.frame is not None and self.monitor.frame.logs:
+            self.app.push_screen(LogsPage(self.monitor))
 
     def action_other(self) -> None:
         """Move the focus to the other table."""
@@ -197,3 +210,11 @@ class Overview(View):
         self.show()
         if name == "actors":
             self.monitor.wanted.set()
+
+
+_KEYS_OF_LOGS = (
+    *Overview.keys[1:3],
+    ("l", "logs"),
+    *Overview.keys[3:],
+)
+"""The keys with several logs; all do not fit into 80 columns."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.live import NoLiveBroker, Portion, Refused, TraceWords, open_trace
+from cli.live import NoLiveBroker, Portion, Refused, TraceWords, open_trace, open_traces
+from cli.top.data import broker_of_log
 from cli.top.text import Line, Role, wrapped
 from cli.top.views.base_view import Page
 from cli.top.views.widgets import Lines, Scroller
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from cli.live import LogBrokers
     from cli.top.data import WatchedBroker
 
 KEPT = 2000
@@ -58,12 +60,17 @@ class TracePage(Page):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: WatchedBroker, of: Mapping[str, str]) -> None:
+    def __init__(self, monitor: WatchedBroker, of: Mapping[str, str], log: str = "") -> None:
         super().__init__(monitor)
         ((kind, name),) = of.items()
         self._of = dict(of)
+        self._log_name = log
         self._shown = f"{kind} {text.name(name)}" if kind != "actor" else text.escaped(name)
-        self._words = TraceWords(who=kind == "topic")
+        if log:
+            self._shown += f", log {text.name(log)}"
+        self._who = kind == "topic"
+        self._words: dict[str, TraceWords] = {}
+        """By log: the same position is another message in each."""
         self._got: deque[_Said] = deque(maxlen=KEPT)
         self._skipped = 0
         """Number of lines that the last line stands for."""
@@ -109,18 +116,34 @@ class TracePage(Page):
                 await asyncio.sleep(self.monitor.interval)
 
     async def _take_all(self) -> None:
-        broker = await self.monitor.link.open()
+        brokers = await self.monitor.link.open()
+        if brokers.several and not self._log_name:
+            rate = max(1, _RATE // len(brokers.nodes))
+            async with open_traces(brokers, rate=rate, **self._of) as traces:
+                async for portion in traces.portions():
+                    self._take(portion, brokers)
+            return
+        broker = broker_of_log(self._log_name)(brokers)
         async with open_trace(broker, rate=_RATE, **self._of) as trace:
             async for portion in trace.portions():
-                self._take(portion)
+                self._take(portion, brokers)
                 if portion.cause == "broker":
                     raise NoLiveBroker("the broker has ended")
 
-    def _take(self, portion: Portion) -> None:
+    def _take(self, portion: Portion, brokers: LogBrokers) -> None:
+        if portion.cause == "away":
+            self._tell(f"... {portion.ended}; its lines are missing until it is back", "warn")
+            return
+        if portion.cause == "back":
+            self._tell(f"... tracing log {portion.log} again", "warn")
         if portion.lost:
-            self._tell("... some lines were lost in transit", "warn")
+            of_log = f" of log {portion.log}" if portion.log else ""
+            self._tell(f"... some lines{of_log} were lost in transit", "warn")
         for line in portion.lines:
-            self._tell(self._words.text(line), _ROLES.get(str(line.get("kind")), "plain"))
+            log = line.get("log", "")
+            if log not in self._words:
+                self._words[log] = TraceWords(who=self._who, log=log and brokers.short(log))
+            self._tell(self._words[log].text(line), _ROLES.get(str(line.get("kind")), "plain"))
         if portion.skipped:
             self._skip(portion.skipped)
         if portion.ended is not None:

@@ -154,6 +154,17 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         """Text shown without rows."""
 
     @property
+    def columns(self) -> Sequence[TopColumn]:
+        """The columns, of which those are shown that fit."""
+        return self._columns
+
+    @columns.setter
+    def columns(self, columns: Sequence[TopColumn]) -> None:
+        if columns is not self._columns:
+            self._columns = columns
+            self._sized = fitting(columns, self.scrollable_content_region.width)
+
+    @property
     def rows(self) -> list[Row]:
         """The lines or rows shown."""
         return self._rows

@@ -22,6 +22,7 @@ import structlog
 
 from actors.authn import network
 from cli.operator import operator_name
+from eventstore.task_end import end_tasks
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ class AuditTrail:
         entry = self._note("login", address, grant, "")
         if entry is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(entry.recorded.wait(), LOGIN_TIMEOUT)
+                async with asyncio.timeout(LOGIN_TIMEOUT):
+                    await entry.recorded.wait()
 
     def refused(self, address: str, grant: Grant | None, reason: str) -> None:
         """Record a refused login."""
@@ -163,11 +165,10 @@ class AuditTrail:
         if self._waiting:
             last = self._waiting[-1]
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(last.recorded.wait(), _END_SECONDS)
+                async with asyncio.timeout(_END_SECONDS):
+                    await last.recorded.wait()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks([self._task])
 
     def _note(self, outcome: str, address: str, grant: Grant | None, reason: str) -> Entry | None:
         entry = Entry(
@@ -214,7 +215,8 @@ class AuditTrail:
                 return
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
 
     async def _send_all(self, pause: float) -> float:
         """Send buffered events to the broker; return the seconds before the next attempt, or 0."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.common import count_of, escaped, name, seconds, text
+from cli.inspection import clients_of, left_out
 from cli.live import Refused
 from cli.logsource import check_filter
 from eventstore.errors import UsageError
@@ -97,9 +98,11 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
         wanted["match"] = match
     if older_than is not None:
         wanted["offline_s"] = _span(older_than)
-    rows = await _gathered(link, "sessions", wanted, "foldmq sessions purge")
+    wanted["without_logs"] = True
+    found = await _gathered(link, "sessions", wanted, "foldmq sessions purge")
+    rows, shared = clients_of(found)
     if not rows:
-        raise Refused("no matching offline session")
+        raise Refused("no matching offline session" + (f"; {left_out(shared)}" if shared else ""))
     rows.sort(key=lambda row: row["closed_ms"])
     requests = [
         {
@@ -113,7 +116,7 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
     return PlannedChange(
         question=f"Remove {count_of(len(rows), 'offline session')}?",
         effect="Their subscriptions and queued messages are lost. This cannot be undone. A session "
-        "whose client connects meanwhile stays.",
+        "whose client connects meanwhile stays." + (f" {left_out(shared)}." if shared else ""),
         concerned=sorted(row["client"] for row in rows),
         typed=str(len(rows)),
         requests=requests,

@@ -1,7 +1,6 @@
 """Samples of the broker's status for the curves, taken while pages are open."""
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from cli.live import TooLarge
 from cli.top.text import Rates, between, waiting
 from cli.web.live.svg_charts import Chart, chart
 from cli.web.live.web_log_client import WebLogClient
+from eventstore.task_end import end_tasks
 from protocol.errors import FoldmqError
 
 EVERY = 2.0
@@ -94,9 +94,7 @@ class Samples:
     async def close(self) -> None:
         """Stop sampling."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks([self._task])
 
     async def _run(self) -> None:
         while self._clock() - self._looked < _LOOKS:

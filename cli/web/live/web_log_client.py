@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
-from cli.live import NoLiveBroker, ReconnectingClient, TooLarge, open_broker, open_trace
+from cli.live import (
+    NoLiveBroker,
+    ReconnectingClient,
+    TooLarge,
+    open_broker,
+    open_brokers,
+    open_trace,
+)
 from cli.logsource import index_directory
 from eventstore.errors import NatsUnavailable
 from eventstore.nats import check_jetstream
@@ -18,7 +25,7 @@ from eventstore.reading import open_log, with_index
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from cli.live import LiveBroker, LiveTrace, OpenBroker
+    from cli.live import LiveBroker, LiveTrace, LogBrokers, OpenBrokers
     from cli.logsource import SourceFlags
     from eventstore.reading import LogSource
 
@@ -34,7 +41,7 @@ class WebLogClient(ReconnectingClient):
     """A connection shared by all pages."""
 
     def __init__(self, flags: SourceFlags) -> None:
-        super().__init__(lambda: open_broker(flags), retry_seconds=_RETRY_SECONDS)
+        super().__init__(lambda: _only_broker(flags), retry_seconds=_RETRY_SECONDS)
         self._flags = flags
         self._source: tuple[LiveBroker, LogSource] | None = None
         self._look_again = 0.0
@@ -80,8 +87,8 @@ class WebLogClient(ReconnectingClient):
         async with open_broker(self._flags) as broker, open_trace(broker, **wanted) as trace:
             yield trace
 
-    async def _as_of_now(self, held: OpenBroker) -> LogSource:
-        broker = held.broker
+    async def _as_of_now(self, held: OpenBrokers) -> LogSource:
+        broker = _only(held.brokers)
         if self._source is not None and self._source[0] is broker:
             source = self._source[1]
             first, last = await source.bounds()
@@ -102,6 +109,17 @@ class WebLogClient(ReconnectingClient):
         """Return the log with its current index; its files are closed when nothing reads them."""
         self._look_again = time.monotonic() + _LOOK_SECONDS
         return await with_index(source, index_directory(self._flags, source.stream).path)
+
+
+@contextlib.asynccontextmanager
+async def _only_broker(flags: SourceFlags) -> AsyncIterator[LogBrokers]:
+    async with open_brokers(flags) as brokers:
+        _only(brokers)
+        yield brokers
+
+
+def _only(brokers: LogBrokers) -> LiveBroker:
+    return brokers.only("the page shows the broker")
 
 
 def _indexed(source: LogSource) -> int:

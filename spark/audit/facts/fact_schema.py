@@ -96,8 +96,21 @@ DDL: Final = (
 
 _ROWS = 8192
 """Maximum rows of a batch."""
+_AS_OBJECTS: Final = 1024
+"""Bytes of a fact as Python objects."""
 _BYTES = 4 * 1024 * 1024
 """Approximate maximum bytes of packed events in a batch."""
+
+
+def memory_of(batch: pa.RecordBatch) -> int:
+    """Return about how much memory an audit without Spark needs for the facts of a batch.
+
+    It copies events and messages some times, and makes Python objects of facts of other kinds.
+    """
+    kind = batch.column("kind")[0].as_py()
+    objects = 0 if kind in {EVENTS, EFFECT} else _AS_OBJECTS * batch.num_rows
+    size: int = batch.nbytes
+    return 4 * size + objects
 
 
 class FactColumns:

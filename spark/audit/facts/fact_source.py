@@ -40,19 +40,27 @@ def facts_of(log: Log) -> DataFrame:
     return log.spark.read.format(_FORMAT).options(**_options(log)).load()
 
 
-def read_facts(log: Log) -> pa.Table:
+def read_facts(log: Log, memory: int | None = None) -> pa.Table | None:
     """Return the facts of a log as ``facts_of`` does, but read in this process, without Spark.
 
-    Raises the errors of reading a log.
+    None if an audit of them in this process may need more than ``memory`` bytes. Raises the errors
+    of reading a log.
     """
     import pyarrow as pa
 
-    from spark.audit.facts.fact_schema import SCHEMA
+    from spark.audit.facts.fact_schema import SCHEMA, memory_of
     from spark.datasource import SourceOptions
 
     options = SourceOptions.read({**_options(log), "partitions": "1"})
     parts = chain.from_iterable(_plan(options))
-    return pa.Table.from_batches(chain.from_iterable(map(_facts, parts)), SCHEMA)
+    found: list[pa.RecordBatch] = []
+    needed = 0
+    for batch in chain.from_iterable(map(_facts, parts)):
+        found.append(batch)
+        needed += memory_of(batch)
+        if memory is not None and needed > memory:
+            return None
+    return pa.Table.from_batches(found, SCHEMA)
 
 
 def _options(log: Log) -> dict[str, str]:

@@ -94,6 +94,66 @@ async def test_it_tells_that_bytes_arrived_before_they_are_handled(tmp_path: Pat
             await happens(lambda: client.is_connected)
 
 
+def feed(client: DirectClient, data: bytes) -> None:
+    """Let bytes arrive from the server."""
+    reader = client._transport._io_reader
+    reader.feed_data(data)
+
+
+async def test_listeners_are_called_while_their_messages_arrive(tmp_path: Path) -> None:
+    async with prompt(tmp_path) as (_, client):
+        heard: Heard = []
+        subscription = await client.subscribe("in")
+        await client.listen("in", lambda subject, data: heard.append((subject, data)))
+        sid = max(client._listeners)
+        messages = [b"", b"one", b"MSG in %d 3\r\n" % sid, b"\r\n" * 9]
+        render = b"MSG in %d %d\r\n%b\r\n"
+        feed(client, b"".join(render % (sid, len(data), data) for data in messages))
+        assert heard == [("in", data) for data in messages]
+        # What follows something that nats-py has to read waits for it, whatever that is.
+        heard.clear()
+        other = b"MSG in %d 5\r\nother\r\n" % subscription._id
+        feed(client, render % (sid, 1, b"1") + other + render % (sid, 1, b"2"))
+        feed(client, render % (sid, 1, b"3"))
+        assert heard == [("in", b"1")]
+        assert (await subscription.next_msg(5)).data == b"other"
+        await happens(lambda: heard == [("in", b"1"), ("in", b"2"), ("in", b"3")])
+
+
+async def test_it_does_not_matter_where_the_network_cuts(tmp_path: Path) -> None:
+    async with prompt(tmp_path) as (_, client):
+        heard: Heard = []
+        await client.listen("in", lambda subject, data: heard.append((subject, data)))
+        sid = max(client._listeners)
+        sent = b"MSG in %d 2\r\nab\r\n+OK\r\nMSG in %d 3\r\ncde\r\n" % (sid, sid)
+        for cut in range(len(sent) + 1):
+            heard.clear()
+            feed(client, sent[:cut])
+            if cut % 2:  # nats-py reads in between, or does not
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            feed(client, sent[cut:])
+            await happens(lambda: len(heard) == 2)
+            assert heard == [("in", b"ab"), ("in", b"cde")]
+
+
+async def test_a_listener_that_fails_as_its_message_arrives_is_reported(tmp_path: Path) -> None:
+    problems: list[str] = []
+    heard: Heard = []
+
+    def listen(subject: str, data: bytes) -> None:
+        if data == b"bad":
+            raise ValueError("cannot take that")
+        heard.append((subject, data))
+
+    async with prompt(tmp_path, on_error=problems.append) as (_, client):
+        await client.listen("in", listen)
+        sid = max(client._listeners)
+        feed(client, b"MSG in %d 3\r\nbad\r\nMSG in %d 4\r\ngood\r\n" % (sid, sid))
+        assert heard == [("in", b"good")]
+        await happens(lambda: any("cannot take that" in line for line in problems))
+
+
 async def test_who_listens_badly_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     problems: list[str] = []
     heard: Heard = []
@@ -171,3 +231,21 @@ def test_nats_py_is_as_this_needs_it() -> None:
     assert {"_io_reader", "_io_writer"} <= vars(TcpTransport()).keys(), advice
     assert list(inspect.signature(Client._connect_to_server).parameters) == ["self", "s"], advice
     assert "_id" in vars(Subscription(Client(), 1)), advice
+
+
+@pytest.mark.parametrize("method", ["request", "publish", "subscribe"])
+async def test_a_cancellation_that_nats_py_loses_is_raised(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(_self: Client, _subject: str) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return
+
+    monkeypatch.setattr(Client, method, lose)
+    task = asyncio.ensure_future(getattr(DirectClient(), method)("a"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()

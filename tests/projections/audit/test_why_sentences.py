@@ -13,6 +13,8 @@ from eventstore.format import (
     LimitsApplied,
     MessageDropped,
     MessagePublished,
+    Queued,
+    SessionExpired,
     SessionOpened,
     Subscribed,
     SubscriptionDenied,
@@ -81,6 +83,22 @@ def test_a_limit_that_is_not_on_record_is_not_made_up() -> None:
     lines = told(published(), dropped("queue_messages", 1))
     sentence = "the queue had as many messages as max_queued_messages allows; its value is not on"
     assert any(sentence in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("removed", "an operator removed it"),
+        ("expired", "it expired"),
+        ("later", "later"),  # of a later version
+    ],
+)
+def test_the_end_of_a_session_has_its_reason(reason: str, why: str) -> None:
+    queued = Queued("c", "hall/+", 1, [position(3, 0)], 2)
+    told_of = told(
+        opened(), Subscribed("c", [("hall/+", 1)]), published(), queued, SessionExpired("c", reason)
+    )
+    assert told_of[-1].endswith(f"the session ended: {why}")
 
 
 def test_a_denied_subscription_is_the_answer() -> None:
