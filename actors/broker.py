@@ -40,6 +40,7 @@ from actors.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.sharing import SharedSubscriptions
 from actors.supervision import inherit, replace
 from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
+from eventstore.task_end import end_tasks
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 
@@ -214,8 +215,10 @@ class Broker(LoopActor):
         self.node.emit(BrokerStopped(to=to))
         self.kernel.wake()
         await self.wait_durable()
-        for task in (*self._background, *self.node.tasks):
+        for task in self.node.tasks:
             task.cancel()
+        # A round of the projections that is cut off keeps what it has not written until it ends.
+        await end_tasks(self._background)
         if handed_over is not None and not self.node.failed.done():
             await handed_over()
         elif not self.node.failed.done():

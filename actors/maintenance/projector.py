@@ -192,7 +192,7 @@ class Projector:
                 return
 
     async def finish(self) -> None:
-        """Update the projections at the end, if that does not take long."""
+        """Update the projections at the end, if that does not take long; :meth:`run` has ended."""
         self._hurry = True
         with contextlib.suppress(LogUnavailable, LostLog, TimeoutError):
             async with asyncio.timeout(_FINISH):
