@@ -205,6 +205,9 @@ class Broker(LoopActor):
             connection.close("broker_stopped")
         self.kernel.wake()
         await asyncio.sleep(0)
+        # The end of a session may wait until messages are loaded.
+        while self.sessions.attached and not self.node.failed.done():  # noqa: ASYNC110 - at the end only
+            await asyncio.sleep(0.002)
         await self.wait_durable()
         if self.bridge is not None:
             await self.bridge.stop()

@@ -137,6 +137,11 @@ class Chaos:
         self.intruder = random.Random(f"meanwhile {seed}")
         self.intruding = self.intruder.choice([0.0, 0.0, 0.01, 0.05])
         self.world.on_cut = self.turn_cut
+        # Some brokers are stopped now and then, others are only killed.
+        self.stopper = random.Random(f"stop {seed}")
+        self.stopping = 0.0
+        if make_world is World:
+            self.stopping = self.stopper.choice([0.0, 0.0, 0.01, 0.05])
         self.mallory = random.Random(f"attack {seed}")
         self.attacking = self.mallory.choice([0.0, 0.0, 0.1, 0.3])
         kinds = self.mallory.sample(ATTACKERS, self.mallory.choice([1, 2, len(ATTACKERS)]))
@@ -185,6 +190,8 @@ class Chaos:
             world.excuse()
             self.note("fenced by an append of a dead predecessor")
             await self.restart()
+        elif self.stopper.random() < self.stopping:
+            await self.stop()
         else:
             (action,) = chance.choices(list(self.actions), list(self.actions.values()))
             if world.fuse is None and chance.random() < 0.01:
@@ -235,6 +242,23 @@ class Chaos:
         if chance.random() < 0.3 and world.broker.node.journal.idle:
             self.note("live state compared with the log after a restart")
             compare(world)
+
+    async def stop(self) -> None:
+        """Stop the broker as a service manager does; kill it if that takes too long."""
+        world = self.world
+        world.up, world.stopping = False, True  # it accepts no more clients
+        drain = asyncio.create_task(world.broker.drain())
+        await asyncio.wait({drain}, timeout=self.stopper.choice([0.001, 0.1, 5.0, 5.0]))
+        if drain.done():
+            drain.result()
+            self.note("stopped")
+        else:
+            self.note("killed while it stops")
+        world.kill()
+        world.stopping = False
+        while not drain.done():
+            drain.cancel()
+            await asyncio.sleep(0)
 
     def crash(self, _device: Device) -> None:
         self.note("crash")

@@ -392,7 +392,9 @@ class DeviceConnection(SimClient):
         if will is not None and self.accepted:
             if not self.leaving and not self.world.reorders:
                 will.acked = now
-            elif self.leaving and orderly and self.alone and self.current:
+            elif (
+                self.leaving and orderly and self.alone and self.current and not self.world.stopping
+            ):
                 will.forbidden = not self.through_edge or self._is_answered()
         if self.current:
             device.connection = None
