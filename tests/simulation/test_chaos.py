@@ -90,7 +90,8 @@ def test_every_fault_happened() -> None:
     wanted = [fate.value for fate in (*Append, *Ask)]
     wanted += [
         "crash", "crash while it recovers", "stopped", "killed while it stops",
-        "killed before an append", "killed before bytes are sent", "killed stored, not acknowledged",
+        "killed before an append", "killed before bytes are sent",
+        "killed stored, not acknowledged",
         "connection to NATS lost", "JetStream stands still", "client stops reading",
         "take over", "leave", "drop", "subscribe", "unsubscribe", "burst", "withheld",
         "live state compared with the log after a restart",
