@@ -246,7 +246,9 @@ class Chaos:
     async def stop(self) -> None:
         """Stop the broker as a service manager does; kill it if that takes too long."""
         world = self.world
-        world.up, world.stopping = False, True  # it accepts no more clients
+        world.up = False  # it accepts no more clients
+        for client in world.clients:
+            client.stopped = True
         drain = asyncio.create_task(world.broker.drain())
         await asyncio.wait({drain}, timeout=self.stopper.choice([0.001, 0.1, 5.0, 5.0]))
         if drain.done():
@@ -255,7 +257,6 @@ class Chaos:
         else:
             self.note("killed while it stops")
         world.kill()
-        world.stopping = False
         while not drain.done():
             drain.cancel()
             await asyncio.sleep(0)

@@ -392,9 +392,7 @@ class DeviceConnection(SimClient):
         if will is not None and self.accepted:
             if not self.leaving and not self.world.reorders:
                 will.acked = now
-            elif (
-                self.leaving and orderly and self.alone and self.current and not self.world.stopping
-            ):
+            elif self.leaving and orderly and self.alone and self.current and not self.stopped:
                 will.forbidden = not self.through_edge or self._is_answered()
         if self.current:
             device.connection = None

@@ -186,6 +186,8 @@ class SimClient:
         self.world = world
         self.name = f"{len(world.transcripts)}"
         self.open = True
+        self.stopped = False
+        """Its broker stopped, and may have closed it while DISCONNECT was still on its way."""
         self.received: list[p.Packet] = []
         self.transcript: list[tuple[float, bytes]] = []
         """Every piece that was received, with its time."""

@@ -148,8 +148,6 @@ class World:
     """How often nodes may have closed clients by themselves, where there are several."""
     direct = False
     """Clients connect to the broker itself, where they could connect to other nodes."""
-    stopping = False
-    """The broker stops: it may close a client whose DISCONNECT is still on its way."""
     meanwhile: Callable[[], None] | None = None
     """Called again and again while no node serves, where there are several."""
 
