@@ -34,6 +34,8 @@ class SessionAdmission:
         self._node = node
         self._admission = admission
         self._takeovers = TakeoverThrottle()
+        self._waiting: dict[str, list[ConnectRequest]] = {}
+        """Requests that wait because of the throttle, by client identifier, oldest first."""
         self.suspended = False
         """Whether no client is admitted, because the log could not be written for too long."""
         self.partition = 0, 1
@@ -70,6 +72,7 @@ class SessionAdmission:
                 client=name,
                 address=connection.address,
             )
+            self._waiting.setdefault(name, []).append(request)
             self._node.timers.after(
                 self._node.options.takeover_delay, lambda: self._release(request)
             )
@@ -84,6 +87,7 @@ class SessionAdmission:
             )
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
             return
+        self._supersede(name)
         self._attach(request)
 
     def _assigned_id(self) -> str:
@@ -106,8 +110,22 @@ class SessionAdmission:
         )
 
     def _release(self, request: ConnectRequest) -> None:
+        """End the wait of a request."""
+        name = request.connect.client_id
+        waiting = self._waiting.get(name, [])
+        if request not in waiting:  # a later connection was admitted meanwhile
+            return
+        waiting.remove(request)
+        if not waiting:
+            del self._waiting[name]
         if not request.connection.ended:
             self._attach(request)
+
+    def _supersede(self, name: str) -> None:
+        """Refuse what waits for a session that a later connection gets now."""
+        for earlier in self._waiting.pop(name, ()):
+            if not earlier.connection.ended:
+                earlier.connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "taken_over")
 
     def _attach(self, request: ConnectRequest) -> None:
         connection, connect = request

@@ -50,6 +50,27 @@ def test_who_comes_back_after_another_threw_it_out_waits() -> None:
     simulate(scenario)
 
 
+def test_who_waits_does_not_take_over_a_later_connection() -> None:
+    """A client that gave up waiting and connected once more keeps that connection."""
+
+    async def scenario() -> None:
+        async with World(takeover_delay=1.0).running() as world:
+            await world.connect("c")
+            second = come(world, HOSTS[1])
+            await world.go(0.1)
+            await use(world, second)
+            waiting = come(world)
+            await world.go(0.2)
+            second.send(p.disconnect())
+            await world.go(0.1)
+            last = come(world)
+            await world.go(2)
+            assert (last.open, last.take()) == (True, [ACCEPTED])
+            assert (waiting.open, waiting.take()) == (False, [Connack(3, session_present=False)])
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize(
     ("hosts", "used", "most"),
     [(HOSTS[:2], True, 13), (HOSTS[:2], False, 25), (HOSTS[:1], True, 25), (HOSTS[:1], False, 25)],
