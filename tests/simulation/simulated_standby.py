@@ -87,6 +87,14 @@ class StandbyWorld(World):
             if not task.cancelled():
                 task.result()
 
+    async def drain(self) -> None:
+        """Let the broker hand over to the standby."""
+
+        async def handed_over() -> None:
+            pass
+
+        await self.broker.drain("sim", handed_over)
+
     async def crash(self, keep: int = 0) -> None:
         """Kill the broker; the standby stays."""
         await self._stop_following()

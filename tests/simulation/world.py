@@ -298,6 +298,10 @@ class World:
             transport.vanish(chance.randint(0, transport.flying) if transport.flying else 0)
         self.clients.clear()
 
+    async def drain(self) -> None:
+        """Let the broker stop gracefully."""
+        await self.broker.drain()
+
     async def crash(self, keep: int = 0) -> None:
         """Kill; of the appends that are held the first ones were stored, the others are lost."""
         self.kill()
