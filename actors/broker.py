@@ -66,6 +66,8 @@ _TOLD_AT_ONCE = 256
 """Maximum connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
 """Connections closed in one iteration of the event loop."""
+_DETACHING = 5.0
+"""Maximum seconds that a stop waits for messages which the ends of sessions need."""
 _RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005
 """Retained messages that expire at a time, and the seconds between two times."""
 
@@ -205,9 +207,7 @@ class Broker(LoopActor):
             connection.close("broker_stopped")
         self.kernel.wake()
         await asyncio.sleep(0)
-        # The end of a session may wait until messages are loaded.
-        while self.sessions.attached and not self.node.failed.done():  # noqa: ASYNC110 - at the end only
-            await asyncio.sleep(0.002)
+        await self._wait_detached()
         await self.wait_durable()
         if self.bridge is not None:
             await self.bridge.stop()
@@ -228,6 +228,15 @@ class Broker(LoopActor):
             await self.projector.finish()
         await self.node.writer.stop()
         self.admission.authenticator.close()
+
+    async def _wait_detached(self) -> None:
+        """Wait until the ends of sessions are recorded that need messages of the log for that."""
+        now = self.node.clock.monotonic
+        waits_until = now() + _DETACHING
+        while (  # noqa: ASYNC110 - at the end only
+            self.sessions.any_attached() and not self.node.failed.done() and now() < waits_until
+        ):
+            await asyncio.sleep(0.002)
 
     async def wait_durable(self) -> None:
         """Wait until every event is on disk (or the broker failed)."""

@@ -68,6 +68,10 @@ class SessionRegistry:
         """The number of connected sessions."""
         return len(self._sessions) - len(self._offline)
 
+    def any_attached(self) -> bool:
+        """Return whether a session has a connection, open or about to end."""
+        return any(session.connection is not None for session in self._sessions.values())
+
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
         session = self._sessions.get(name)

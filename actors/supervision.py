@@ -106,6 +106,9 @@ async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[
     except Exception as error:  # noqa: BLE001 - only this session stays out of order
         _log.error("session cannot be rebuilt: it stays closed", client=fresh.name, exc_info=error)
         return
+    if fresh.stopped:  # it failed as well, and has a successor
+        node.directory.redirect(fresh.name, others)
+        return
     node_state = node.state
     before = node_state.sessions.live.get(fresh.name)
     saved = before.saved if before is not None else 0

@@ -95,6 +95,8 @@ class Projector:
         self._offered: ProjectionMark | None = None
         self._unsure = False
         """Whether sent messages may not have arrived."""
+        self._torn = False
+        """Whether a session may be stored with parts of different versions."""
         self._void = True
         """Whether the stored projections are unusable."""
         self._hurry = False
@@ -135,6 +137,7 @@ class Projector:
         self._digest = self._stored_digest = 0
         self._sent = []
         self._void = True
+        self._torn = False
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -238,14 +241,14 @@ class Projector:
             started = self._now()
             most = _SLICE * _PRESSED if self.pressed() else _SLICE
             taken: dict[str, Position] = {}
-            entries: list[tuple[StoredEntry, Position, bool]] = []
-            size = 0
+            entries: list[tuple[StoredEntry, Position, int]] = []
+            size, waits = 0, False
             while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
                 if kind == SESSION and name in self._node.rebuilding:
                     # Events recorded for it since its failure are not in its state.
                     changed[name] = changed.pop(name)
-                    await asyncio.sleep(_POLL)
+                    waits = True
                     break
                 before = taken[name] = changed.pop(name)
                 self._touched(kind).pop(name, None)
@@ -257,10 +260,10 @@ class Projector:
                 spent = self._now() - started
                 await self._until_whole(self._node.journal.next_position)
                 started = self._now()
-                for entry, before, whole in entries:
-                    await self._put(entry, kind, before)
-                    if whole:
+                for entry, before, parts in entries:
+                    if parts:  # the last one of its name: now it counts as sent
                         del taken[entry.name]
+                    await self._put(entry, kind, before, parts)
             finally:
                 # Unsent changes remain to be written.
                 changed.update(taken)
@@ -270,7 +273,7 @@ class Projector:
             self._busy += spent
             self.progress += 1
             share = 0 if self._hurry else 1 if self.pressed() else _SLICE_SHARE
-            await asyncio.sleep(spent * share)
+            await asyncio.sleep(max(spent * share, _POLL if waits else 0.0))
 
     def _touched(self, kind: int) -> dict[str, Position]:
         node_state = self._node.state
@@ -300,7 +303,7 @@ class Projector:
 
     def _add(
         self,
-        entries: list[tuple[StoredEntry, Position, bool]],
+        entries: list[tuple[StoredEntry, Position, int]],
         kind: int,
         name: str,
         before: Position,
@@ -308,17 +311,18 @@ class Projector:
     ) -> bool:
         """Add the messages that update a name, each with the version it replaces.
 
-        Returns whether there are any.
+        The last one has the number of parts that are stored then, the others have 0. Returns
+        whether there are any.
         """
         if kind == RETAINED and made and made[0].version == before:
             return False
-        parts = self._parts.pop(name, 1) if kind == SESSION else 1
-        if len(made) > 1:
-            self._parts[name] = len(made)
+        parts = self._parts.get(name, 1) if kind == SESSION else 1
+        count = max(1, len(made))
         gone = range(len(made), parts if before else 0)
         made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in gone]
         entries += [
-            (entry, before if entry.part < parts else 0, entry is made[-1]) for entry in made
+            (entry, before if entry.part < parts else 0, count if entry is made[-1] else 0)
+            for entry in made
         ]
         return bool(made)
 
@@ -328,7 +332,11 @@ class Projector:
         while journal.last_complete_turn < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
 
-    async def _put(self, entry: StoredEntry, kind: int, before: Position) -> None:
+    async def _put(self, entry: StoredEntry, kind: int, before: Position, parts: int) -> None:
+        """Send a message; ``parts``: as :meth:`_add` returns it.
+
+        If that is cut short, the message may arrive: :meth:`_take_back` must follow.
+        """
         key = key_of(kind, entry.name, entry.part)
         gone = entry.kind == GONE
         digest = self._digest
@@ -340,7 +348,16 @@ class Projector:
         data = entry.encode()
         self._sent.append(_Sent(kind, entry.name, before))
         self._digest = digest
-        await self._store.put(key, data, gone=gone)
+        if kind == SESSION and parts:
+            self._parts.pop(entry.name, None)
+            if parts > 1:
+                self._parts[entry.name] = parts
+        try:
+            await self._store.put(key, data, gone=gone)
+        except BaseException:
+            self._unsure = True
+            self._torn = not parts
+            raise
 
     async def _mark(self, sequence: int, link: bytes) -> None:
         """Store the mark of a record, once all sent messages are stored."""
@@ -386,7 +403,9 @@ class Projector:
         last = await self._store.last()
         arrived, sent = last - self._last, self._sent
         offered, self._offered = self._offered, None
-        if offered is not None and arrived == len(sent) + 1:
+        if self._torn:
+            self.begin()
+        elif offered is not None and arrived == len(sent) + 1:
             self._confirmed(offered)
         elif arrived == len(sent):
             self._sent = []

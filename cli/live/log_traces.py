@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cli.common import escaped
 from cli.live.broker_client import NoLiveBroker, Refused
 from cli.live.trace_client import AWAY_SECONDS, TOKEN_BYTES, Portion, open_trace
 
@@ -162,7 +163,9 @@ class LogTraces:
         async for portion in trace.portions():
             ended = portion.ended or ""
             self._queue.put_nowait(replace(portion, ended=None, cause=None, log=broker.node))
-        return NoLiveBroker(f"the broker of node {broker.node} has ended the trace: {ended}")
+        return NoLiveBroker(
+            f"the broker of node {broker.node} has ended the trace: {escaped(ended, 400)}"
+        )
 
     async def _until_there(self, broker: LiveBroker, token: str) -> None:
         """Wait until a broker answers; ask it to end a trace that it may still have.

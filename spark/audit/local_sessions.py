@@ -41,8 +41,14 @@ _TYPES: Final = {
 _SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
 _ORDER: Final = [(name, "ascending") for name in ("node", "session", "at", "rank")]
 _ROWS: Final = 8192
+_COPIES: Final = 4
+"""Memory that an audit needs for the expected deliveries, relative to their size."""
 _SORTED: Final = 32 << 20
 """Bytes of events that are sorted at once; those of a session are sorted together."""
+
+
+class TooManyDeliveries(Exception):  # noqa: N818 - its handler goes on with Spark
+    """The deliveries of a log need more memory than an audit in this process may take."""
 
 
 def audit_local_sessions(
@@ -50,9 +56,13 @@ def audit_local_sessions(
     facts: LocalFacts,
     owed: Sequence[OwedMessage],
     claims: Iterable[StateClaim],
+    memory: int | None = None,
 ) -> pa.Table:
-    """Return the results of all sessions and shared subscriptions, see ``session_result_rows``."""
-    tables = [_rows(EXPECTED, _expected(facts, plan.logs))]
+    """Return the results of all sessions and shared subscriptions, see ``session_result_rows``.
+
+    Raises TooManyDeliveries if that may need more than ``memory`` bytes.
+    """
+    tables = [_rows(EXPECTED, _expected(facts, plan.logs, memory))]
     if owed:
         columns = zip(*owed, strict=True)
         names = ("node", "session", "at", "ref", "topic")
@@ -108,7 +118,7 @@ def _rows(rank: int, table: pa.Table) -> pa.Table:
     return pa.table(columns, schema=_SCHEMA)
 
 
-def _expected(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> pa.Table:
+def _expected(facts: LocalFacts, logs: Mapping[str, LogSummary], memory: int | None) -> pa.Table:
     """Return the messages that sessions must or may get."""
     told = facts.rows(SPANS, "node", "session", "at", "data", "number")
     spans = spans_of_facts(
@@ -130,7 +140,7 @@ def _expected(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> pa.Table:
             [("node", "ascending"), ("at", "ascending")]
         )
     at, number = (found.column(name).to_numpy() for name in ("at", "number"))
-    publishers = found.column("session").combine_chunks()
+    publishers = found.column("session")
     effects_of = {
         "node": found.column("node"),
         "at": found.column("at"),
@@ -139,13 +149,18 @@ def _expected(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> pa.Table:
         "time_ms": found.column("time_ms"),
         "level": pa.array(number & 3, pa.int32()),
         "publisher": publishers,
-        "origin": publishers.dictionary_encode().indices,
+        "origin": publishers.dictionary_encode().combine_chunks().indices,
         "topic": found.column("topic"),
         "size": found.column("size"),
         "expires": found.column("expires"),
     }
     effects = pa.table([effects_of[name] for name in EFFECT_COLUMNS], names=list(EFFECT_COLUMNS))
-    packs = list(packs_of(spans, _batches(effects)))
+    packs, size = [], 0
+    for pack in packs_of(spans, _batches(effects)):
+        packs.append(pack)
+        size += pack.nbytes
+        if memory is not None and _COPIES * size > memory:
+            raise TooManyDeliveries
     return pa.Table.from_batches(packs) if packs else _table({"node": []})
 
 

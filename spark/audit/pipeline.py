@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import chain
@@ -50,7 +50,7 @@ from spark.audit.facts import (
     read_facts,
     summarize_logs,
 )
-from spark.audit.local_facts import LOCAL_BYTES, SMALL, LocalFacts, LocalLimits
+from spark.audit.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalFacts, LocalLimits
 from spark.audit.local_repetitions import (
     changed_repetitions,
     classify_local_copies,
@@ -64,7 +64,7 @@ from spark.audit.local_retained import (
     replay_violations,
     retained_history,
 )
-from spark.audit.local_sessions import audit_local_sessions
+from spark.audit.local_sessions import TooManyDeliveries, audit_local_sessions
 from spark.audit.ownership_rule import find_double_owners
 from spark.audit.sessions import (
     CLAIMED,
@@ -124,9 +124,14 @@ def audit(
     ``spark.runtime.marked_errors.find_error``), and BadOption for claims about nodes whose logs are
     not read.
     """
+    if claims is not None and not isinstance(claims, DataFrame):
+        claims = list(claims)
     with ExitStack() as kept:
-        run = _Audit(log, claims, kept, progress or _silent, local, cluster=cluster)
-        return run.outcome()
+        for limits in (local, NOTHING):
+            run = _Audit(log, claims, kept, progress or _silent, limits, cluster=cluster)
+            with suppress(TooManyDeliveries):
+                return run.outcome()
+    raise AssertionError  # Spark has no such limit
 
 
 def _silent(_doing: str) -> None:
@@ -189,6 +194,8 @@ class _Audit:
         """Whether there are shared subscriptions."""
         self._retained = 0
         """Number of changes and repetitions of retained messages."""
+        self._allowed: int | None = None
+        """Bytes of memory that an audit in this process may take; None: any number."""
         self._trusted = True
         """Whether all facts are judged."""
 
@@ -235,7 +242,8 @@ class _Audit:
         """Return the facts of a log of a size if it is audited in this process."""
         if size > self._local.log_bytes:
             return None
-        found = read_facts(self._log, None if size <= LOCAL_BYTES else self._local.memory)
+        self._allowed = None if size <= LOCAL_BYTES else self._local.memory
+        found = read_facts(self._log, self._allowed)
         return None if found is None else LocalFacts(found)
 
     def _look_at_claims(self) -> None:
@@ -261,7 +269,9 @@ class _Audit:
         self._retained = sum(map(len, history.values()))
         self._tell("auditing sessions")
         owed = owed_retained(facts, history, logs)
-        results = audit_local_sessions(self._plan(logs), facts, owed, self._said or ())
+        results = audit_local_sessions(
+            self._plan(logs), facts, owed, self._said or (), self._allowed
+        )
         self._take_results(results.to_pylist(), partial(classify_local_copies, facts))
         self._tell("auditing what is retained and repeated")
         for one in chain(

@@ -253,6 +253,8 @@ class Chaos:
         await asyncio.wait({drain}, timeout=self.stopper.choice([0.001, 0.1, 5.0, 5.0]))
         if drain.done():
             drain.result()
+            if world.failure() is not None:
+                world.excuse()
             self.note("stopped")
         else:
             self.note("killed while it stops")

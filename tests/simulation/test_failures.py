@@ -11,7 +11,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
-from actors import session_registry
+from actors import session_registry, supervision
 from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
 from actors.session.session import Session
@@ -19,7 +19,7 @@ from actors.session.session_messages import ChangeQos, Outgoing, Packets
 from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from actors.session_registry import SessionRegistry
-from eventstore.format import SessionClosed
+from eventstore.format import BrokerStopped, SessionClosed
 from projections.state import InFlight
 from protocol.mqtt import Subscribe
 from simulation.checking import acknowledged
@@ -131,6 +131,56 @@ def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
             await world.restart()
             after = await world.connect("s", present=True)
             assert payloads(after) == [b"1", b"2", b"3", b"4"]
+
+    simulate(scenario)
+
+
+def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            trap.left = 1
+            publish(sender, 1)
+            while not trap.sprung:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+            again = SimClient(world)
+            again.send(p.connect("s", clean=False))
+            trap.left = 1
+            publish(sender, 2)
+            await world.go(5)
+            assert trap.sprung == 2
+            assert sender.take() == [Puback(1), Puback(2)]
+            received = again.take()
+            assert received[:1] == [p.Connack(0, session_present=True)]
+            assert [one.payload for one in received if isinstance(one, Publish)] == [b"1", b"2"]
+
+    simulate(scenario)
+
+
+def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def broken(_node: Any, _name: str) -> Any:
+        raise RuntimeError("cannot be rebuilt")
+
+    monkeypatch.setattr(supervision, "rebuild_session", broken)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            trap.left = 1
+            publish(sender, 1)
+            await world.go(5)
+            await asyncio.wait_for(world.broker.drain(), 20)
+            assert isinstance(world.disk.events()[-1], BrokerStopped)
 
     simulate(scenario)
 

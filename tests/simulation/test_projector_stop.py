@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import pytest
 from harness import packets as p
 
 from simulation.world import SimClient, World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MILLISECOND = 0.001
 
@@ -24,5 +30,107 @@ def test_a_stop_during_a_round_loses_no_session(before: int) -> None:
             await world.broker.drain()
             await world.restart()
             await world.connect("c", present=True)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("before", range(28, 48, 4))
+def test_a_stop_during_a_round_leaves_a_session_of_several_parts_whole(
+    before: int, *, grows: bool
+) -> None:
+    few = [(f"few/{number}", 0) for number in range(2)]
+    many = [(f"many/{number}/" + "x" * 1000, 0) for number in range(150)]
+
+    async def scenario() -> None:
+        async with World(delay=lambda: 8 * MILLISECOND).running() as world:
+            client = await world.connect("c", filters=few)
+            if not grows:
+                await subscribe(world, client, many)
+            await round_ended(world)
+            await world.go(1 - before * MILLISECOND)
+            if grows:
+                client.send(p.subscribe(7, *many))
+            else:
+                client.send(p.unsubscribe(7, *(one for one, _ in many)))
+            await world.go(20 * MILLISECOND)
+            await world.broker.drain()
+            await world.restart()
+            assert world.broker.projector.marked
+            await world.connect("c", present=True)
+            state = world.broker.node.state.sessions["c"]
+            assert len(state.subscriptions) == (152 if grows else 2)
+
+    simulate(scenario)
+
+
+async def subscribe(world: World, client: SimClient, filters: Sequence[tuple[str, int]]) -> None:
+    for number in range(0, len(filters), 20):
+        client.send(p.subscribe(8, *filters[number : number + 20]))
+        await world.go(20 * MILLISECOND)
+
+
+async def round_ended(world: World) -> None:
+    """Wait until the projections reflect the whole log, and a millisecond at most."""
+    own, journal = world.broker.projector, world.broker.node.journal
+    while (  # noqa: ASYNC110 - nothing tells
+        journal.last_closed is None or own.marked < journal.last_closed[0]
+    ):
+        await asyncio.sleep(MILLISECOND)
+
+
+async def cut_off(world: World) -> None:
+    """Cancel the round."""
+    (task,) = (one for one in world.broker._background if one.get_name() == "projections")
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def test_a_round_that_is_cut_off_beside_a_session_under_rebuild_keeps_what_it_took() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            node = world.broker.node
+            await world.go(0.5)
+            for name in ("a", "x"):
+                SimClient(world).send(p.connect(name, clean=False))
+            await world.go(0.1)
+            node.rebuilding.add("x")  # as when it has failed
+            while node.state.dirty:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(MILLISECOND)
+            await asyncio.sleep(MILLISECOND)
+            await cut_off(world)
+            node.rebuilding.discard("x")
+            await world.broker.projector.finish()
+            await world.restart()
+            assert world.broker.projector.marked
+            assert set(world.broker.node.state.sessions) == {"a", "x"}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_message_that_is_cut_off_while_it_is_sent_may_arrive(*, stored: bool) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            own = world.broker.projector
+            await world.go(0.5)
+            SimClient(world).send(p.connect("a", clean=False))
+            await world.go(0.1)
+            put, sends = own._store.put, asyncio.Event()
+
+            async def slow(key: str, data: bytes, *, gone: bool = False) -> None:
+                if stored:
+                    await put(key, data, gone=gone)
+                sends.set()
+                await asyncio.sleep(1)
+
+            own._store.put = slow
+            await sends.wait()
+            await cut_off(world)
+            own._store.put = put
+            await own.finish()
+            await world.restart()
+            assert world.broker.projector.marked
+            assert set(world.broker.node.state.sessions) == {"a"}
 
     simulate(scenario)

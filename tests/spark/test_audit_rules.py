@@ -108,6 +108,24 @@ def test_a_larger_log_is_audited_here_if_its_facts_fit_into_memory(
     assert found.violations == outcome.violations
 
 
+def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
+    spark: SparkSession, nats: Nats, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "LOCAL_BYTES", 0)
+    monkeypatch.setattr(local_sessions, "_COPIES", 1 << 40)
+    started = []
+
+    def session() -> SparkSession:
+        started.append(True)
+        return spark
+
+    streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
+    log = Log(session, {**access(nats), "stream": streams})
+    found = audit(log, cluster=False, local=LocalLimits(LOCAL_BYTES, 1 << 30))
+    assert started
+    assert found.violations == outcome.violations
+
+
 @pytest.mark.parametrize(
     ("available", "cores", "log_bytes"),
     [
