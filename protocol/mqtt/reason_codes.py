@@ -143,6 +143,7 @@ REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
         "publish_rate": ReasonCode.QUOTA_EXCEEDED,
         "reserved_client_id": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
         "reserved_user": ReasonCode.NOT_AUTHORIZED,
+        "taken_over": ReasonCode.SERVER_UNAVAILABLE,
         "too_many_connections": ReasonCode.QUOTA_EXCEEDED,
         "too_many_logins": ReasonCode.SERVER_BUSY,
         "too_many_sessions": ReasonCode.QUOTA_EXCEEDED,
