@@ -142,7 +142,7 @@ def test_who_behaves_does_not_notice_who_does_not(guarded: Broker) -> None:
         before = descriptors(guarded)
         crowd = ("--tls-port", tls_port, "--count", 200, "--pause", 0.3)
         with helper("abusers", guarded.port, *crowd) as bad:
-            until(lambda: reacted(guarded) == set(REACTIONS), "a reaction to each", 40)
+            until(lambda: reacted(guarded) == set(REACTIONS), "a reaction to each", 100)
             bad.tell("end")
             abuse = bad.hear()
         assert len(abuse["opened"]) == 10
