@@ -67,7 +67,7 @@ _TOLD_AT_ONCE = 256
 _CLOSED_AT_ONCE = 32
 """Connections closed in one iteration of the event loop."""
 _DETACHING = 5.0
-"""Maximum seconds that a stop waits for messages which the ends of sessions need."""
+"""Maximum seconds that a stop waits for messages to be loaded with which sessions end."""
 _RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005
 """Retained messages that expire at a time, and the seconds between two times."""
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_REFUSED_AT_ONCE = 64
+"""Maximum connections that are refused in one iteration of the event loop."""
+
 
 class SessionAdmission:
     """Attaches the connections of verified clients to their sessions, or refuses them."""
@@ -123,9 +126,9 @@ class SessionAdmission:
 
     def _supersede(self, name: str) -> None:
         """Refuse what waits for a session that a later connection gets now."""
-        for earlier in self._waiting.pop(name, ()):
-            if not earlier.connection.ended:
-                earlier.connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "taken_over")
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            self._node.in_parts(waiting, _REFUSED_AT_ONCE, _refuse_superseded)
 
     def _attach(self, request: ConnectRequest) -> None:
         connection, connect = request
@@ -164,6 +167,12 @@ class SessionAdmission:
         if will is None or not will.block or not self._node.options.check_payload_format:
             return False
         return is_payload_format_broken(will.block, will.payload)
+
+
+def _refuse_superseded(request: ConnectRequest) -> None:
+    connection = request.connection
+    if not connection.ended:
+        connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "taken_over")
 
 
 def _is_reserved(client_id: str) -> bool:

@@ -356,7 +356,7 @@ class Projector:
             await self._store.put(key, data, gone=gone)
         except BaseException:
             self._unsure = True
-            self._torn = not parts
+            self._torn = self._torn or not parts
             raise
 
     async def _mark(self, sequence: int, link: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import chain
@@ -127,11 +127,11 @@ def audit(
     if claims is not None and not isinstance(claims, DataFrame):
         claims = list(claims)
     with ExitStack() as kept:
-        for limits in (local, NOTHING):
-            run = _Audit(log, claims, kept, progress or _silent, limits, cluster=cluster)
-            with suppress(TooManyDeliveries):
-                return run.outcome()
-    raise AssertionError  # Spark has no such limit
+        tell = progress or _silent
+        try:
+            return _Audit(log, claims, kept, tell, local, cluster=cluster).outcome()
+        except TooManyDeliveries:
+            return _Audit(log, claims, kept, tell, NOTHING, cluster=cluster).outcome()
 
 
 def _silent(_doing: str) -> None:

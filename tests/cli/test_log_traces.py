@@ -214,7 +214,7 @@ def test_the_output_names_the_logs_and_what_is_missing(
     one, other = traced
 
     async def feed() -> None:
-        while not (one.wanted and other.wanted):  # noqa: ASYNC110 - nobody tells
+        while not (one.wanted and other.wanted):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         other.says(line(10, "a"))
         other.goes()

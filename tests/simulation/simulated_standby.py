@@ -88,7 +88,7 @@ class StandbyWorld(World):
                 task.result()
 
     async def drain(self) -> None:
-        """Let the broker hand over to the standby."""
+        """Stop the broker gracefully; the standby takes over."""
 
         async def handed_over() -> None:
             pass

@@ -299,7 +299,7 @@ class World:
         self.clients.clear()
 
     async def drain(self) -> None:
-        """Let the broker stop gracefully."""
+        """Stop the broker gracefully."""
         await self.broker.drain()
 
     async def crash(self, keep: int = 0) -> None:

@@ -95,7 +95,7 @@ async def test_it_tells_that_bytes_arrived_before_they_are_handled(tmp_path: Pat
 
 
 def feed(client: DirectClient, data: bytes) -> None:
-    """Let bytes arrive from the server."""
+    """Feed bytes as if the server had sent them."""
     reader = client._transport._io_reader
     reader.feed_data(data)
 
