@@ -22,6 +22,7 @@ from eventstore.format import (
     SessionClosed,
 )
 from eventstore.log import Journal
+from eventstore.reading import few_collections
 from projections.state import NodeState
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ async def recover(
         node.state.sessions.on_thaw = node.router.restore
 
     reader = StateReader(node.log, lambda state: node.directory.take_passive(state), on_loaded)
-    found = await reader.read(node.state, reset, progress)
+    with few_collections():
+        found = await reader.read(node.state, reset, progress)
     await _open_journal(node, found.tail)
     await _restore(node, found.loaded)
     if found.loaded is None:

@@ -67,7 +67,14 @@ if TYPE_CHECKING:
         SessionSnapshot,
         WebAccessed,
     )
-    from eventstore.format.point_spec import PointSpec, parse_point
+    from eventstore.format.position_text import (
+        PointSpec,
+        packet_ids_text,
+        parse_point,
+        positions_text,
+        several,
+        stamp,
+    )
     from eventstore.format.positions import (
         INDEX_BITS,
         MAX_INDEX,
@@ -82,7 +89,6 @@ if TYPE_CHECKING:
         sequence_of,
         to_runs,
     )
-    from eventstore.format.range_text import packet_ids_text, positions_text, several, stamp
     from eventstore.format.record_size import (
         ENTRIES_AT_ONCE,
         ESCAPED,
@@ -130,9 +136,8 @@ if TYPE_CHECKING:
         TurnEvent,
         TurnPublished,
         TurnReleased,
-        expanded,
-        indices,
     )
+    from eventstore.format.turn_expansion import expanded, indices
     from eventstore.format.turn_parts import TurnAssembler
 
 __all__ = [
@@ -308,8 +313,8 @@ _MODULE_OF = {
     "parse_event": "events",
     "upcast": "events",
     "parse_frequent": "fast_parse",
-    "PointSpec": "point_spec",
-    "parse_point": "point_spec",
+    "PointSpec": "position_text",
+    "parse_point": "position_text",
     "BlockColumns": "stored_properties",
     "WithBlocks": "stored_properties",
     "block_bounds": "stored_properties",
@@ -347,18 +352,18 @@ _MODULE_OF = {
     "STORED_OVERHEAD": "record_size",
     "largest_packet": "record_size",
     "largest_record": "record_size",
-    "packet_ids_text": "range_text",
-    "positions_text": "range_text",
-    "several": "range_text",
-    "stamp": "range_text",
+    "packet_ids_text": "position_text",
+    "positions_text": "position_text",
+    "several": "position_text",
+    "stamp": "position_text",
     "STANDS_FOR": "turn_events",
     "TurnAcked": "turn_events",
     "TurnDelivered": "turn_events",
     "TurnEvent": "turn_events",
     "TurnPublished": "turn_events",
     "TurnReleased": "turn_events",
-    "expanded": "turn_events",
-    "indices": "turn_events",
+    "expanded": "turn_expansion",
+    "indices": "turn_expansion",
     "TurnAssembler": "turn_parts",
     "GENESIS": "records",
     "HEADER_FROM": "records",

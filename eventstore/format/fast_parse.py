@@ -23,10 +23,30 @@ from eventstore.format.events import (
     Queued,
     Received,
     Released,
+    UnreadableEvent,
+    entries,
+    parse_event,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+def parse_events(sequence: int, raw_events: list[dict[str, Any]]) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a record, validated and upcast, each with the index of its first entry.
+
+    Raises UnreadableEvent, or UnknownEvent, with the entry that cannot be read and the reason.
+    """
+    index = 0
+    for raw in raw_events:
+        event = parse_frequent(raw)
+        if event is None:
+            try:
+                event = parse_event(raw)
+            except UnreadableEvent as error:
+                raise type(error)(f"record {sequence}, entry {index}: {error}") from None
+        yield index, event
+        index += entries(event)
 
 
 def parse_frequent(raw: dict[str, Any]) -> Event | None:

@@ -34,22 +34,15 @@ import orjson
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_json import json_object
-from eventstore.format.events import (
-    Event,
-    LogEvent,
-    MessagePublished,
-    UnreadableEvent,
-    entries,
-    parse_event,
-)
-from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.fast_parse import parse_events
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.stored_properties import block_bounds, spread_blocks
-from eventstore.format.turn_events import expanded
+from eventstore.format.turn_expansion import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from eventstore.format.events import Event, LogEvent, MessagePublished
     from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
     from eventstore.format.stored_properties import WithBlocks
 
@@ -153,16 +146,7 @@ class Record:
 
         Raises UnreadableEvent, or UnknownEvent, with the entry that cannot be read and the reason.
         """
-        index = 0
-        for raw in self.raw_events:
-            event = parse_frequent(raw)
-            if event is None:
-                try:
-                    event = parse_event(raw)
-                except UnreadableEvent as error:
-                    raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
-            yield index, event
-            index += entries(event)
+        return parse_events(self.sequence, self.raw_events)
 
     def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the payload of each message of one of the record's events."""

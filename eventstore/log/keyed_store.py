@@ -29,8 +29,7 @@ from eventstore.nats import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
+    from eventstore.nats import DirectClient
 
 _BATCH = 1000
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -50,7 +49,7 @@ class KeyedStore:
     the stream does not exist.
     """
 
-    def __init__(self, nc: Client, stream: str, prefix: str, *, replicas: int = 1) -> None:
+    def __init__(self, nc: DirectClient, stream: str, prefix: str, *, replicas: int = 1) -> None:
         """Keys are subjects that begin with ``prefix``, which ends with a dot."""
         self._nc = nc
         self._stream = stream
@@ -111,12 +110,10 @@ class KeyedStore:
             left = (await request_stream(self._nc, self._stream, method, body))["num_pending"]
         except LostLog:
             return
-        arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        arrivals = _Arrivals(self._stream)
         inbox = self._nc.new_inbox()
         with sending(self._stream):
-            subscription = await self._nc.subscribe(
-                f"{inbox}.*", cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
-            )
+            subscription = await self._nc.listen(f"{inbox}.*", arrivals.add)
         try:
             most = max(_BATCH_BYTES, self._nc.max_payload + _BATCH_BYTES // 8)
             while left:
@@ -128,18 +125,19 @@ class KeyedStore:
                         orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
                         reply=reply,
                     )
-                while before - left < batch:
-                    message = await _next(arrived, self._stream)
-                    if not message.headers or "Status" not in message.headers:
-                        yield message.data
-                        left -= 1
-                    elif message.subject == reply:  # otherwise it is the end of an earlier request
-                        break
+                ended = False
+                while before - left < batch and not ended:
+                    for subject, data in await arrivals.next():
+                        if not subject.startswith(inbox):
+                            yield data
+                            left -= 1
+                        elif subject == reply:  # otherwise it is the end of an earlier request
+                            ended = True
                 if left == before:
                     return  # the others were removed meanwhile
         finally:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
-                await subscription.unsubscribe()
+                await self._nc.leave(subscription)
                 method = f"CONSUMER.DELETE.{self._stream}.{name}"
                 await request_stream(self._nc, self._stream, method, None)
 
@@ -169,11 +167,30 @@ class KeyedStore:
         await purge(self._nc, self._stream)
 
 
-async def _next(arrived: asyncio.Queue[Msg], stream: str) -> Msg:
-    if arrived.empty():
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                return await arrived.get()
-        except TimeoutError:
-            raise LogUnavailable(f"stream {stream} does not answer") from None
-    return arrived.get_nowait()
+class _Arrivals:
+    """The messages that arrived and were not read yet."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._messages: list[tuple[str, bytes]] = []
+        self._arrived = asyncio.Event()
+
+    def add(self, subject: str, data: bytes) -> None:
+        """Add a message."""
+        self._messages.append((subject, data))
+        self._arrived.set()
+
+    async def next(self) -> list[tuple[str, bytes]]:
+        """Return subject and data of all messages since the last call, at least one.
+
+        Raises LogUnavailable if none arrives.
+        """
+        if not self._messages:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await self._arrived.wait()
+            except TimeoutError:
+                raise LogUnavailable(f"stream {self._stream} does not answer") from None
+        found, self._messages = self._messages, []
+        return found

@@ -34,8 +34,12 @@ _LARGE: Final = 64 * 1024
 API: Final = "$JS.API."
 """Prefix of the subjects of JetStream's API where no domain is named."""
 _WEB_SOCKET: Final = ("ws", "wss")
-_MESSAGE: Final = re.compile(rb"MSG (\S+) (\d+) (\d+)\r\n")
-"""The line before a message that has neither headers nor a reply subject."""
+_MESSAGE: Final = re.compile(rb"MSG (\S+) (\d+) (?:\S+ )?(\d+)\r\n")
+"""The line before a message without headers."""
+_HELD: Final = 256 * 1024
+"""Largest incomplete message of a listener that is not left to nats-py."""
+_LINE: Final = 4096
+"""Largest incomplete line of that kind."""
 
 
 class _DirectTransport(TcpTransport):
@@ -63,11 +67,15 @@ class _DirectTransport(TcpTransport):
         if reader is None:
             return
         feed = reader.feed_data
+        held = b""
 
         def watched(data: Any) -> None:
+            nonlocal held
+            if held:
+                data, held = held + data, b""
             # The buffer has what nats-py's task has not read yet.
             if reader is self._io_reader and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
-                data = self._client.take(data)
+                data, held = self._client.take(data)
             if data:
                 feed(data)
                 self._client.on_arrival()
@@ -96,15 +104,22 @@ class DirectClient(Client):
             self._transport = _DirectTransport(self)
         await super()._connect_to_server(s)
 
-    async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
+    async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> Subscription:
         """Subscribe; ``callback`` gets subject and payload of each message, without headers.
 
         When this returns the server knows the subscription. Exceptions of the callback are passed
-        to the error callback.
+        to the error callback. :meth:`leave` ends it.
         """
         subscription = await self.subscribe(subject)
         self._listeners[subscription._id] = callback  # noqa: SLF001 - _process_msg is told it
         await self.flush()
+        return subscription
+
+    async def leave(self, subscription: Subscription) -> None:
+        """End a subscription of :meth:`listen`; its callback is not called any more."""
+        self._listeners.pop(subscription._id, None)  # noqa: SLF001 - as in ``listen``
+        with keeping_cancellation():
+            await subscription.unsubscribe()
 
     async def flush(self, timeout: int = 10) -> None:  # noqa: ASYNC109 - as in nats-py
         """Wait until the server has received everything sent so far.
@@ -194,20 +209,25 @@ class DirectClient(Client):
         if self._flush_queue is not None and self._flush_queue.empty():
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
-    def take(self, data: bytes) -> bytes:
-        """Pass received messages to their listeners; return the rest, for nats-py.
+    def take(self, data: bytes) -> tuple[bytes, bytes]:
+        """Pass received messages to their listeners.
 
-        The rest begins with the first bytes that are not a complete message of a listener.
+        Return the rest for nats-py, which begins with the first bytes that are no message of a
+        listener; or, if it is the beginning of one, what has to precede the next bytes.
         """
         parser = self._ps
         if parser.buf or parser.state != AWAITING_CONTROL_LINE or not self.is_connected:
-            return data
+            return data, b""
         at = 0
         while (line := _MESSAGE.match(data, at)) is not None:
             begin = line.end()
             end = begin + int(line[3])
             callback = self._listeners.get(int(line[2]))
-            if callback is None or data[end : end + 2] != b"\r\n":
+            if callback is None:
+                break
+            if data[end : end + 2] != b"\r\n":
+                if end + 2 > len(data) and end - begin <= _HELD:
+                    return b"", data[at:]
                 break
             at = end + 2
             try:
@@ -216,7 +236,10 @@ class DirectClient(Client):
                 failure = asyncio.ensure_future(self._error_cb(error))
                 self._failures.add(failure)
                 failure.add_done_callback(self._failures.discard)
-        return data[at:] if at else data
+        rest = data[at:] if at else data
+        if line is None and 4 <= len(rest) <= _LINE and rest[:4] == b"MSG " and b"\n" not in rest:
+            return b"", rest
+        return rest, b""
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eventstore import display
-from eventstore.format import Position, format_position, position, range_text
+from eventstore.format import Position, format_position, position, position_text
 from eventstore.reading import LogSource, Progress, silent
 from projections.comparison.comparison import (
     RETAINED,
@@ -90,7 +90,7 @@ def _show_queue(one: tuple[str, int, list[Any]]) -> str:
     until = f", the first expires {display.clock(expiry * 1000)}" if expiry else ""
     return (
         f"{display.name(topic_filter)}: {display.count_of(len(queue), 'message')}, "
-        f"{display.size(size)} ({range_text.positions_text(list(queue.ref_runs()))}){until}"
+        f"{display.size(size)} ({position_text.positions_text(list(queue.ref_runs()))}){until}"
     )
 
 

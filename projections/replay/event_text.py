@@ -55,7 +55,7 @@ from eventstore.format import (
     from_runs,
     index_of,
     payload_bounds,
-    range_text,
+    position_text,
     sequence_of,
 )
 from projections.audit import topic_of
@@ -83,7 +83,7 @@ def payload_words(event: Event, area: memoryview) -> str:
     if not payloads:
         return ""
     total = event.count if isinstance(event, _WITH_MESSAGES) else 1
-    return ": " + range_text.several(map(display.payload_text, payloads), total)
+    return ": " + position_text.several(map(display.payload_text, payloads), total)
 
 
 def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
@@ -98,9 +98,9 @@ def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
 def _ids(runs: list[Run]) -> str:
     single = len(runs) == 1 and isinstance(runs[0], int)
     return (
-        f"packet {range_text.packet_ids_text(runs)}"
+        f"packet {position_text.packet_ids_text(runs)}"
         if single
-        else f"packets {range_text.packet_ids_text(runs)}"
+        else f"packets {position_text.packet_ids_text(runs)}"
     )
 
 
@@ -110,11 +110,11 @@ def _messages(refs: list[Run], topics: Topics) -> str:
     if not values:
         return ""
     names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
-    where = range_text.positions_text(refs)
+    where = position_text.positions_text(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
         return f"message {where}" if len(values) == 1 else f"{label}{where}"
-    return f"{range_text.several(map(display.name, names), len(names))} ({label}{where})"
+    return f"{position_text.several(map(display.name, names), len(names))} ({label}{where})"
 
 
 def _opened(event: SessionOpened, _topics: Topics) -> str:
@@ -154,11 +154,11 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     what = "" if event.count == 1 else f" {event.count:,} messages to"
     verb = "will published" if event.will else "published"
-    topics = range_text.several(map(display.name, event.topics), len(event.topics))
+    topics = position_text.several(map(display.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
     ids = f", {_ids(event.pids)}" if event.pids else ""
     origins = (
-        f", from {range_text.positions_text(list(event.origins))} of its log"
+        f", from {position_text.positions_text(list(event.origins))} of its log"
         if event.origins
         else ""
     )
@@ -190,14 +190,14 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {display.name(event.filter)}" if event.filter else ""
     if event.topics:
-        what += f" to {range_text.several(map(display.name, event.topics), len(event.topics))}"
+        what += f" to {position_text.several(map(display.name, event.topics), len(event.topics))}"
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
 def _codes(reasons: Sequence[Run]) -> str:
     """Return reason codes in the notation of the standard: ``0x87``."""
     distinct = dict.fromkeys(from_runs(reasons))
-    return range_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
+    return position_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
 
 
 def _with(reasons: Sequence[Run]) -> str:
@@ -216,7 +216,7 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
         for (one, qos), bits in zip(event.filters, options, strict=False)
     )
     identifier = f", identifier {event.identifier}" if event.identifier else ""
-    return f"subscribed {range_text.several(granted, len(event.filters))}{identifier}"
+    return f"subscribed {position_text.several(granted, len(event.filters))}{identifier}"
 
 
 def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
@@ -225,7 +225,7 @@ def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
         f"{display.name(one)} {reason_text(code)}"
         for one, code in zip(event.filters, codes, strict=False)
     )
-    return f"subscription denied: {range_text.several(denied, len(event.filters))}"
+    return f"subscription denied: {position_text.several(denied, len(event.filters))}"
 
 
 def _limits(event: LimitsApplied, _topics: Topics) -> str:
@@ -292,8 +292,10 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     label = "" if event.count == 1 else f"{event.count:,} messages "
     sizes = event.sizes
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
-    several = range_text.several(map(display.name, topics), len(topics))
-    return f"{several} ({label}from {range_text.positions_text(event.refs)}), {display.size(total)}"
+    several = position_text.several(map(display.name, topics), len(topics))
+    return (
+        f"{several} ({label}from {position_text.positions_text(event.refs)}), {display.size(total)}"
+    )
 
 
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
@@ -371,7 +373,8 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     SessionExpired: lambda event, _: f"session ended: {end_text(event.reason)}",
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
-        f"unsubscribed {range_text.several(map(display.name, event.filters), len(event.filters))}"
+        "unsubscribed "
+        + position_text.several(map(display.name, event.filters), len(event.filters))
     ),
     SubscriptionDenied: _denied,
     MessagePublished: _published,
@@ -411,11 +414,11 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "
-        + range_text.several(map(display.name, event.topics), len(event.topics))
+        + position_text.several(map(display.name, event.topics), len(event.topics))
     ),
     RetainedExpired: lambda event, _: (
         "retained messages expired: "
-        + range_text.several(map(display.name, event.topics), len(event.topics))
+        + position_text.several(map(display.name, event.topics), len(event.topics))
     ),
     WebAccessed: _web_accessed,
 }

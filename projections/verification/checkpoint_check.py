@@ -23,7 +23,7 @@ from eventstore.format import (
     format_position,
     from_runs,
     position,
-    range_text,
+    position_text,
 )
 from projections.state import (
     INCONSISTENCIES,
@@ -263,7 +263,7 @@ def _ref(message: RetainedMessage | None) -> Position | None:
 
 
 def _several(names: list[str]) -> str:
-    return range_text.several(map(display.name, names[:_NAMED]), len(names))
+    return position_text.several(map(display.name, names[:_NAMED]), len(names))
 
 
 def _differences(state: SessionState, other: SessionState) -> str:

@@ -32,7 +32,7 @@ from eventstore.format import (
     payload_bounds,
     to_runs,
 )
-from eventstore.format.turn_events import expanded
+from eventstore.format.turn_expansion import expanded
 
 names = st.sampled_from(["c", "d", '"', "ä", "x" * 100])
 pids = st.integers(1, 65_535)

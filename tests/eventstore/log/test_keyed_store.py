@@ -10,18 +10,17 @@ import orjson
 import pytest
 import pytest_asyncio
 from harness.waiting import PATIENCE
-from nats.aio.client import Client
 
 from eventstore.errors import LogUnavailable
 from eventstore.log import KeyedStore
-from eventstore.nats import ConnectionOptions, connect, disconnect
+from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
 from eventstore.server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 
 
 @pytest_asyncio.fixture
-async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
+async def client(server: EmbeddedServer) -> AsyncIterator[DirectClient]:
     options = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     client = await connect(options)
     yield client
@@ -29,7 +28,7 @@ async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
 
 
 @pytest_asyncio.fixture
-async def store(client: Client) -> KeyedStore:
+async def store(client: DirectClient) -> KeyedStore:
     store = KeyedStore(client, "STATE", "state.")
     await store.open()
     return store
@@ -64,7 +63,7 @@ async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> Non
     assert [(one[0], len(one)) for one in found[:-1]] == [(at, 1_000_000) for at in range(40)]
 
 
-async def test_without_a_stream_there_is_nothing(client: Client) -> None:
+async def test_without_a_stream_there_is_nothing(client: DirectClient) -> None:
     assert await contents(KeyedStore(client, "NONE", "none.")) == []
 
 
@@ -75,7 +74,7 @@ async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> No
     assert await store.confirm("mark", b"yes", 1)
 
 
-async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: Client) -> None:
+async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: DirectClient) -> None:
     await store.put("a", b"1")
     await store.put("a", b"", gone=True)
     assert await store.confirm("mark", b"m", 2)
@@ -92,7 +91,7 @@ async def test_after_clearing_the_sequences_go_on(store: KeyedStore) -> None:
     assert await contents(store) == [b"again"]
 
 
-async def test_it_is_opened_again_as_it_is(store: KeyedStore, client: Client) -> None:
+async def test_it_is_opened_again_as_it_is(store: KeyedStore, client: DirectClient) -> None:
     await store.put("a", b"1")
     assert await store.confirm("mark", b"m", 1)
     other = KeyedStore(client, "STATE", "state.")
@@ -101,7 +100,7 @@ async def test_it_is_opened_again_as_it_is(store: KeyedStore, client: Client) ->
 
 
 async def test_it_is_compacted_and_does_not_wait_for_the_disk(
-    store: KeyedStore, client: Client
+    store: KeyedStore, client: DirectClient
 ) -> None:
     del store
     reply = await client.request("$JS.API.STREAM.INFO.STATE", b"", timeout=PATIENCE)

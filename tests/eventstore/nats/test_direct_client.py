@@ -76,6 +76,46 @@ async def test_what_is_listened_to_comes_in_order_and_past_no_task(tmp_path: Pat
         assert (await answers.next_msg(5)).data == b"as ever"
 
 
+async def test_messages_are_passed_on_however_they_are_cut(tmp_path: Path) -> None:
+    async with prompt(tmp_path) as (_, client):
+        heard: Heard = []
+        left = await client.listen("cut.*", lambda subject, data: heard.append((subject, data)))
+        sid = left._id
+        sent = b"MSG cut.a %d 3\r\nabc\r\nMSG cut.b %d a.reply 2\r\n\r\n\r\n" % (sid, sid)
+        wanted = [("cut.a", b"abc"), ("cut.b", b"\r\n")]
+        for other in (b"", b"PING\r\n", b"MSG other %d 1\r\nx\r\n" % (sid + 1)):
+            for at in range(len(sent)):
+                heard.clear()
+                rest, held = client.take(sent[:at])
+                if rest:  # too little to be known for a message
+                    assert (held, sent[:at][-len(rest) :]) == (b"", rest)
+                    assert len(rest) < 4
+                    held = rest
+                assert client.take(held + sent[at:] + other) == (other, b"")
+                assert heard == wanted
+        await client.leave(left)
+        assert client.take(sent) == (sent, b"")
+
+
+@pytest.mark.parametrize("size", [0, 10, 70_000, 300_000, 900_000])
+async def test_many_messages_of_a_listener_arrive_in_order(tmp_path: Path, size: int) -> None:
+    async with prompt(tmp_path) as (server, client):
+        heard: Heard = []
+        left = await client.listen("many.*", lambda subject, data: heard.append((subject, data)))
+        other = await connect(ConnectionOptions(urls=(server.url,)))
+        payload = b"MSG many.0 1 2\r\n" * (size // 16 + 1)
+        for number in range(200):
+            await other.publish(f"many.{number}", payload, reply="r" if number % 2 else "")
+        await happens(lambda: len(heard) == 200)
+        assert heard == [(f"many.{number}", payload) for number in range(200)]
+        await client.leave(left)
+        await other.publish("many.0", b"")
+        await other.flush()
+        await client.flush()
+        assert len(heard) == 200
+        await disconnect(other)
+
+
 async def test_it_tells_that_bytes_arrived_before_they_are_handled(tmp_path: Path) -> None:
     lost: list[bool] = []
     async with prompt(tmp_path, on_disconnect=lambda: lost.append(True)) as (server, client):

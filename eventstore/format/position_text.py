@@ -1,0 +1,93 @@
+"""Positions as text: moments that users name (``12``, ``12.3`` or an ISO time), and displays."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from eventstore.display import clock
+from eventstore.format.positions import (
+    MAX_INDEX,
+    Position,
+    Run,
+    format_position,
+    parse_position,
+    position,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import tzinfo
+
+_POSITION: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PointSpec:
+    """A position or a time; exactly one of them is set."""
+
+    text: str
+    position: Position | None = None
+    time_ms: int | None = None
+    """Unix time in milliseconds."""
+
+
+def parse_point(text: str, zone: tzinfo | None, index: int = MAX_INDEX) -> PointSpec | None:
+    """Return the moment that a text names; None if it names none.
+
+    A record's number alone is the position ``index`` in that record: by default the whole record.
+    A time without a zone is in ``zone``; None: in the local one.
+    """
+    text = text.strip()
+    try:
+        if _POSITION.fullmatch(text):
+            if "." not in text:
+                return PointSpec(text, position(int(text), index))
+            return PointSpec(text, parse_position(text))
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None and zone is not None:
+            time = time.replace(tzinfo=zone)
+        return PointSpec(text, time_ms=(time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def several(items: Iterable[str], total: int) -> str:
+    """Return the first few of ``total`` items, and the number of the others."""
+    shown = [item for item, _ in zip(items, range(_SHOWN), strict=False)]
+    more = total - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+
+def packet_ids_text(runs: list[Run]) -> str:
+    """Return packet identifiers: ``7`` or ``1-128``."""
+    return several(map(_number_run, runs), len(runs))
+
+
+def _number_run(run: Run) -> str:
+    if isinstance(run, int):
+        return str(run)
+    first, count, step = run
+    last = first + (count - 1) * step
+    return f"{first}-{last}" + (f" by {step}" if step != 1 else "")
+
+
+def positions_text(runs: list[Run]) -> str:
+    """Return positions: ``5.0`` or ``5.0-5.127``."""
+    return several(map(_position_run, runs), len(runs))
+
+
+def _position_run(run: Run) -> str:
+    if isinstance(run, int):
+        return format_position(run)
+    first, count, step = run
+    return f"{format_position(first)}-{format_position(first + (count - 1) * step)}"
+
+
+def stamp(at: Position, time_ms: int) -> str:
+    """Return the columns time and position, with which a line about the log begins."""
+    return f"{clock(time_ms)} {format_position(at):>8}"

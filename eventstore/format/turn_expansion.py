@@ -1,0 +1,238 @@
+"""The events of single sessions that an event of a whole turn stands for.
+
+Compiled: a start from the log expands nearly every event that it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from eventstore.format.positions import from_runs, to_runs
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_Raw: TypeAlias = dict[str, Any]
+_ACKED: Final = ("Acked", "Received", "Completed")
+
+
+def indices(by: Sequence[int], values: Sequence[Any], count: int) -> Sequence[int]:
+    """Return for each of ``count`` entries which of the values it has.
+
+    Raises ValueError when the columns do not fit together.
+    """
+    if not by:
+        if len(values) == count:
+            return range(count)
+        if len(values) == 1:
+            return [0] * count
+        raise ValueError(f"{len(values)} values for {count} entries")
+    if len(by) != count or min(by) < 0 or max(by) >= len(values):
+        raise ValueError("an index without a value")
+    return by
+
+
+def expanded(raw: _Raw) -> list[_Raw]:
+    """Return the events of single sessions that the JSON object of an event stands for.
+
+    An event of a single session, or one with inconsistent columns, is returned unchanged.
+    """
+    try:
+        names, expand = _EXPAND[raw["e"]]
+        if raw["v"] != 1 or not names.issuperset(raw):
+            return [raw]
+        return expand(raw)
+    except (KeyError, TypeError, ValueError, IndexError):
+        return [raw]
+
+
+def _groups(by: Sequence[int], values: Sequence[Any], count: int) -> list[tuple[int, int, int]]:
+    """Return the runs of entries with equal indices: the index, the first entry, and the end.
+
+    Raises ValueError as :func:`indices`.
+    """
+    if not by and len(values) == count:
+        return [(at, at, at + 1) for at in range(count)]
+    found: list[tuple[int, int, int]] = []
+    start = 0
+    last = -1
+    at = 0
+    for index in indices(by, values, count):
+        if index != last:
+            if at > start:
+                found.append((last, start, at))
+            start, last = at, index
+        at += 1
+    if at > start:
+        found.append((last, start, at))
+    return found
+
+
+def _published(raw: _Raw) -> list[_Raw]:
+    sessions: list[str] = raw["sessions"]
+    topics: list[str] = raw["topics"]
+    count: int = raw["count"]
+    groups = _groups(raw["by"], sessions, count)
+    which = indices(raw["which"], topics, count)
+    pids: list[int] = raw["pids"]
+    sizes = raw["sizes"]
+    each: list[int] = [sizes] * count if isinstance(sizes, int) else sizes
+    if len(pids) != count or len(each) != count:
+        raise ValueError("columns of different lengths")
+    begins = [*accumulate(each, initial=raw["at"])]
+    blocks = _Blocks(raw, count) if "blocks" in raw else None
+    qos = raw["qos"]
+    events: list[_Raw] = []
+    for index, start, stop in groups:
+        if stop - start == 1:
+            names, of = [topics[which[start]]], []
+            some: Any = each[start]
+            runs: Any = [pids[start]]
+        else:
+            named = [topics[at] for at in which[start:stop]]
+            distinct = {name: number for number, name in enumerate(dict.fromkeys(named))}
+            names = [*distinct]
+            of = [distinct[name] for name in named] if len(distinct) > 1 else []
+            some = each[start:stop]
+            if some.count(some[0]) == len(some):
+                some = some[0]
+            runs = to_runs(pids[start:stop])
+        one: _Raw = {
+            "session": sessions[index],
+            "qos": qos,
+            "retain": False,
+            "topics": names,
+            "which": of,
+            "pids": runs,
+            "sizes": some,
+            "at": begins[start],
+            "count": stop - start,
+            "will": False,
+            "properties": None,
+            "e": "MessagePublished",
+            "v": 1,
+        }
+        events.append(one if blocks is None else _with_fields(one, blocks.of(start, stop)))
+    return events
+
+
+def _with_fields(one: _Raw, added: _Raw) -> _Raw:
+    """Return an event with added fields before its type and version."""
+    if not added:
+        return one
+    kind, version = one.pop("e"), one.pop("v")
+    return {**one, **added, "e": kind, "v": version}
+
+
+class _Blocks:
+    """The property blocks of the messages of a TurnPublished."""
+
+    def __init__(self, raw: _Raw, count: int) -> None:
+        sizes: list[int] = raw["blocks"]
+        self._sizes = sizes
+        self._of: list[int] = raw.get("block_of") or [1] * count
+        if len(self._of) != count or min(self._of) < 0 or max(self._of) > len(sizes):
+            raise ValueError("a property block is missing")
+        self._begins: list[int] = [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
+
+    def of(self, start: int, stop: int) -> _Raw:
+        """Return the fields that contain the blocks of some of the messages."""
+        numbers = self._of[start:stop]
+        distinct = [one for one in dict.fromkeys(numbers) if one]
+        if not distinct:
+            return {}
+        found: _Raw = {
+            "blocks": [self._sizes[one - 1] for one in distinct],
+            "blocks_at": [self._begins[one - 1] for one in distinct],
+        }
+        if len(distinct) > 1 or 0 in numbers:
+            new = {old: at for at, old in enumerate(distinct, 1)}
+            found["block_of"] = [new.get(one, 0) for one in numbers]
+        return found
+
+
+def _delivered(raw: _Raw) -> list[_Raw]:
+    sessions: list[str] = raw["sessions"]
+    filters: list[str] = raw["filters"]
+    pids: list[int] = raw["pids"]
+    refs = from_runs(raw["refs"])
+    groups = _groups(raw["by"], sessions, len(pids))
+    if len(refs) != len(pids) or len(filters) != len(sessions):
+        raise ValueError("columns of different lengths")
+    qos = raw["qos"]
+    events: list[_Raw] = []
+    for index, start, stop in groups:
+        alone = stop - start == 1
+        events.append(
+            {
+                "session": sessions[index],
+                "filter": filters[index],
+                "qos": qos,
+                "pids": [pids[start]] if alone else to_runs(pids[start:stop]),
+                "refs": [refs[start]] if alone else to_runs(refs[start:stop]),
+                "retain": False,
+                "queued": -1,
+                "e": "Delivered",
+                "v": 1,
+            }
+        )
+    return events
+
+
+def _acked(raw: _Raw) -> list[_Raw]:
+    sessions: list[str] = raw["sessions"]
+    pids: list[int] = raw["pids"]
+    kind = raw["kind"]
+    if kind not in _ACKED:
+        raise ValueError(kind)
+    reasons: list[int] = raw.get("reasons", [])
+    if reasons and len(reasons) != len(pids):
+        raise ValueError("columns of different lengths")
+    events: list[_Raw] = []
+    for index, start, stop in _groups(raw["by"], sessions, len(pids)):
+        runs: Any = [pids[start]] if stop - start == 1 else to_runs(pids[start:stop])
+        one: _Raw = {"session": sessions[index], "pids": runs, "e": kind, "v": 1}
+        if reasons:
+            some = reasons[start:stop]
+            if any(some):
+                one = _with_fields(one, {"reasons": to_runs(some)})
+        events.append(one)
+    return events
+
+
+def _released(raw: _Raw) -> list[_Raw]:
+    sessions: list[str] = raw["sessions"]
+    pids: list[int] = raw["pids"]
+    refs = from_runs(raw["refs"])
+    if len(refs) != len(pids):
+        raise ValueError("columns of different lengths")
+    return [
+        {
+            "session": sessions[index],
+            "pids": to_runs(pids[start:stop]),
+            "refs": to_runs(refs[start:stop]),
+            "e": "Released",
+            "v": 1,
+        }
+        for index, start, stop in _groups(raw["by"], sessions, len(pids))
+    ]
+
+
+_EXPAND: Final[dict[str, tuple[frozenset[str], Callable[[_Raw], list[_Raw]]]]] = {
+    kind.__name__: (frozenset(one.name for one in fields(kind)), expand)
+    for kind, expand in (
+        (TurnPublished, _published),
+        (TurnDelivered, _delivered),
+        (TurnAcked, _acked),
+        (TurnReleased, _released),
+    )
+}
+"""Event of a turn -> the names of its fields, and what it stands for."""
