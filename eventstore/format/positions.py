@@ -10,13 +10,13 @@ position of its own in the event although the messages are stored together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-INDEX_BITS = 20
-MAX_INDEX = (1 << INDEX_BITS) - 1
+INDEX_BITS: Final[int] = 20
+MAX_INDEX: Final[int] = (1 << INDEX_BITS) - 1
 
 Position: TypeAlias = int
 """A packed position: ``sequence << 20 | index``."""
