@@ -130,8 +130,8 @@ class StateReader:
         loader = ProjectionLoader(self._state, found, position(tail.sequence + 1, 0))
         count = 0
         try:
-            async for data in log.projections.read():
-                loader.take(data)
+            async for key, data in log.projections.read():
+                loader.take(key, data)
                 count += 1
                 if count % 1024 == 0:
                     await asyncio.sleep(0)

@@ -92,8 +92,8 @@ class KeyedStore:
         """Return the sequence of the last stored message."""
         return (await read_bounds(self._nc, self._stream))[1]
 
-    async def read(self) -> AsyncIterator[bytes]:
-        """Yield all messages, in the order of storage; none without a stream."""
+    async def read(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield key and data of all messages, in the order of storage; none without a stream."""
         # A consumer adds no headers, unlike direct gets, whose parsing would take most of the time.
         name = f"read{secrets.token_hex(8)}"
         config = {
@@ -110,6 +110,7 @@ class KeyedStore:
             left = (await request_stream(self._nc, self._stream, method, body))["num_pending"]
         except LostLog:
             return
+        known = len(self._prefix)
         arrivals = _Arrivals(self._stream)
         inbox = self._nc.new_inbox()
         with sending(self._stream):
@@ -129,7 +130,7 @@ class KeyedStore:
                 while before - left < batch and not ended:
                     for subject, data in await arrivals.next():
                         if not subject.startswith(inbox):
-                            yield data
+                            yield subject[known:], data
                             left -= 1
                         elif subject == reply:  # otherwise it is the end of an earlier request
                             ended = True

@@ -79,19 +79,32 @@ def version_tag(key: str, version: Position) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
-@dataclass(slots=True)
 class StoredEntry:
-    """One message of the projections."""
+    """One message of the projections.
 
-    kind: int
-    name: str
-    """Client identifier or topic."""
-    version: Position
-    """Everything before this position is reflected."""
-    digest: int
-    body: bytes
-    part: int = 0
-    parts: int = 1
+    ``name`` is a client identifier or a topic; everything before ``version`` is reflected.
+    """
+
+    __slots__ = ("body", "digest", "kind", "name", "part", "parts", "version")
+
+    # Written out: one that a dataclass makes is not compiled.
+    def __init__(
+        self,
+        kind: int,
+        name: str,
+        version: Position,
+        digest: int,
+        body: bytes,
+        part: int = 0,
+        parts: int = 1,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.version = version
+        self.digest = digest
+        self.body = body
+        self.part = part
+        self.parts = parts
 
     def encode(self) -> bytes:
         """Return the bytes of the message."""

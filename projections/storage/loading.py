@@ -17,7 +17,6 @@ from projections.storage.format import (
     ProjectionMark,
     StoredEntry,
     decode_entry,
-    key_of,
     mark_of,
     retained_of,
     version_tag,
@@ -61,8 +60,8 @@ class ProjectionLoader:
     _mark: ProjectionMark | None = None
     _large: dict[str, dict[int, StoredEntry]] = field(default_factory=dict)
 
-    def take(self, data: bytes) -> None:
-        """Load the next message. Raises BadProjection."""
+    def take(self, key: str, data: bytes) -> None:
+        """Load the message stored under the next key. Raises BadProjection."""
         entry = decode_entry(data)
         self._digest = entry.digest
         if entry.kind == MARK:
@@ -74,7 +73,7 @@ class ProjectionLoader:
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
             raise BadProjection("the projections reflect more than the log holds")
-        self._found ^= version_tag(key_of(entry.kind, entry.name, entry.part), entry.version)
+        self._found ^= version_tag(key, entry.version)
         if entry.kind == RETAINED:
             self.node.retained.load(retained_of(entry))
         elif entry.parts > 1:

@@ -23,11 +23,11 @@ class MemoryKeyedStore:
         await asyncio.sleep(0)
         return self._sequence
 
-    async def read(self) -> AsyncIterator[bytes]:
-        latest = {key: (sequence, data) for sequence, key, data in self.history}
-        for _, data in sorted(latest.values()):
+    async def read(self) -> AsyncIterator[tuple[str, bytes]]:
+        latest = {key: (sequence, key, data) for sequence, key, data in self.history}
+        for _, key, data in sorted(latest.values()):
             await asyncio.sleep(0)
-            yield data
+            yield key, data
 
     async def put(self, key: str, data: bytes, *, gone: bool = False) -> None:
         del gone

@@ -35,7 +35,7 @@ async def store(client: DirectClient) -> KeyedStore:
 
 
 async def contents(store: KeyedStore) -> list[bytes]:
-    return [data async for data in store.read()]
+    return [data async for _, data in store.read()]
 
 
 async def test_the_latest_message_of_each_key_stays(store: KeyedStore) -> None:
@@ -51,7 +51,8 @@ async def test_many_messages_are_read(store: KeyedStore) -> None:
     for number in range(3456):
         await store.put(f"key.{number}", b"%d" % number)
     assert await store.confirm("mark", b"m", 3456)
-    assert await contents(store) == [*(b"%d" % number for number in range(3456)), b"m"]
+    found = [one async for one in store.read()]
+    assert found == [*((f"key.{number}", b"%d" % number) for number in range(3456)), ("mark", b"m")]
 
 
 async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> None:

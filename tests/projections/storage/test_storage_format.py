@@ -73,7 +73,8 @@ def load(data: list[bytes], limit: int = LIMIT) -> tuple[NodeState, LoadedProjec
     node = NodeState()
     loader = ProjectionLoader(node, lambda state, *, frozen: None, limit)
     for one in data:
-        loader.take(one)
+        entry = decode_entry(one)
+        loader.take(key_of(entry.kind, entry.name, entry.part), one)
     return node, loader.finish(7)
 
 
