@@ -19,6 +19,7 @@ from eventstore.format import (
     ChainChecker,
     MessagePublished,
     MessagesCarried,
+    expanded,
     from_runs,
     position,
     upcast,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_RELEASES = ("Released", "TurnReleased")
 _BREATHE_EVERY = 64
 """Records folded between two returns to the event loop."""
 _FREEZE_FROM = 50_000
@@ -231,7 +233,7 @@ class StateReader:
             node_state.starts_at(first)
             self._before = None
         if last and first <= last:
-            async for record in log.read(first, last):
+            async for record in log.read(first, last, whole_turns=True):
                 if checker is None:
                     checker = ChainChecker(first - 1, record.previous)
                 checker.check(record)
@@ -305,10 +307,11 @@ def _unknown_releases(
     """Return unknown messages from before a position that a record releases."""
     found: dict[str, list[Position]] = {}
     for raw in record.raw_events:
-        if raw.get("e") != "Released":
+        if raw.get("e") not in _RELEASES:
             continue
-        event = upcast(raw)
-        for ref in from_runs(event["refs"]):
-            if ref < before and not node_state.retained.known(event["session"], ref):
-                found.setdefault(event["session"], []).append(ref)
+        for one in expanded(raw):
+            event = upcast(one)
+            for ref in from_runs(event["refs"]):
+                if ref < before and not node_state.retained.known(event["session"], ref):
+                    found.setdefault(event["session"], []).append(ref)
     return found

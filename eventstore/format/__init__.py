@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         parse_event,
         upcast,
     )
-    from eventstore.format.fast_parse import parse_frequent
+    from eventstore.format.fast_parse import parse_events, parse_frequent, parse_turn
     from eventstore.format.node_events import (
         Bridged,
         BrokerStarted,
@@ -241,9 +241,11 @@ __all__ = [
     "link_of",
     "packet_ids_text",
     "parse_event",
+    "parse_events",
     "parse_frequent",
     "parse_point",
     "parse_position",
+    "parse_turn",
     "payload_bounds",
     "position",
     "positions_text",
@@ -312,7 +314,9 @@ _MODULE_OF = {
     "json_schema": "events",
     "parse_event": "events",
     "upcast": "events",
+    "parse_events": "fast_parse",
     "parse_frequent": "fast_parse",
+    "parse_turn": "fast_parse",
     "PointSpec": "position_text",
     "parse_point": "position_text",
     "BlockColumns": "stored_properties",

@@ -27,17 +27,22 @@ from eventstore.format.events import (
     entries,
     parse_event,
 )
+from eventstore.format.positions import count_runs
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnEvent, TurnPublished
+from eventstore.format.turn_expansion import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def parse_events(sequence: int, raw_events: list[dict[str, Any]]) -> Iterator[tuple[int, Event]]:
-    """Yield the events of a record, validated and upcast, each with the index of its first entry.
+def parse_events(
+    sequence: int, raw_events: list[dict[str, Any]], index: int = 0
+) -> Iterator[tuple[int, Event]]:
+    """Yield events of a record, validated and upcast, each with the index of its first entry.
 
-    Raises UnreadableEvent, or UnknownEvent, with the entry that cannot be read and the reason.
+    ``index`` is that of the first event. Raises UnreadableEvent, or UnknownEvent, with the entry
+    that cannot be read and the reason.
     """
-    index = 0
     for raw in raw_events:
         event = parse_frequent(raw)
         if event is None:
@@ -47,6 +52,74 @@ def parse_events(sequence: int, raw_events: list[dict[str, Any]]) -> Iterator[tu
                 raise type(error)(f"record {sequence}, entry {index}: {error}") from None
         yield index, event
         index += entries(event)
+
+
+def parse_turn(raw: dict[str, Any]) -> TurnEvent | None:
+    """Return the event of a turn in a JSON object, None if it is to be expanded.
+
+    That is any other event, and one with properties, reason codes, releases, or columns that do
+    not fit together.
+    """
+    try:
+        read = _TURNS.get(raw["e"])
+        return read(raw) if read is not None and raw["v"] == 1 else None
+    except (KeyError, TypeError):
+        return None
+
+
+def _turn_published(raw: dict[str, Any]) -> TurnPublished | None:
+    sessions, topics, by, which = raw["sessions"], raw["topics"], raw["by"], raw["which"]
+    pids, sizes, qos = raw["pids"], raw["sizes"], raw["qos"]
+    at, count = raw["at"], raw["count"]
+    if (
+        len(raw) == _TURN_FIELDS[TurnPublished]
+        and type(qos) is int
+        and type(at) is int
+        and type(count) is int
+        and _strings(sessions)
+        and _strings(topics)
+        and _integers(by)
+        and _integers(which)
+        and _integers(pids)
+        and len(pids) == count
+        and (type(sizes) is int or (_integers(sizes) and len(sizes) == count))
+        and fits(by, sessions, count)
+        and fits(which, topics, count)
+    ):
+        return TurnPublished(sessions, by, qos, topics, which, pids, sizes, at, count)
+    return None
+
+
+def _turn_delivered(raw: dict[str, Any]) -> TurnDelivered | None:
+    sessions, filters, by, qos = raw["sessions"], raw["filters"], raw["by"], raw["qos"]
+    pids, refs = raw["pids"], raw["refs"]
+    if (
+        len(raw) == _TURN_FIELDS[TurnDelivered]
+        and type(qos) is int
+        and _strings(sessions)
+        and _strings(filters)
+        and len(filters) == len(sessions)
+        and _integers(by)
+        and _integers(pids)
+        and _runs_of(refs, len(pids))
+        and fits(by, sessions, len(pids))
+    ):
+        return TurnDelivered(sessions, filters, by, qos, pids, refs)
+    return None
+
+
+def _turn_acked(raw: dict[str, Any]) -> TurnAcked | None:
+    sessions, by, pids, kind = raw["sessions"], raw["by"], raw["pids"], raw["kind"]
+    if (
+        len(raw) == _TURN_FIELDS[TurnAcked]
+        and kind in ("Acked", "Received", "Completed")
+        and _strings(sessions)
+        and _integers(by)
+        and _integers(pids)
+        and fits(by, sessions, len(pids))
+    ):
+        return TurnAcked(kind, sessions, by, pids)
+    return None
 
 
 def parse_frequent(raw: dict[str, Any]) -> Event | None:
@@ -64,10 +137,10 @@ def parse_frequent(raw: dict[str, Any]) -> Event | None:
 
 def _with_added(event: Event, raw: dict[str, Any]) -> Event | None:
     """Set the later fields of an event that the JSON object contains."""
-    for name, fits in _ADDED[type(event)].items():
+    for name, valid in _ADDED[type(event)].items():
         if name in raw:
             value = raw[name]
-            if not fits(value):
+            if not valid(value):
                 return None
             setattr(event, name, value)
     return event
@@ -89,6 +162,16 @@ def _is_expiry(value: object) -> bool:
     return type(value) is int or _runs(value)
 
 
+def _strings(values: object) -> bool:
+    """Return whether a value is a list of strings."""
+    if type(values) is not list:
+        return False
+    for value in values:  # noqa: SIM110 - as in _integers
+        if type(value) is not str:
+            return False
+    return True
+
+
 def _integers(values: object) -> bool:
     """Return whether a value is a list of integers."""
     if type(values) is not list:
@@ -107,6 +190,16 @@ def _runs(values: object) -> bool:
         if type(value) is not int and not _integers(value):
             return False
     return True
+
+
+def _runs_of(values: object, count: int) -> bool:
+    """Return whether a value is a list of runs with so many integers."""
+    if not isinstance(values, list) or not _runs(values):
+        return False
+    for value in values:
+        if type(value) is list and len(value) != 3:
+            return False
+    return count_runs(values) == count
 
 
 def _published(raw: dict[str, Any]) -> MessagePublished | None:
@@ -224,3 +317,11 @@ _READERS = {
 }
 """Event type -> reader of its fields, the only version that it reads (the current one), and the
 number of fields that are always present."""
+
+_TURNS: dict[str, Callable[[dict[str, Any]], TurnEvent | None]] = {
+    "TurnPublished": _turn_published,
+    "TurnDelivered": _turn_delivered,
+    "TurnAcked": _turn_acked,
+}
+_TURN_FIELDS: dict[type, int] = {TurnPublished: 11, TurnDelivered: 8, TurnAcked: 6}
+"""Event of a turn -> number of its fields, without those that it has for MQTT 5 only."""

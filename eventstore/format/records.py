@@ -189,8 +189,11 @@ def check_record(sequence: int, data: bytes) -> int:
     return _HEAD.size + int(header_size)
 
 
-def decode_record(sequence: int, data: bytes) -> Record:
-    """Return the record stored under a stream sequence; raises as :func:`check_record`."""
+def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> Record:
+    """Return the record stored under a stream sequence; raises as :func:`check_record`.
+
+    With ``whole_turns``, its ``raw_events`` may have events of turns: for the fold alone.
+    """
     body = check_record(sequence, data)
     view = memoryview(data)
     try:
@@ -198,7 +201,7 @@ def decode_record(sequence: int, data: bytes) -> Record:
         events = header["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
             raise CorruptLog(sequence, "has a header that is none")
-        if _TURN in data[HEADER_FROM:body]:
+        if not whole_turns and _TURN in data[HEADER_FROM:body]:
             events = [one for raw in events for one in expanded(raw)]
         return Record(
             sequence=sequence,

@@ -40,13 +40,23 @@ def indices(by: Sequence[int], values: Sequence[Any], count: int) -> Sequence[in
     return by
 
 
+def fits(by: Sequence[int], values: Sequence[Any], count: int) -> bool:
+    """Return whether :func:`indices` would return the indices of so many entries."""
+    if not by:
+        return len(values) == count or len(values) == 1
+    return len(by) == count and min(by) >= 0 and max(by) < len(values)
+
+
 def expanded(raw: _Raw) -> list[_Raw]:
     """Return the events of single sessions that the JSON object of an event stands for.
 
     An event of a single session, or one with inconsistent columns, is returned unchanged.
     """
     try:
-        names, expand = _EXPAND[raw["e"]]
+        known = _EXPAND.get(raw["e"])
+        if known is None:
+            return [raw]
+        names, expand = known
         if raw["v"] != 1 or not names.issuperset(raw):
             return [raw]
         return expand(raw)

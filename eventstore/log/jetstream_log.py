@@ -126,15 +126,19 @@ class EventLog:
         """Append one record behind the last record of the log, without a writer."""
         return await append_behind(self._nc, self._stream, self._subject, tail, data)
 
-    async def read(self, first: int, last: int) -> AsyncIterator[Record]:
+    async def read(
+        self, first: int, last: int, *, whole_turns: bool = False
+    ) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order.
+
+        With ``whole_turns``, for the fold alone, events of turns are not expanded.
 
         The caller checks that none is missing. Raises Fenced when one is because another broker
         writes the log of this writer and has cut it, CorruptLog for a record whose checksum is
         wrong, LogUnavailable when JetStream does not answer.
         """
         expected = first
-        async for record in self._read(first, last):
+        async for record in self._read(first, last, whole_turns):
             if record.sequence != expected:
                 await self._check_fence()
             yield record
@@ -142,16 +146,24 @@ class EventLog:
         if expected <= last:
             await self._check_fence()
 
-    def _read(self, first: int, last: int) -> AsyncIterator[Record]:
+    def _read(self, first: int, last: int, whole_turns: bool) -> AsyncIterator[Record]:
         if self._replicas == 1:
-            return read_records(self._nc, self._stream, first, last)
-        return self._read_anywhere(first, last)
+            return read_records(self._nc, self._stream, first, last, whole_turns=whole_turns)
+        return self._read_anywhere(first, last, whole_turns)
 
-    async def _read_anywhere(self, first: int, last: int) -> AsyncIterator[Record]:
+    async def _read_anywhere(
+        self,
+        first: int,
+        last: int,
+        whole_turns: bool,
+    ) -> AsyncIterator[Record]:
         """Continue at another server when one no longer answers."""
         for seconds in (*self._waits, None):
             try:
-                async for record in read_records(self._nc, self._stream, first, last, seconds):
+                records = read_records(
+                    self._nc, self._stream, first, last, seconds, whole_turns=whole_turns
+                )
+                async for record in records:
                     yield record
                     first = record.sequence + 1
             except LogUnavailable:

@@ -164,15 +164,23 @@ def read_stored(
 
 
 async def read_records(
-    nc: Client, stream: str, first: int, last: int, seconds: float | None = None
+    nc: Client,
+    stream: str,
+    first: int,
+    last: int,
+    seconds: float | None = None,
+    *,
+    whole_turns: bool = False,
 ) -> AsyncIterator[Record]:
     """Yield the records between two stream sequences (both included), in order.
+
+    ``whole_turns``: as for :func:`decode_record`.
 
     Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
     not answer. The chain is for the caller to check (``records.ChainChecker``).
     """
     async for sequence, data in read_stored(nc, stream, first, last, seconds):
-        yield decode_record(sequence, data)
+        yield decode_record(sequence, data, whole_turns=whole_turns)
 
 
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:

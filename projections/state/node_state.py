@@ -40,7 +40,10 @@ from eventstore.format import (
     TurnReleased,
     WebAccessed,
     entries,
+    expanded,
     from_runs,
+    parse_events,
+    parse_turn,
     position,
 )
 from projections.state import turn_fold
@@ -165,19 +168,36 @@ class NodeState:
 
     def _fold(self, record: Record, only: str | None) -> None:
         base = position(record.sequence, 0)
-        index, event = 0, None
-        for index, event in record.events():
-            if only is not None and getattr(event, "session", None) not in (only, None):
+        index = 0
+        for raw in record.raw_events:
+            turn = parse_turn(raw) if only is None else None
+            if turn is not None and self._has(turn.sessions, base + index):
+                self.apply(turn, base + index, record.time_ms)
+                index += entries(turn)
                 continue
-            pieces: Sequence[bytes] = ()
-            # Comparing types is fastest; the types of events have no subtypes.
-            if type(event) is RetainedSnapshot or (
-                type(event) is MessagePublished and event.retain
-            ):
-                pieces = record.pieces(event)
-            self.apply(event, base + index, record.time_ms, pieces)
-        if event is not None:
-            self.entries += index + entries(event)
+            for at, event in parse_events(record.sequence, expanded(raw), index):
+                index = at + entries(event)
+                if only is not None and getattr(event, "session", None) not in (only, None):
+                    continue
+                pieces: Sequence[bytes] = ()
+                # Comparing types is fastest; the types of events have no subtypes.
+                if type(event) is RetainedSnapshot or (
+                    type(event) is MessagePublished and event.retain
+                ):
+                    pieces = record.pieces(event)
+                self.apply(event, base + at, record.time_ms, pieces)
+        self.entries += index
+
+    def _has(self, names: Sequence[str], at: Position) -> bool:
+        """Return whether all sessions exist, in states that include nothing from ``at`` on."""
+        sessions, newer = self.sessions, self._newer
+        live = sessions.live
+        for name in names:
+            if name not in live and sessions.get(name) is None:
+                return False
+            if newer and at < newer.get(name, 0):
+                return False
+        return True
 
     def apply(
         self, event: LogEvent, at: Position, time_ms: int, pieces: Sequence[bytes] = ()

@@ -18,6 +18,10 @@ from eventstore.format import (
     TurnReleased,
     decode_record,
     encode_record,
+    entries,
+    expanded,
+    parse_events,
+    parse_turn,
     position,
     to_runs,
 )
@@ -79,3 +83,50 @@ def test_both_folds_come_to_the_same_state(events: list[Event]) -> None:
     assert single.dirty is not None
     assert shared.dirty is not None
     assert single.dirty.keys() <= shared.dirty.keys()
+
+
+@given(turns(), st.sampled_from([None, *NAMES]), st.integers(-1, 20))
+def test_a_record_read_with_whole_turns_folds_alike(
+    events: list[Event], unknown: str | None, included: int
+) -> None:
+    """Also if it does not know a session, or has one that includes some of the entries."""
+    data = encode_record(
+        previous=GENESIS, node="n", time_ms=5, events=copy.deepcopy(events), payloads=[]
+    )
+    found = []
+    for whole in (False, True):
+        node = begun()
+        if unknown is not None:
+            node.sessions.discard(unknown)
+        if included >= 0:
+            node.load(node.sessions[NAMES[0]], FIRST + included) if unknown != NAMES[0] else None
+        record = decode_record(7, data, whole_turns=whole)
+        assert any(raw["e"].startswith("Turn") for raw in record.raw_events) == whole
+        node.apply_record(record)
+        known = [name for name in NAMES if node.sessions.get(name) is not None]
+        found.append((node.entries, known, [session_digest(node, name) for name in known]))
+    assert found[0] == found[1]
+
+
+@given(turns(), st.data())
+def test_what_is_parsed_as_a_turn_is_what_it_expands_to(
+    events: list[Event], data: st.DataObject
+) -> None:
+    """And whatever is wrong in it is left to the expansion, which reports it."""
+    stored = encode_record(previous=GENESIS, node="n", time_ms=5, events=events, payloads=[])
+    for event, raw in zip(
+        events, decode_record(7, stored, whole_turns=True).raw_events, strict=True
+    ):
+        turn = parse_turn(raw)
+        assert (turn is None) == isinstance(event, TurnReleased)
+        if turn is None:
+            continue
+        assert turn == event
+        name = data.draw(st.sampled_from(sorted(raw.keys() - {"e"})))
+        raw[name] = data.draw(
+            st.sampled_from([None, True, "x", -1, [None], [[1]], [-1], ["x"], {}])
+        )
+        changed = parse_turn(raw)
+        if changed is not None:
+            single = [*parse_events(7, expanded(raw))]
+            assert sum(entries(one) for _, one in single) == entries(changed)
