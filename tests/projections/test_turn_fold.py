@@ -98,8 +98,8 @@ def test_a_record_read_with_whole_turns_folds_alike(
         node = begun()
         if unknown is not None:
             node.sessions.discard(unknown)
-        if included >= 0:
-            node.load(node.sessions[NAMES[0]], FIRST + included) if unknown != NAMES[0] else None
+        if included >= 0 and unknown != NAMES[0]:
+            node.load(node.sessions[NAMES[0]], FIRST + included)
         record = decode_record(7, data, whole_turns=whole)
         assert any(raw["e"].startswith("Turn") for raw in record.raw_events) == whole
         node.apply_record(record)
