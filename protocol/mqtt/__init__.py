@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         publish_head,
     )
     from protocol.mqtt.packets import (
+        BATCH_WORK,
         Acks,
         Auth,
         Connect,
@@ -102,7 +103,7 @@ else:
             ),
             "packets": (
                 "Acks Auth Connect ConnectCode ConnectProperties Disconnect Packet "
-                "PacketType Pingreq Publish Publishes Subscribe Unsubscribe "
+                "BATCH_WORK PacketType Pingreq Publish Publishes Subscribe Unsubscribe "
                 "UserProperties Will cut_payloads"
             ),
             "protocol_error": "ProtocolError",
@@ -128,6 +129,7 @@ else:
 
 __all__ = [
     "ALIKE",
+    "BATCH_WORK",
     "DISCONNECT",
     "ENDINGS",
     "FAILURE",

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5, FilterReader, parse_connect
 from protocol.mqtt.packets import (
+    BATCH_WORK,
     Acks,
     Connect,
     Disconnect,
@@ -128,7 +129,7 @@ class Decoder:
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
     be changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts
-    as eight. ``v5`` returns the reader for an MQTT 5 client; without it, that level is refused.
+    as eight, and a change from one kind of packet to another as ``BATCH_WORK``. ``v5`` returns the reader for an MQTT 5 client; without it, that level is refused.
 
     ``feed`` never raises for input of a client. Check ``error`` after each call: once it is
     set, the packets returned by that call must still be obeyed, then ``error.connack`` must be
@@ -294,7 +295,7 @@ class Decoder:
                 most = (room + weight - 1) // weight
                 begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
                 batch.size = at - begin
-                room -= len(batch) * weight
+                room -= len(batch) * weight + BATCH_WORK
             elif first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)
@@ -302,12 +303,12 @@ class Decoder:
                     raise _length_violation(acks.kind, length)
                 if stop - at == 4:
                     at = read_acks(data, at, acks, room)
-                    room -= len(acks.packet_ids)
+                    room -= len(acks.packet_ids) + BATCH_WORK
                 else:
                     # A Remaining Length with needless bytes is legal: read such a packet alone.
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
-                    room -= 1
+                    room -= 1 + BATCH_WORK
             elif first >> 4 in _WITH_FILTERS:
                 subscribing = first >> 4 == PacketType.SUBSCRIBE
                 reader = FilterReader(data[body:stop], subscribing=subscribing)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +53,10 @@ class ConnectCode(IntEnum):
     SERVER_UNAVAILABLE = 3
     BAD_USER_NAME_OR_PASSWORD = 4
     NOT_AUTHORIZED = 5
+
+
+BATCH_WORK: Final = 24
+"""Number of packets as which each batch of similar packets counts in addition to those in it."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import Acks, Connect, Packet, PacketType, Pingreq, Publishes, ReasonCode
+from protocol.mqtt import (
+    BATCH_WORK,
+    Acks,
+    Connect,
+    Packet,
+    PacketType,
+    Pingreq,
+    Publishes,
+    ReasonCode,
+)
 from protocol.mqtt5.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
 from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
 from protocol.mqtt5.field_reader import read_frame
@@ -82,12 +91,12 @@ class PacketDecoderV5:
                 aliases = self._aliases = TopicAliases(self._max_topic_aliases)
             end, left = read_publishes_v5(data, at, body, stop, limit, batch, most, aliases)
             batch.size = end - at
-            return end, (most - left) * weight
+            return end, (most - left) * weight + BATCH_WORK
         if first in _ACKS:
             acks = Acks(_ACKS[first])
             to.append(acks)
             end = read_acks_v5(data, at, body, stop, acks, room)
-            return end, len(acks) + properties_cost(stop - at)
+            return end, len(acks) + properties_cost(stop - at) + BATCH_WORK
         to.append(self._parse(PacketType(first >> 4), data[body:stop]))
         return stop, 1 + properties_cost(stop - at)
 

@@ -173,6 +173,18 @@ class Flood(Attacker):
         client.send(p.subscribe(self.next_pid(), ("$f/0", 0), ("$f/1", 1)), *several)
 
 
+class Releases(Attacker):
+    """Publishes at QoS 2 and releases each message at once, so that no two packets are alike."""
+
+    kind = "releases"
+
+    def attack(self, client: AttackClient) -> None:
+        pids = [self.next_pid() for _ in range(40)]
+        client.send(
+            *(part for pid in pids for part in (p.publish("$r", b"", 2, pid), p.pubrel(pid)))
+        )
+
+
 ATTACKERS: tuple[type[Attacker], ...] = (
     FilterBomb,
     FilterChurn,
@@ -181,4 +193,5 @@ ATTACKERS: tuple[type[Attacker], ...] = (
     Trickle,
     Newcomers,
     Flood,
+    Releases,
 )

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
+    BATCH_WORK,
     MAX_CONNECT_SIZE,
     PINGREQ,
     Acks,
@@ -435,6 +436,20 @@ def test_acknowledgements_are_bounded_too(kind: int) -> None:
         found += decoder.feed(b"")
     assert [len(one.packet_ids) for one in found] == [30, 30, 30, 10]
     assert [pid for one in found for pid in one.packet_ids] == list(range(1, 101))
+
+
+def test_packets_of_changing_kinds_count_for_more() -> None:
+    """Each batch of similar packets is worked on by itself: a turn could take 30 ms otherwise."""
+    pair = encode_publish(b"t", b"", 2, 7) + bytes((0x62, 2, 0, 7))
+    decoder = Decoder(LIMIT, at_once=3 * (8 + 1 + 2 * BATCH_WORK))
+    decoder.feed(CONNECT)
+    found = decoder.feed(pair * 100)
+    assert len(found) == 6
+    while decoder.more:
+        some = decoder.feed(b"")
+        assert len(some) <= 6
+        found += some
+    assert len(found) == 200
 
 
 @pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
+    BATCH_WORK,
     FROM_CLIENTS,
     PINGREQ,
     Acks,
@@ -207,6 +208,19 @@ def test_a_bound_on_the_work_of_a_call_changes_nothing(
         found += decoder.feed(b"")
     assert decoder.error is None
     assert flat_v5(found)[1:] == stream
+
+
+def test_packets_of_changing_kinds_count_for_more() -> None:
+    pair = encode_v5(Publish(b"t", b"", 2, False, False, 7)) + bytes((0x62, 2, 0, 7))
+    decoder = decoder_v5(LIMIT, at_once=3 * (8 + 1 + 2 * BATCH_WORK))
+    decoder.feed(CONNECT5)
+    found = decoder.feed(pair * 100)
+    assert len(found) == 6
+    while decoder.more:
+        some = decoder.feed(b"")
+        assert len(some) <= 6
+        found += some
+    assert len(found) == 200
 
 
 # --- runs ------------------------------------------------------------------------------------
