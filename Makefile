@@ -20,8 +20,9 @@ help:
 	@echo "             when one is killed; Ctrl-C ends them"
 	@echo "make spark   also install the requirements of foldmq spark (1.1 GB)"
 	@echo "make check   at every save: generated pages, ruff, mypy and the tests that need no process and no Spark"
-	@echo "make test    before a push: generated pages, ruff, mypy and all tests"
-	@echo "make drills  longer fault tests: kill, stop, power cut, damage (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED),"
+	@echo "make test    before a push: generated pages, ruff, mypy and all tests but the longest (make drills)"
+	@echo "make drills  what make test leaves out: more and longer kills, stops, power cuts and damage"
+	@echo "             (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED), a Spark cluster, 300 random runs (FOLDMQ_SEEDS),"
 	@echo "             and property tests with 1,000 examples"
 	@echo "make bench   compare foldmq with Mosquitto, NATS Server and its last release"
 	@echo "             (ARGS='--rows pairs,cmd --rounds 3', ARGS=--write, ARGS=--help)"
@@ -78,7 +79,7 @@ java:
 # At every save, under a minute: tests that need no process, no socket and no Spark.
 check: lint types
 	FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
-	  -m 'not slow and not system' \
+	  -m 'not slow and not system and not long' \
 	  $(filter-out $(foreach folder,conformance conformance_mqtt5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)
 
@@ -100,27 +101,31 @@ $(VENV)/compiled: $(VENV)/installed-test
 # Most tests wait for brokers, so four run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/file_order.py.
 pytest: $(VENV)/compiled
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --hypothesis-profile few -m 'not long' $(ARGS)
 
-# The modules of these tests are the compiled ones: they run once more as plain Python.
-PLAIN_TESTS := $(addprefix tests/,actors eventstore projections protocol simulation)
+# These tests replace parts of compiled modules, or decode, encode and fold, where mypyc could make a
+# difference: they run as plain Python, too. make check runs all pure tests so.
+PLAIN_TESTS := $(addprefix tests/,actors simulation eventstore/format projections/state \
+  protocol/mqtt protocol/mqtt5)
 
 # With one process, since it takes what `pytest` leaves; and with a cache of its own, because each
 # notes the tests that failed when it ends. A module that cannot be imported does not stop it.
 plain: $(VENV)/compiled
 	if [ -e $(VENV)/lib/python*/site-packages/foldmq_compiled.pth ]; then \
 	  FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 0 --hypothesis-profile few \
-	    --continue-on-collection-errors -o cache_dir=.pytest_cache/plain -m 'plain or (not slow and not system)' $(PLAIN_TESTS) $(ARGS); fi
+	    --continue-on-collection-errors -o cache_dir=.pytest_cache/plain -m '(plain or twice) and not long' $(PLAIN_TESTS) $(ARGS); fi
 
-# The number of faults of each drill, and of random runs of the simulation; make test has fewer.
+PROPERTY_TESTS := $(addprefix tests/,access actors cluster eventstore limits projections protocol transports \
+  cli/test_top_rates.py spark/test_decoding.py spark/test_scan.py spark/test_turn_text.py)
+
+# What make test leaves out. The numbers are those of faults of each drill and of random runs of the
+# simulation; make test has fewer.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
 drills: export FOLDMQ_SEEDS ?= 300
 drills: $(VENV)/installed-test
-	$(BIN)/python -m pytest tests/e2e tests/simulation/test_chaos.py \
-	  tests/spark/test_audit_broker.py tests/spark/test_audit_simulation.py tests/spark/test_rebuild.py \
-	  -m 'drill or slow' $(ARGS)
-	$(BIN)/python -m pytest tests/protocol tests/eventstore tests/projections \
-	  tests/spark/test_decoding.py --numprocesses 2 --hypothesis-profile many $(ARGS)
+	$(BIN)/python -m pytest -m 'long or drill or slow' $(ARGS)
+	FOLDMQ_PLAIN=1 $(BIN)/python -m pytest tests/simulation -m plain $(ARGS)
+	$(BIN)/python -m pytest $(PROPERTY_TESTS) --numprocesses 2 --hypothesis-profile many $(ARGS)
 
 bench: spark
 	$(BIN)/python bench/run.py $(ARGS)

@@ -44,6 +44,8 @@ os.environ.setdefault(
 
 _SYSTEM = ("conformance", "conformance_mqtt5", "e2e", "spark")
 """Folders whose tests have the mark ``system``, all of them."""
+_TWICE = ("eventstore/format/", "projections/state/", "protocol/mqtt/", "protocol/mqtt5/")
+"""Folders whose pure tests have the mark ``twice``: they decode, encode and fold."""
 _IMPURE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 _pure: list[str] = []
 """The test that runs, if it has not the mark ``system``."""
@@ -62,8 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     plain = str(decoder.__file__).endswith(".py")
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in _SYSTEM:
+        path = item.path.relative_to(here)
+        if path.parts[0] in _SYSTEM:
             item.add_marker(pytest.mark.system)
+        elif path.as_posix().startswith(_TWICE) and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.twice)
         if not plain and item.get_closest_marker("plain"):
             item.add_marker(pytest.mark.skip(reason="runs with FOLDMQ_PLAIN=1"))
 

@@ -6,7 +6,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from harness.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.routing import Router, routes
@@ -116,7 +117,7 @@ def summary(found: Receivers) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(st.lists(changes, max_size=30), st.lists(st.lists(changes, max_size=3), max_size=12))
 def test_steps_with_changes_between_them_come_to_the_same_as_one_match(
     before: list[tuple[object, ...]], between: list[list[tuple[object, ...]]]

@@ -119,7 +119,14 @@ def test_a_broker_that_stands_still_gives_no_sign_of_life(manager: Manager, brok
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("attack", ["filter-bombs", "filter-churn", "large-subscribe"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "filter-bombs",
+        pytest.param("filter-churn", marks=pytest.mark.long),
+        pytest.param("large-subscribe", marks=pytest.mark.long),
+    ],
+)
 def test_signs_of_life_come_in_time_under_attack(attack: str, tmp_path: Path) -> None:
     """A silence as long as the watchdog's time would have the service killed."""
     manager = Manager(str(tmp_path / "notify"))

@@ -1,6 +1,6 @@
 """kill -9 under load: everything acknowledged must be present afterwards.
 
-FOLDMQ_DRILL_ROUNDS (default 2) is the number of strikes per drill, FOLDMQ_DRILL_SEED the seed of
+FOLDMQ_DRILL_ROUNDS (default 1) is the number of strikes per drill, FOLDMQ_DRILL_SEED the seed of
 the moments and the load. Each drill reports its seed when it fails.
 """
 

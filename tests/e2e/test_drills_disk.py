@@ -90,7 +90,7 @@ def started(broker: Broker) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("how", [flip, truncate, blank])
+@pytest.mark.parametrize("how", [flip, pytest.param(truncate, marks=pytest.mark.long), blank])
 def test_damaged_store(
     make_broker: Callable[..., Broker], how: Callable[[bytearray, int], str]
 ) -> None:

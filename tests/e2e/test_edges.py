@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import paho.mqtt.client as paho
 import pytest
-from harness import packets
-from harness.broker import environment, foldmq, free_port, stand_still
+from harness import forkserver, packets
+from harness.broker import environment, free_port, stand_still
 from harness.certs import Authority
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.foldcluster import ClusterNode, Nodes, closings
@@ -56,14 +56,9 @@ def nodes(tmp_path: Path, nats: Nats, key: Path) -> Iterator[Nodes]:
 
 def command(nats: Nats, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
-    return subprocess.run(
-        [foldmq(), *arguments, *access],
-        capture_output=True,
-        text=True,
-        check=check,
-        env=environment(),
-        timeout=60,
-    )
+    code, out, err = forkserver.run([*arguments, *access], environment(), 60)
+    assert code == 0 or not check, err.decode()
+    return subprocess.CompletedProcess(arguments, code, out.decode(), err.decode())
 
 
 def logged(nats: Nats, kind: str) -> list[dict[str, Any]]:
@@ -312,7 +307,7 @@ def test_wills_wait_for_their_clients_when_the_leader_dies(
         nodes.clean_up()
 
 
-@pytest.mark.parametrize("how", ["key", "certificates"])
+@pytest.mark.parametrize("how", [pytest.param("key", marks=pytest.mark.long), "certificates"])
 def test_tls_websocket_and_certificates_through_a_node_that_follows(
     tmp_path: Path, nats: Nats, key: Path, how: str
 ) -> None:

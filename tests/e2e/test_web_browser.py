@@ -345,8 +345,15 @@ _UNLABELLED = """() => [...document.querySelectorAll("input:not([type=hidden]), 
   .map((one) => one.outerHTML)"""
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["wide", "narrow"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "size"),
+    [
+        pytest.param("light", SIZES[0], id="light-wide", marks=pytest.mark.long),
+        pytest.param("light", SIZES[1], id="light-narrow"),
+        pytest.param("dark", SIZES[0], id="dark-wide"),
+        pytest.param("dark", SIZES[1], id="dark-narrow", marks=pytest.mark.long),
+    ],
+)
 def test_every_page_fits(
     broker: Broker,
     opened: Callable[..., tuple[Page, Watch]],

@@ -30,7 +30,7 @@ def test_where_tests_have_no_limit_a_start_has_none() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.system
 def test_later_tests_get_another_spark() -> None:
     command = [sys.executable, "-m", "pytest", FILE, "-p", "no:cacheprovider", "-vv", "-n", "0"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.logs import LogBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from indexedlogs import STREAM, IndexedSource, as_log, build, use
 from playedlogs import MANY, played
@@ -188,7 +188,6 @@ INDEXED = {
 }
 
 
-@settings(max_examples=60, deadline=None)
 @given(**INDEXED)
 def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: float) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -199,7 +198,6 @@ def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: flo
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(**INDEXED)
 def test_events_of_sessions_and_topics(
     steps: Steps, max_record: int, step: int, share: float
@@ -210,7 +208,6 @@ def test_events_of_sessions_and_topics(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(**INDEXED, client=st.sampled_from(NAMES))
 def test_stories_of_messages(
     steps: Steps, max_record: int, step: int, share: float, client: str
@@ -221,7 +218,6 @@ def test_stories_of_messages(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(**INDEXED, more=MANY, client=st.sampled_from(NAMES))
 def test_a_log_that_was_cut(
     steps: Steps, max_record: int, step: int, share: float, more: Steps, client: str
@@ -237,7 +233,6 @@ def test_a_log_that_was_cut(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(steps=MANY, more=MANY, step=st.integers(1, 4), data=st.data())
 def test_older_segments_are_removed(
     steps: Steps, more: Steps, step: int, data: st.DataObject
@@ -314,7 +309,6 @@ def test_a_turn_of_several_records_ends_a_session() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(steps=MANY, step=st.integers(1, 4), data=st.data())
 def test_a_damaged_index_gives_no_wrong_answer(
     steps: Steps, step: int, data: st.DataObject
@@ -393,7 +387,6 @@ def test_many_small_segments_become_few() -> None:
         asyncio.run(compared.stories("ann"))
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=MANY, more=MANY)
 def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -> None:
     """What the index passes over has the positions that it has when it is read."""

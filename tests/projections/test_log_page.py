@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES
@@ -64,7 +64,6 @@ def all_pages(
     raise AssertionError("the pages do not end")
 
 
-@settings(max_examples=60)
 @given(
     steps=MANY,
     max_record=st.sampled_from([600, 1 << 20]),
@@ -98,7 +97,6 @@ def test_the_pages_together_are_the_log(
     assert found == (expected[::-1] if backwards else expected)
 
 
-@settings(max_examples=30)
 @given(steps=MANY, backwards=st.booleans(), low=st.integers(0, 30), high=st.integers(0, 30))
 def test_nothing_outside_of_the_bounds_is_shown(
     steps: list[tuple[str, str, int]], *, backwards: bool, low: int, high: int

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES, Node
@@ -61,7 +61,6 @@ def places(fake: FakeSource) -> Iterator[Position]:
         yield position(sequence, MAX_INDEX)
 
 
-@settings(max_examples=60)
 @given(steps=MANY, max_record=st.sampled_from([600, 1 << 20]), name=st.sampled_from(NAMES[:2]))
 def test_a_state_at_any_position_is_that_of_a_full_fold(
     steps: list[tuple[str, str, int]], max_record: int, name: str
@@ -84,7 +83,6 @@ def test_a_state_at_any_position_is_that_of_a_full_fold(
     assert same(history.state, full_fold(fake, name, position(fake.last, MAX_INDEX)))
 
 
-@settings(max_examples=40)
 @given(steps=MANY, name=st.sampled_from(NAMES[:2]))
 def test_going_back_and_forth_meets_every_event(
     steps: list[tuple[str, str, int]], name: str
@@ -110,7 +108,6 @@ def test_going_back_and_forth_meets_every_event(
     asyncio.run(walk())
 
 
-@settings(max_examples=40)
 @given(steps=MANY, name=st.sampled_from(NAMES[:2]))
 def test_a_log_that_begins_with_a_checkpoint_tells_the_same(
     steps: list[tuple[str, str, int]], name: str

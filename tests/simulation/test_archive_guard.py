@@ -357,7 +357,10 @@ def test_a_cut_that_was_decided_before_is_given_up() -> None:
     simulate(scenario)
 
 
-@pytest.mark.parametrize("steps", range(24))
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(one, marks=[pytest.mark.long] if one % 4 else []) for one in range(24)],
+)
 @pytest.mark.slow
 def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) -> None:
     async def scenario() -> None:

@@ -251,7 +251,9 @@ async def open_link(_access: ConnectionOptions, **callbacks: Callable[..., None]
 running: list[Run] = []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(one, marks=[pytest.mark.long] if one >= 8 else []) for one in range(20)]
+)
 def test_nothing_acknowledged_is_lost_and_properties_stay(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,16 @@ from simulation.nodes import NodesWorld
 from simulation.simulated_standby import StandbyWorld
 from simulation.world import World
 
-SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "60"))
+SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "20"))
 AT_EVERY_SAVE = 4
 """So many of them are run by ``make check``, too."""
+
+
+def marks_of(seed: int) -> list[pytest.MarkDecorator]:
+    """One run of each kind is made as plain Python, too."""
+    return [pytest.mark.slow] if seed >= AT_EVERY_SAVE else [pytest.mark.twice] if not seed else []
+
+
 _RUN = Path(__file__).parent / "run.py"
 
 
@@ -41,10 +48,7 @@ def counts(seeds: int, world: type[World]) -> Counter[str]:
 
 @pytest.mark.parametrize(
     "seed",
-    [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
-        for seed in range(SEEDS)
-    ],
+    [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)],
 )
 def test_a_random_run_keeps_every_promise(seed: int) -> None:
     outcome(seed, World)
@@ -52,10 +56,7 @@ def test_a_random_run_keeps_every_promise(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
-        for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))
-    ],
+    [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
 )
 def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
     outcome(seed, StandbyWorld)
@@ -63,17 +64,14 @@ def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
-        for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))
-    ],
+    [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
 )
 def test_a_random_run_with_three_nodes_keeps_every_promise(seed: int) -> None:
     """They are killed and cut off; another one takes over while the old one still believes."""
     outcome(seed, NodesWorld)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_everything_happened_to_a_leader() -> None:
     seen = counts(max(15, SEEDS // 4), NodesWorld)
     wanted = (
@@ -84,7 +82,7 @@ def test_everything_happened_to_a_leader() -> None:
     assert not [what for what in wanted if not seen[what]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_fault_happened() -> None:
     seen = counts(max(60, SEEDS), World)
     wanted = [fate.value for fate in (*Append, *Ask)]

@@ -228,6 +228,8 @@ MUTANTS: list[Callable[[Patch], None]] = [
     uses_packet_identifiers_twice,
     cuts_off_what_is_not_archived,
 ]
+LONG = (never_looks_for_lost_acknowledgements, sends_again_without_looking_at_the_stream)
+"""Those that take many runs until they are caught."""
 
 
 def wrong(seed: int) -> str:
@@ -245,7 +247,10 @@ def healthy() -> Callable[[int], bool]:
     return functools.cache(lambda seed: not wrong(seed))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in MUTANTS],
+)
 @pytest.mark.slow
 def test_a_broker_that_breaks_a_promise_is_caught(
     mutant: Callable[[Patch], None], healthy: Callable[[int], bool]

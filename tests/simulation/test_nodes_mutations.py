@@ -92,7 +92,7 @@ def publishes_wills_before_their_time(patch: Patch) -> None:
         takes_over_wherever_the_log_ends,
         drops_bytes_for_clients_that_read_slowly,
         closes_a_client_before_its_disconnect_is_passed_on,
-        publishes_wills_before_their_time,
+        pytest.param(publishes_wills_before_their_time, marks=pytest.mark.long),
     ],
 )
 @pytest.mark.slow

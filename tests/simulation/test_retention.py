@@ -337,7 +337,10 @@ def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
     simulate(scenario)
 
 
-@pytest.mark.parametrize("steps", range(40))
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(one, marks=[pytest.mark.long] if one % 4 else []) for one in range(40)],
+)
 @pytest.mark.slow
 def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
     """Whatever was done until then, the next life goes on, and nothing is lost."""

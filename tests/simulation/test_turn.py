@@ -325,7 +325,7 @@ def _by_qos(some: list[Any]) -> dict[Any, list[Any]]:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(40)],
+    [pytest.param(seed, marks=[pytest.mark.long] if seed >= 10 else []) for seed in range(40)],
 )
 def test_a_turn_in_columns_comes_to_the_same_as_packets_one_by_one(seed: int) -> None:
     outcomes = []

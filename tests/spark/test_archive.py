@@ -276,6 +276,7 @@ with running_session("local[1]", "700m", INTERPRETED) as spark:
 """
 
 
+@pytest.mark.long  # test_archive_writer.py kills it at every step
 def test_killed_while_it_works(tmp_path: Path, nats: Nats, new_log: New, opened: Opened) -> None:
     """``kill -9`` of the driver, behind some batches and amid one: the JVM goes with it.
 

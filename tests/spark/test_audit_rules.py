@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,7 +13,7 @@ from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.nats import access
 from harness.spark_plans import compiled
 
-from projections.audit import RULES, Rule
+from projections.audit import RULES, Rule, Violation
 from spark.audit import local_facts, local_sessions, pipeline
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import FactTables
@@ -23,6 +24,8 @@ from spark.audit.sessions.expected_deliveries import published_messages
 from spark.datasource.log import Log
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
@@ -39,15 +42,34 @@ def cases() -> dict[str, Case]:
 
 
 @pytest.fixture(scope="module")
-def outcome(spark: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
-    """All of them in one audit: each is the log of a node."""
+def stored(nats: Nats, cases: dict[str, Case]) -> Nats:
+    """The server with all of the logs: each is that of a node."""
     for case in cases.values():
         case.log.store(nats)
         if case.after is not None:
             case.after(nats)
-    streams = ",".join(case.log.stream for case in cases.values())
-    with compiled(spark):
-        return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False, local=NOTHING)
+    return nats
+
+
+@pytest.fixture(scope="module")
+def outcome(stored: Nats) -> Outcome:
+    """All of them in one audit, in this process: Spark applies the same rules."""
+    return audit(Log(no_session, of(stored, NAMES)), cluster=False, local=SMALL)
+
+
+def of(nats: Nats, names: Iterable[str]) -> dict[str, str]:
+    """Options that name logs."""
+    return {**access(nats), "stream": ",".join(f"FOLDMQ_LOG_{name}" for name in names)}
+
+
+@pytest.fixture(scope="module")
+def some(cases: dict[str, Case]) -> list[str]:
+    """Of each rule one log that breaks it, and a few that keep all."""
+    first: dict[Rule, str] = {}
+    for name in NAMES[: len(ALL_BROKEN)]:
+        for rule, _, _ in cases[name].expected:
+            first.setdefault(rule, name)
+    return [*dict.fromkeys(first.values()), *NAMES[len(ALL_BROKEN) :: 12]]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,35 +83,51 @@ def no_session() -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("limits", "sorted_bytes"),
-    [(NOTHING, 1), (SMALL, 1 << 30), (SMALL, 1)],
-    ids=["in Spark", "here", "here, session by session"],
+    "few_spans", [expected_deliveries.FEW_SPANS, 0], ids=["few subscriptions", "many"]
 )
-def test_another_way_to_the_outcome_finds_the_same(
+@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.long)])
+def test_spark_finds_the_same(
     spark: SparkSession,
-    nats: Nats,
-    outcome: Outcome,
+    stored: Nats,
+    some: list[str],
     monkeypatch: pytest.MonkeyPatch,
-    limits: LocalLimits,
-    sorted_bytes: int,
+    which: str,
+    few_spans: int,
 ) -> None:
-    """Spark's joins, for many subscriptions, and the memory of this process, for small logs."""
-    monkeypatch.setattr(expected_deliveries, "FEW_SPANS", 0)
+    """Spark compares with a few subscriptions in memory, and joins with many."""
+    monkeypatch.setattr(expected_deliveries, "FEW_SPANS", few_spans)
+    options = of(stored, some if which == "some" else NAMES)
+    here = audit(Log(no_session, options), cluster=False, local=SMALL)
+    assert {one.rule for one in here.violations} == {*RULES} - {Rule.STATE}
+    with compiled(spark) if few_spans else contextlib.nullcontext():
+        same(audit(Log(spark, options), cluster=False, local=NOTHING), here)
+
+
+def same(found: Outcome, other: Outcome) -> None:
+    assert found.violations == other.violations
+    assert found.rules == other.rules
+    assert found.notes == other.notes
+    assert found.latencies == other.latencies
+
+
+@pytest.mark.parametrize("sorted_bytes", [1 << 30, 1], ids=["at once", "session by session"])
+def test_another_way_to_the_outcome_finds_the_same(
+    stored: Nats, outcome: Outcome, monkeypatch: pytest.MonkeyPatch, sorted_bytes: int
+) -> None:
     monkeypatch.setattr(local_sessions, "_SORTED", sorted_bytes)
-    streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
-    log = Log(spark if limits == NOTHING else no_session, {**access(nats), "stream": streams})
-    found = audit(log, cluster=False, local=limits)
-    assert found.violations == outcome.violations
-    assert found.rules == outcome.rules
-    assert found.notes == outcome.notes
-    assert found.latencies == outcome.latencies
+    same(audit(Log(no_session, of(stored, NAMES)), cluster=False, local=SMALL), outcome)
+
+
+def of_nodes(outcome: Outcome, names: list[str]) -> tuple[Violation, ...]:
+    return tuple(one for one in outcome.violations if one.node in names)
 
 
 @pytest.mark.parametrize(("memory", "here"), [(1 << 30, True), (1 << 10, False)])
 def test_a_larger_log_is_audited_here_if_its_facts_fit_into_memory(
     spark: SparkSession,
-    nats: Nats,
+    stored: Nats,
     outcome: Outcome,
+    some: list[str],
     monkeypatch: pytest.MonkeyPatch,
     memory: int,
     here: bool,
@@ -101,15 +139,18 @@ def test_a_larger_log_is_audited_here_if_its_facts_fit_into_memory(
         started.append(True)
         return spark
 
-    streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
-    log = Log(session, {**access(nats), "stream": streams})
+    log = Log(session, of(stored, some))
     found = audit(log, cluster=False, local=LocalLimits(LOCAL_BYTES, memory))
     assert bool(started) is not here
-    assert found.violations == outcome.violations
+    assert found.violations == of_nodes(outcome, some)
 
 
 def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
-    spark: SparkSession, nats: Nats, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    stored: Nats,
+    outcome: Outcome,
+    some: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pipeline, "LOCAL_BYTES", 0)
     monkeypatch.setattr(local_sessions, "_COPIES", 1 << 40)
@@ -119,11 +160,10 @@ def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
         started.append(True)
         return spark
 
-    streams = ",".join(f"FOLDMQ_LOG_{name}" for name in NAMES)
-    log = Log(session, {**access(nats), "stream": streams})
+    log = Log(session, of(stored, some))
     found = audit(log, cluster=False, local=LocalLimits(LOCAL_BYTES, 1 << 30))
     assert started
-    assert found.violations == outcome.violations
+    assert found.violations == of_nodes(outcome, some)
 
 
 @pytest.mark.parametrize(

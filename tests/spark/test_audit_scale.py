@@ -87,7 +87,8 @@ def audited(spark: SparkSession, nats: Nats, logs: list[Generated], **options: s
 
 @pytest.fixture(scope="module")
 def outcome(spark: SparkSession, nats: Nats, logs: list[Generated]) -> Outcome:
-    return audited(spark, nats, logs)
+    """Messages are released, and parts of turns stand, in other tasks than what they belong to."""
+    return audited(spark, nats, logs, partitions="12")
 
 
 def test_no_promise_is_broken(outcome: Outcome) -> None:
@@ -124,10 +125,10 @@ def test_latencies_are_told(outcome: Outcome) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_number_of_tasks_does_not_matter(
     spark: SparkSession, nats: Nats, logs: list[Generated], outcome: Outcome
 ) -> None:
-    """Messages are released, and parts of turns stand, in other tasks than what they belong to."""
-    apart = audited(spark, nats, logs, partitions="12")
-    assert apart.rules == outcome.rules
-    assert replace(apart, seconds=0) == replace(outcome, seconds=0)
+    together = audited(spark, nats, logs)
+    assert together.rules == outcome.rules
+    assert replace(together, seconds=0) == replace(outcome, seconds=0)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from spark.audit.facts.audit_outcome import Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# The logs of all simulated runs are audited without Spark: tests/simulation/test_chaos.py.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 SEEDS = range(100, 100 + max(4, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 15))
 SHARES = range(100, 100 + len(SEEDS) // 2)
 """Of runs in which clients share a subscription."""

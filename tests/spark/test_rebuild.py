@@ -64,7 +64,10 @@ def logs(nats: Nats) -> list[FoldedLog]:
     return made
 
 
-@pytest.fixture(scope="module", params=["at the end", "at a moment"])
+@pytest.fixture(
+    scope="module",
+    params=["at the end", pytest.param("at a moment", marks=pytest.mark.long)],
+)
 def looked_at(request: pytest.FixtureRequest, logs: list[FoldedLog]) -> list[FoldedLog]:
     if request.param == "at the end":
         return logs

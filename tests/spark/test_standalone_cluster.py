@@ -72,7 +72,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # six Javas start
 def test_a_job_on_two_workers(nats: Nats, cluster: str, tmp_path: Path) -> None:
     """Both workers work; the number of tasks goes by the size of the log, not by Spark's 200."""

@@ -389,6 +389,7 @@ def test_a_stream_that_lags_behind_a_cut_ends_with_one_clear_error(
     assert "was cut before the stream has read it: it has come to record 5" in str(told)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # two Sparks are started
 def test_a_query_that_is_killed_goes_on_and_takes_every_row_once(
     spark: SparkSession, nats: Nats, new_log: NewLog, tmp_path: Path
