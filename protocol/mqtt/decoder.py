@@ -129,7 +129,8 @@ class Decoder:
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
     be changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts
-    as eight, and a change from one kind of packet to another as ``BATCH_WORK``. ``v5`` returns the reader for an MQTT 5 client; without it, that level is refused.
+    as eight, and each batch of similar packets as ``BATCH_WORK`` more. ``v5`` returns the reader
+    for an MQTT 5 client; without it, that level is refused.
 
     ``feed`` never raises for input of a client. Check ``error`` after each call: once it is
     set, the packets returned by that call must still be obeyed, then ``error.connack`` must be
