@@ -47,6 +47,7 @@ _FILE = re.compile(
 )
 
 
+_TEST_FILE = re.compile(r"(?<![\w/.*-])((?:[\w-]+/)*test_\w+\.py)(?!\w|::)")
 _HELD = re.compile(r"`(?P<name>\w+)`\s+of\s+`(?P<file>[\w/]+\.py)`")
 _HOLDS = re.compile(r"`(?P<file>[\w/]+\.py)`\s+\(`(?P<name>\w+)`\)")
 

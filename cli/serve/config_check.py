@@ -8,14 +8,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli.common import Address, painted, text
-from cli.logsource import check_files, nats_tls, nats_users
+from cli.logsource import check_files, fit_packet_size, nats_tls, nats_users
 from cli.serve.factories import Access, Listeners, make_permissions
 from cli.settings import Settings, load_settings, read_layers
+from eventstore.format import STORED_MOST, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+_SUBJECT = "foldmq.log.{}"
+_NODE = "01234567"
+"""As long as the id of a node."""
 _SECRETS = ("nats_password", "bridge_password")
 
 
@@ -49,6 +53,9 @@ def check_configuration(settings: Settings) -> None:
         check_files(settings)
         nats_users(settings)
         nats_tls(settings)
+        # A NATS server that is not embedded may accept less: only a start tells.
+        subject = _SUBJECT.format(settings.cluster or _NODE)
+        fit_packet_size(settings, largest_record(STORED_MOST, subject))
     finally:
         listeners.close()
 

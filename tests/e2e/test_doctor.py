@@ -98,6 +98,15 @@ def test_the_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
     assert not (tmp_path / "foldmq-data").exists()
     config.write_text('permissions = "nothing.toml"\n')
     assert "nothing.toml" in refused("config", "check", "--config", str(config), code=78)
+    config.write_text("max_packet_size = 268435460\n")
+    said = refused("config", "check", "--config", str(config), code=78)
+    assert "exceeds what the log can store: set at most 3" in said
+    most = said.rsplit(" ", 1)[1].strip()
+    config.write_text(f"max_packet_size = {most}\n")
+    assert run("config", "check", "--config", str(config)).lines[-1].startswith("the configuration")
+    serve = ("serve", "--config", str(config), "--listen", "127.0.0.1:0", "--data-dir")
+    said = refused(*serve, str(tmp_path / "data"), "--max-packet-size", str(int(most) + 1), code=78)
+    assert said.rsplit(" ", 1)[1].strip() == most
     config.write_text("max_ack_pendig = 7\n")
     said = refused("config", "check", "--config", str(config), code=78)
     assert 'did you mean "max_ack_pending"?' in said
