@@ -109,7 +109,12 @@ def _missing_code(text: str) -> list[str]:
 
 
 def _missing_tests(text: str) -> list[str]:
-    return [
+    files = [
+        path
+        for path in _TEST_FILE.findall(text)
+        if not any((ROOT / folder / path).is_file() for folder in ("", "tests"))
+    ]
+    return files + [
         f"{path}::{name}"
         for path, name in _TEST.findall(text)
         if not (ROOT / "tests" / path).is_file() or name not in _functions(ROOT / "tests" / path)
@@ -256,6 +261,7 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
         "e2e/none.py::test_x"
     ]
     assert _missing_tests("test_docs.py::test_nothing_of_the_kind") != []
+    assert _missing_tests("test_docs.py, tests/test_docs.py, e2e/test_x.py") == ["e2e/test_x.py"]
     assert _not_held("`Counters` of `actors/node/counters.py`") == []
     assert _not_held("`Meters` of\n   `actors/node/counters.py`") != []
     assert _not_held("`actors/node/counters.py` (`Meters`)") != []
