@@ -24,7 +24,7 @@ from typing import Protocol
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5, FilterReader, parse_connect
 from protocol.mqtt.packets import (
-    BATCH_WORK,
+    BATCH_LEAST,
     Acks,
     Connect,
     Disconnect,
@@ -129,7 +129,7 @@ class Decoder:
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
     be changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts
-    as eight, and each batch of similar packets as ``BATCH_WORK`` more. ``v5`` returns the reader
+    as eight, and a batch of similar packets as ``BATCH_LEAST`` at least. ``v5`` returns the reader
     for an MQTT 5 client; without it, that level is refused.
 
     ``feed`` never raises for input of a client. Check ``error`` after each call: once it is
@@ -296,7 +296,7 @@ class Decoder:
                 most = (room + weight - 1) // weight
                 begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
                 batch.size = at - begin
-                room -= len(batch) * weight + BATCH_WORK
+                room -= max(len(batch) * weight, BATCH_LEAST)
             elif first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)
@@ -304,12 +304,12 @@ class Decoder:
                     raise _length_violation(acks.kind, length)
                 if stop - at == 4:
                     at = read_acks(data, at, acks, room)
-                    room -= len(acks.packet_ids) + BATCH_WORK
+                    room -= max(len(acks.packet_ids), BATCH_LEAST)
                 else:
                     # A Remaining Length with needless bytes is legal: read such a packet alone.
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
-                    room -= 1 + BATCH_WORK
+                    room -= BATCH_LEAST
             elif first >> 4 in _WITH_FILTERS:
                 subscribing = first >> 4 == PacketType.SUBSCRIBE
                 reader = FilterReader(data[body:stop], subscribing=subscribing)

@@ -55,8 +55,8 @@ class ConnectCode(IntEnum):
     NOT_AUTHORIZED = 5
 
 
-BATCH_WORK: Final = 24
-"""Number of packets as which each batch of similar packets counts in addition to those in it."""
+BATCH_LEAST: Final = 24
+"""Number of packets as which a batch of similar packets counts at least."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
-    BATCH_WORK,
+    BATCH_LEAST,
     MAX_CONNECT_SIZE,
     PINGREQ,
     Acks,
@@ -441,7 +441,7 @@ def test_acknowledgements_are_bounded_too(kind: int) -> None:
 def test_packets_of_changing_kinds_count_for_more() -> None:
     """Each batch of similar packets is worked on by itself: a turn could take 30 ms otherwise."""
     pair = encode_publish(b"t", b"", 2, 7) + bytes((0x62, 2, 0, 7))
-    decoder = Decoder(LIMIT, at_once=3 * (8 + 1 + 2 * BATCH_WORK))
+    decoder = Decoder(LIMIT, at_once=3 * 2 * BATCH_LEAST)
     decoder.feed(CONNECT)
     found = decoder.feed(pair * 100)
     assert len(found) == 6
