@@ -62,7 +62,7 @@ _ACKS = {
     0x70: PacketType.PUBCOMP,
 }
 _FILTER_WORK = 4
-"""Number of packets as which one topic filter counts in a packet that is read in parts."""
+"""Number of packets as which one topic filter counts."""
 _WITH_FILTERS = frozenset({PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
 _FROM_SERVERS = frozenset(
     {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
@@ -317,7 +317,7 @@ class Decoder:
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
-                room -= 1 + reader.count
+                room -= BATCH_LEAST + reader.count * _FILTER_WORK
             else:
                 packet = self._parse(PacketType(first >> 4), data[body:stop])
                 if self._decoder_v5 is not None:
@@ -361,7 +361,7 @@ class Decoder:
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
-                room -= 1 + reader.count
+                room -= BATCH_LEAST + reader.count * _FILTER_WORK
             else:
                 at, taken = level.read(data, at, body, stop, self._limit, room, packets)
                 room -= taken
