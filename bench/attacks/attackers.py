@@ -29,6 +29,7 @@ _BOMB_PUBLICATIONS = 3_000
 """In one write, at QoS 0."""
 _CHURNED = 9_000
 _LARGE = 100_000
+_SMALL, _FILTERS = 20_000, 50
 _CHUNK = 1_000
 """Topic filters in a SUBSCRIBE, where not all are to be in one."""
 _STRANGERS = 4_000
@@ -150,6 +151,16 @@ def publish_0(topic: str, payload: bytes = b"") -> bytes:
     return packet(0x30, text(topic) + payload)
 
 
+def publish_2(topic: str, packet_id: int) -> bytes:
+    """Return a PUBLISH at QoS 2."""
+    return packet(0x34, text(topic) + packet_id.to_bytes(2, "big"))
+
+
+def pubrel(packet_id: int) -> bytes:
+    """Return a PUBREL."""
+    return packet(0x62, packet_id.to_bytes(2, "big"))
+
+
 # The attacks.
 
 
@@ -219,6 +230,34 @@ def large_subscribe(target: Target, _count: int) -> list[Coroutine[Any, Any, Non
                 target.did["filters refused"] += codes[2:].count(0x80)
 
     return [persist(target, "large", subscribes)]
+
+
+def small_packets(target: Target, _count: int) -> list[Coroutine[Any, Any, None]]:
+    """Clients that send small packets without a pause, no two in a row alike.
+
+    One publishes at QoS 2 and releases each message at once, one subscribes to a filter and
+    unsubscribes from it.
+    """
+    numbers = range(1, _SMALL + 1)
+    releases = b"".join(publish_2("small", number) + pubrel(number) for number in numbers)
+    names = [f"small/{number % _FILTERS}/+" for number in numbers]
+    churn = b"".join(subscribe(name) + unsubscribe(name) for name in names)
+
+    async def sends(name: str, burst: bytes) -> None:
+        async with logged_in(target, name) as link:
+            reading = asyncio.ensure_future(link.discard())
+            try:
+                while not reading.done():
+                    await link.send(burst)
+                    target.did[f"{name}: bursts of {_SMALL:,}"] += 1
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    return [
+        persist(target, "releases", lambda: sends("releases", releases)),
+        persist(target, "small churn", lambda: sends("small churn", churn)),
+    ]
 
 
 def newcomers(target: Target, rate: int, networks: int = 0) -> list[Coroutine[Any, Any, None]]:
@@ -351,6 +390,7 @@ ATTACKS: dict[str, Callable[[Target, int], list[Coroutine[Any, Any, None]]]] = {
     "filter-bombs": filter_bombs,
     "filter-churn": filter_churn,
     "large-subscribe": large_subscribe,
+    "small-packets": small_packets,
     "newcomers": newcomers,
     "networks": networks,
     "credentials": credentials,

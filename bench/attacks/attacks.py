@@ -121,6 +121,10 @@ ATTACKS: dict[str, Attack] = {
     "large-subscribe": Attack(
         "SUBSCRIBE packets of 100,000 filters", _attackers("large-subscribe")
     ),
+    "small-packets": Attack(
+        "small packets without a pause: QoS 2 released at once, SUBSCRIBE and UNSUBSCRIBE",
+        _attackers("small-packets"),
+    ),
     "newcomers": Attack(
         "570 connections a second: garbage, flapping, wrong logins",
         _attackers("newcomers", count=570),
