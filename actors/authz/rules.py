@@ -281,13 +281,21 @@ class Permissions:
     """Rules, and the groups of users. Without any rule everything is allowed."""
 
     __slots__ = (
-        "_accesses", "_groups", "_like", "_memory", "_open", "_own", "_sections", "digest", "rules"
+        "_accesses", "_groups", "_like", "_memory", "_open", "_own", "_sections", "digest", "path",
+        "rules",
     )  # fmt: skip
 
     def __init__(
-        self, rules: Iterable[Rule] = (), groups: Mapping[str, Iterable[str]] | None = None
+        self,
+        rules: Iterable[Rule] = (),
+        groups: Mapping[str, Iterable[str]] | None = None,
+        path: str = "",
     ) -> None:
-        """Set the rules, and the users of each group; raises FilterError for an invalid filter."""
+        """Set the rules, and the users of each group; raises FilterError for an invalid filter.
+
+        ``path`` is the absolute path of the file that they come from; empty: they come from none.
+        """
+        self.path = path
         self.rules = tuple(rules)
         members_of = {group: sorted(users) for group, users in (groups or {}).items()}
         self.digest = _digest(self.rules, members_of) if self.rules else ""

@@ -92,7 +92,7 @@ def parse_rules(path: Path, text: str) -> Permissions:
             f"{path}: nothing is allowed: there must be at least one [[allow]], such as "
             'both = ["#"] for everything'
         )
-    return Permissions(rules, groups)
+    return Permissions(rules, groups, str(path.absolute()))
 
 
 def _toml(path: Path, text: str) -> dict[str, object]:

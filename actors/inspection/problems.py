@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.inspector import Answer
     from actors.node import ClientHistory
-    from actors.session import NodeContext
+    from actors.session import NodeContext, Session
     from projections.state import SessionState
 
 RECENT_MS: Final = 600_000
@@ -88,13 +88,8 @@ class ProblemSearch:
             group = node.router.groups.find(name)
             if state.queued and not group.online:
                 yield {"code": "no_member", "queued": state.queued, "members": group.size}
-        oldest = min((sent.sent_ms for sent in state.inflight.values()), default=self._now)
-        if connection is not None and self._now - oldest >= _UNACKNOWLEDGED_MS:
-            yield from self._window(state, oldest)
-        releasing = min((sent.sent_ms for sent in state.releasing.values()), default=self._now)
-        if connection is not None and self._now - releasing >= _STUCK_MS:
-            age = self._now - releasing
-            yield {"code": "stuck_release", "count": len(state.releasing), "age_ms": age}
+        if actor is not None and connection is not None and (state.inflight or state.releasing):
+            yield from self._unfinished(actor, state)
         idle = connection is None or (
             node.clock.monotonic() - connection.last_read >= _STUCK_MS / 1000
         )
@@ -124,8 +119,29 @@ class ProblemSearch:
                 "offline_ms": None if state.connected else self._now - state.closed_ms,
             }
 
-    def _window(self, state: SessionState, oldest: int) -> Iterator[Problem]:
-        limits, age = self._node.delivery_limits, self._now - oldest
+    def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
+        """Yield the problems of deliveries that a connected client does not complete.
+
+        Their age counts from the first transmission over the connection.
+        """
+        connection, now = actor.connection, self._now
+        begun = connection.connected_ms if isinstance(connection, Connection) else 0
+        releasing = max(begun, actor.oldest_delivery_ms(released=True)) if state.releasing else now
+        sent = max(begun, actor.oldest_delivery_ms(released=False)) if state.inflight else now
+        age = now - min(sent, releasing)
+        if age >= _UNACKNOWLEDGED_MS:
+            for problem in self._window(state):
+                yield {**problem, "age_ms": age, "resumed": actor.resumed}
+        if now - releasing >= _STUCK_MS:
+            yield {
+                "code": "stuck_release",
+                "count": len(state.releasing),
+                "age_ms": now - releasing,
+                "resumed": actor.resumed,
+            }
+
+    def _window(self, state: SessionState) -> Iterator[Problem]:
+        limits = self._node.delivery_limits
         unacknowledged = len(state.inflight) + len(state.releasing)
         if unacknowledged >= state.receive_maximum:
             yield {
@@ -133,7 +149,6 @@ class ProblemSearch:
                 "outstanding": unacknowledged,
                 "window": state.receive_maximum,
                 "queued": state.queued,
-                "age_ms": age,
             }
             return
         for held in state.subscriptions.values():
@@ -144,7 +159,6 @@ class ProblemSearch:
                     "outstanding": held.outstanding,
                     "window": limits.window,
                     "queued": len(held.queue) if held.queue is not None else 0,
-                    "age_ms": age,
                 }
 
     def _reader(self, connection: Connection) -> Iterator[Problem]:
@@ -156,6 +170,14 @@ class ProblemSearch:
                 "max_unsent": most,
                 "address": connection.address,
             }
+
+    def _decided_by(self, history: ClientHistory) -> Problem:
+        """Return the permission file that denied something, and for whom; empty: not known."""
+        path = self._node.permissions.permissions.path
+        if history.denied_as is None or not path:
+            return {}
+        user, groups = history.denied_as
+        return {"permissions": path, "user": user, "groups": groups}
 
     def _of_history(self, history: ClientHistory) -> Iterator[Problem]:
         since = self._now - RECENT_MS
@@ -172,6 +194,7 @@ class ProblemSearch:
                 "count": history.denied_count,
                 "what": history.denied,
                 "age_ms": self._now - history.denied_ms,
+                **self._decided_by(history),
             }
         recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
         if history.takeovers >= _DUPLICATE and history.taken_ms >= since:

@@ -27,6 +27,7 @@ class ClientHistory:
         "closed_ms",
         "connects",
         "denied",
+        "denied_as",
         "denied_count",
         "denied_ms",
         "dropped",
@@ -53,6 +54,9 @@ class ClientHistory:
         """Time of the last drop."""
         self.denied: dict[str, int] | None = None
         """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
+        self.denied_as: tuple[str | None, tuple[str, ...]] | None = None
+        """Its user, if it has one, and the user's groups at the last denial; None: not known, or
+        the permission file did not decide."""
         self.denied_count = self.denied_ms = 0
         self._sample: tuple[int, int, int] | None = None
         self._rates: tuple[float, float] | None = None
@@ -129,9 +133,21 @@ class ClientHistories:
         history.dropped[reason] += count
         history.dropped_ms = now_ms
 
-    def denied(self, client: str, what: str, topic: str, count: int, now_ms: int) -> None:
-        """Record a denied action of a client, ``publish`` or ``subscribe``, and its topic."""
+    def denied(
+        self,
+        client: str,
+        what: str,
+        topic: str,
+        count: int,
+        now_ms: int,
+        user: tuple[str | None, tuple[str, ...]] | None,
+    ) -> None:
+        """Record a denied action of a client, ``publish`` or ``subscribe``, and its topic.
+
+        ``user`` is as for ``ClientHistory.denied_as``.
+        """
         history = self._changed(client)
+        history.denied_as = user
         history.denied_count += count
         history.denied_ms = now_ms
         if history.denied is None:

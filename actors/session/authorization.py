@@ -214,9 +214,22 @@ class Authorizer:
             about["user"] = connection.identity.user if connection.identity is not None else None
         topic = escaped(topic, _SHOWN)
         if client is not None:
-            self._node.clients.denied(client, what, topic, count, self._node.clock.time_ms())
+            now_ms, user = self._node.clock.time_ms(), self._denied_as(connection)
+            self._node.clients.denied(client, what, topic, count, now_ms, user)
         now = self._node.clock.monotonic()
         self.refused.add(what, now, count, client=client, topic=topic, **about)
+
+    def _denied_as(
+        self, connection: ClientConnection | None
+    ) -> tuple[str | None, tuple[str, ...]] | None:
+        """Return user and groups with which the permission file denied something.
+
+        None: other rules denied it, or the identifier that they apply to is not shown.
+        """
+        verdict = connection.identity if connection is not None else None
+        if verdict is None or verdict.rules is not None or self._node.options.pseudonym_key:
+            return None
+        return None if verdict.claimed else verdict.user, verdict.groups
 
 
 def owner_of(connection: ClientConnection) -> str:

@@ -75,9 +75,11 @@ class Delivery:
         "_node",
         "_prefetch_limit",
         "_redelivery",
+        "_resent",
         "_sending_queued",
         "_session",
         "encoder",
+        "resumed",
         "sent_from_queue",
     )
 
@@ -87,6 +89,11 @@ class Delivery:
         self._ack_check_set = False
         self._redelivery: deque[int] | None = None
         """Packet identifiers that remain to be redelivered after a reconnect; None: none."""
+        self._resent: dict[tuple[int, bool], InFlight] | None = None
+        """Unfinished deliveries that were sent again because of ``ack_wait``, as they were before:
+        by packet identifier, and whether their PUBREL was sent again; None: none."""
+        self.resumed = False
+        """Whether deliveries were unfinished when the client connected."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Whether queued messages were dropped instead of sent."""
@@ -573,6 +580,8 @@ class Delivery:
     def attach(self, encoder: DeliveryEncoder | None) -> None:
         """Begin deliveries to a client that connected; ``encoder`` is that of an MQTT 5 client."""
         self.encoder = encoder
+        self._resent = None
+        self.resumed = False
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
 
@@ -621,6 +630,7 @@ class Delivery:
         state = self._session.state
         self._prefetch_limit = _REACH
         self._redelivery = deque(state.inflight) if state.inflight else None
+        self.resumed = bool(state.inflight or state.releasing)
         if state.releasing:
             self._resend_pubrel(list(state.releasing), "resumed")
         self.send_queued()
@@ -702,6 +712,8 @@ class Delivery:
             parts.append(self._encode(messages, sent_as, numbers, dup=True, of=of))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.release([state.inflight[pid].ref for pid in unacked])
+        if cause == "ack_wait":
+            self._keep_first(unacked, released=False)
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
         self._node.journal.send_when_durable(connection, b"".join(parts))
         self.expect_acks()
@@ -711,12 +723,58 @@ class Delivery:
         """Send PUBREL packets again."""
         connection = self._session.connection
         if connection is not None:
+            if cause == "ack_wait":
+                self._keep_first(unreleased, released=True)
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
             self._node.journal.send_when_durable(
                 connection, encode_acks(PacketType.PUBREL, unreleased)
             )
             self._node.counters.packets_out += len(unreleased)
             self.expect_acks()
+
+    def _keep_first(self, pids: Iterable[int], *, released: bool) -> None:
+        """Remember deliveries that are about to be sent again, which sets their time anew."""
+        state = self._session.state
+        table = state.releasing if released else state.inflight
+        if self._resent is None:
+            self._resent = {}
+        for pid in pids:
+            sent = table[pid]
+            self._resent[pid, released] = self._first(pid, sent, released=released)
+
+    def _first(self, pid: int, sent: InFlight, *, released: bool) -> InFlight:
+        """Return an unfinished delivery as it was before it was sent again because of time."""
+        first = self._resent.get((pid, released)) if self._resent is not None else None
+        if first is None or first.ref != sent.ref or first.subscription is not sent.subscription:
+            return sent  # the packet identifier may belong to another delivery now
+        return first
+
+    def _forget_completed(self) -> None:
+        """Forget the first transmissions of deliveries that the client has completed."""
+        if self._resent is None:
+            return
+        state, kept = self._session.state, self._resent
+        self._resent = None
+        for (pid, released), first in kept.items():
+            sent = (state.releasing if released else state.inflight).get(pid)
+            if sent is not None and first.ref == sent.ref:
+                if self._resent is None:
+                    self._resent = {}
+                self._resent[pid, released] = first
+
+    def oldest_ms(self, *, released: bool) -> int:
+        """Return when the oldest unfinished delivery was first sent; 0: there is none.
+
+        ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
+        Redelivery after ``ack_wait`` does not count, but that to a client that connected again.
+        """
+        state = self._session.state
+        table = state.releasing if released else state.inflight
+        if not self._resent:
+            return min([sent.sent_ms for sent in table.values()], default=0)
+        first = self._first
+        times = [first(pid, sent, released=released).sent_ms for pid, sent in table.items()]
+        return min(times, default=0)
 
     def expect_acks(self) -> None:
         """Check after ``ack_wait`` for missing acknowledgements."""
@@ -736,6 +794,7 @@ class Delivery:
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait
         nothing = not (state.inflight or state.releasing)
+        self._forget_completed()
         if connection is None or not wait or nothing or self.encoder is not None:
             self._ack_check_set = False
             return

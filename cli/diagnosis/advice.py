@@ -72,6 +72,12 @@ def _since(problem: Mapping[str, Any]) -> str:
     return text.duration(problem["age_ms"])
 
 
+def _oldest(problem: Mapping[str, Any]) -> str:
+    """Return for how long the oldest delivery waits; the first connection may be over."""
+    least = "at least " if problem.get("resumed") else ""
+    return f"the oldest for {least}{_since(problem)}"
+
+
 def _behind(problem: Mapping[str, Any]) -> str:
     return f"{problem['queued']:,} wait behind them" if problem["queued"] else "none waits yet"
 
@@ -84,7 +90,7 @@ def _window_full(one: Mapping[str, Any], client: str) -> _Described:
         "does not acknowledge: its window is full",
         (
             f"{one['outstanding']:,} of {one['window']:,} messages for {text.name(one['filter'])} "
-            f"are unacknowledged, the oldest for {_since(one)}; {_behind(one)}"
+            f"are unacknowledged, {_oldest(one)}; {_behind(one)}"
         ),
         (
             "the client hangs, or processes messages more slowly than they come, or never sends "
@@ -99,7 +105,7 @@ def _receive_maximum(one: Mapping[str, Any], client: str) -> _Described:
         "does not acknowledge: its Receive Maximum is reached",
         (
             f"{one['outstanding']:,} messages are unacknowledged, which is all that the client "
-            f"allows, the oldest for {_since(one)}; {_behind(one)}"
+            f"allows, {_oldest(one)}; {_behind(one)}"
         ),
         (
             "the client hangs, or processes messages more slowly than they come, or asked for too "
@@ -194,16 +200,32 @@ _CAUSES = {
 def _denied(one: Mapping[str, Any], client: str) -> _Described:
     asked = sorted(one["what"].items(), key=lambda item: -item[1])[:_LISTED]
     listed = ", ".join(f"{_asked(what)} {text.count_of(count, 'time')}" for what, count in asked)
-    action, _, topic = asked[0][0].partition(" ")
-    command = f"foldmq acl check USER {client} {action} {_quoted(topic)}"
-    if action not in ("publish", "subscribe"):
-        command = f"foldmq sessions show {client}"
     return (
         "is denied what it asks for",
         f"{listed}; the last {_since(one)} ago",
         "the permissions forbid it, or the client uses a wrong topic",
-        command,
+        _permission_check(one, asked[0][0]) or f"foldmq sessions show {client}",
     )
+
+
+def _permission_check(one: Mapping[str, Any], what: str) -> str | None:
+    """Return the command that names the rule behind a denial; None: something is not known for it.
+
+    The broker names the permission file, if that decided, and the user. It cuts and escapes topics.
+    """
+    action, _, topic = what.partition(" ")
+    path, user, groups = one.get("permissions"), one.get("user"), one.get("groups") or ()
+    words = ["-" if user is None else user, one["client"], action, topic]
+    known = path and user != "-" and action in ("publish", "subscribe")
+    exact = "\\" not in topic and not topic.endswith(" more)")
+    if not known or not exact or not "".join([*words, *groups, path or ""]).isprintable():
+        return None
+    flags = [f"--permissions {shlex.quote(path or '')}"]
+    flags += [f"--group {shlex.quote(group)}" for group in groups]
+    quoted = [shlex.quote(word) for word in words]
+    if any(word.startswith("-") and word != "-" for word in words):
+        return " ".join(["foldmq acl check", *flags, "--", *quoted])
+    return " ".join(["foldmq acl check", *quoted, *flags])
 
 
 def _asked(what: str) -> str:
@@ -239,7 +261,7 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
 def _stuck_release(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "does not complete QoS 2 deliveries",
-        f"{text.count_of(one['count'], 'PUBREL')} without PUBCOMP, the oldest for {_since(one)}",
+        f"{text.count_of(one['count'], 'PUBREL')} without PUBCOMP, {_oldest(one)}",
         "the client hangs, or does not implement QoS 2",
         f"foldmq actors tail --client {client}",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from projections.audit.checks import is_clean_start
+    from projections.audit.expected_messages import packed_size
     from projections.audit.message_story import (
         DeliveryCopy,
         DeliveryOutcome,
@@ -59,12 +60,14 @@ __all__ = [
     "SubscriptionSpans",
     "Violation",
     "is_clean_start",
+    "packed_size",
     "subscriber_standing",
     "topic_of",
 ]
 
 _MODULE_OF = {
     "is_clean_start": "checks",
+    "packed_size": "expected_messages",
     "DeliveryCopy": "message_story",
     "DeliveryOutcome": "message_story",
     "MessageStory": "message_story",

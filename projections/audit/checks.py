@@ -23,6 +23,7 @@ from eventstore.format import (
 from projections.audit.rules import Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE
 from projections.state import FLAG_BITS, QOS_MASK
+from protocol.mqtt import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,6 +200,26 @@ def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> l
         return []
     what = "a delivery was ended as too large, but the client accepts packets of any size"
     return [Violation(Rule.ACKNOWLEDGEMENT, at, what)]
+
+
+def largest_packet(state: SessionState, topic: str, payload: int, properties: int) -> int:
+    """Return the bytes of the largest PUBLISH for a message of QoS 1 or 2 to an MQTT 5 client.
+
+    It has the identifiers of all subscriptions that match, and no topic alias.
+    """
+    identifiers: set[int] = set()
+    for held in state.subscriptions.values():
+        if held.identifier and matches(held.filter, topic):
+            identifiers.add(held.identifier)
+    for identifier in identifiers:
+        properties += 1 + _width(identifier)
+    body = 2 + len(topic.encode()) + 2 + _width(properties) + properties + payload
+    return 1 + _width(body) + body
+
+
+def _width(number: int) -> int:
+    """Return the bytes of a Variable Byte Integer."""
+    return 1 if number < 1 << 7 else 2 if number < 1 << 14 else 3 if number < 1 << 21 else 4
 
 
 def is_shared(state: SessionState) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import format_position
+from eventstore.format import NATS_SESSION, format_position
 from projections.audit.rules import Rule, Violation
 from protocol.mqtt import matches
 
@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     from eventstore.format import Position
 
 _MATCHES_KEPT: Final = 4096
+_SIZE: Final = 0xFFFF_FFFF
+_PROPERTIES: Final = 32
+_FROM_NATS: Final = 1 << 60
+
+
+def packed_size(payload: int, properties: int, publisher: str) -> int:
+    """Return the bytes of payload and properties, and whether NATS is the publisher, in one number.
+
+    Without properties, and from a client, it is the bytes of the payload.
+    """
+    size = payload | properties << _PROPERTIES
+    return size | _FROM_NATS if publisher == NATS_SESSION else size
 
 
 class ExpectedMessage:
     """A message of QoS 1 or 2 that took effect."""
 
     __slots__ = (
-        "allowed", "at", "expires", "least", "qos", "size", "stream", "time_ms", "topic"
+        "allowed", "at", "expires", "least", "packed", "qos", "stream", "time_ms", "topic"
     )  # fmt: skip
 
     def __init__(self, at: Position, topic: str, time_ms: int, origin: Hashable, qos: int) -> None:
@@ -36,10 +48,25 @@ class ExpectedMessage:
         one."""
         self.least = 0
         """Lowest QoS at which it must be delivered; 0: it need not be delivered."""
-        self.size = 0
-        """Size of its payload in bytes."""
+        self.packed = 0
+        """Its ``packed_size``."""
         self.expires: int | None = None
         """Unix time in seconds at which it expires; 0: never, None: not known."""
+
+    @property
+    def size(self) -> int:
+        """Size of its payload in bytes."""
+        return self.packed & _SIZE
+
+    @property
+    def properties(self) -> int:
+        """Size of its properties in bytes (MQTT 5)."""
+        return (self.packed & ~_FROM_NATS) >> _PROPERTIES
+
+    @property
+    def is_from_nats(self) -> bool:
+        """Whether it was published to NATS, and came over the bridge."""
+        return bool(self.packed & _FROM_NATS)
 
     def may_be_at(self, qos: int) -> bool:
         """Return whether it may be delivered at this QoS."""
@@ -78,7 +105,7 @@ class ExpectedMessages:
         message = self._messages.get(ref)
         if message is None or message.at != at:
             message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, origin, qos)
-            message.size, message.expires = size, expires
+            message.packed, message.expires = size, expires
         level = min(qos, granted)
         message.allowed |= 1 << level
         if owed:

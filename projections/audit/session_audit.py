@@ -175,7 +175,7 @@ class SessionAudit:
         ``ref`` is the position of its publication, ``time_ms`` the time at which it took effect,
         ``origin`` identifies its publisher. ``owed`` says that the subscription existed from before
         the message took effect until after the end of that turn; otherwise it existed in a part of
-        that turn, and the message may be delivered. ``size`` is the size of its payload in bytes,
+        that turn, and the message may be delivered. ``size`` is its ``packed_size``,
         ``expires`` its expiry (Unix time in seconds, 0: never, None: not known). Call once for each
         subscription that the message matches, before the session's own events at that position.
         """
@@ -444,8 +444,14 @@ class SessionAudit:
     def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
         self._tell_all(checks.dropped(state, event, refs, at))
-        first = self._queue.get(refs[0]) or self._expected.get(refs[0]) if refs else None
+        messages = [self._queue.get(ref) or self._expected.get(ref) for ref in refs]
+        first = messages[0] if messages else None
         self._drops.dropped(state, event, refs, None if first is None else first.size, at)
+        if event.reason == "other_prefix":
+            from_nats = [one is None or one.is_from_nats for one in messages]
+            self._drops.of_other_prefix(all(from_nats), at)
+        elif event.reason == "packet_too_large" and state.packet_maximum:
+            self._check_too_large(state, event, messages, at)
         for ref in refs:
             if event.queued >= 0:
                 message = self._queue.pop(ref, None)
@@ -461,6 +467,26 @@ class SessionAudit:
                 self._tell(Rule.UNDELIVERED, at, what)
             elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
+
+    def _check_too_large(
+        self,
+        state: SessionState,
+        event: MessageDropped,
+        messages: list[ExpectedMessage | None],
+        at: Position,
+    ) -> None:
+        """Check that dropped messages, as far as known, exceed what the client accepts.
+
+        Members of a shared subscription have limits of their own.
+        """
+        if event.filter.startswith(SHARE) or checks.is_shared(state):
+            return
+        known = [one for one in messages if one is not None]
+        if known:
+            sizes = [
+                checks.largest_packet(state, one.topic, one.size, one.properties) for one in known
+            ]
+            self._drops.too_large(min(sizes), state.packet_maximum, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
         self._tell_all(checks.expired(state, event, at, ms))

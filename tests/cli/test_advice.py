@@ -53,6 +53,50 @@ def test_each_problem_is_told_with_evidence_cause_and_command(problem: dict[str,
     assert "'pump 7'" in plain.next
 
 
+@pytest.mark.parametrize("code", ["window_full", "receive_maximum", "stuck_release"])
+def test_deliveries_of_an_earlier_connection_are_older_than_known(code: str) -> None:
+    (problem,) = [one for one in PROBLEMS if one["code"] == code]
+    age = f"the oldest for {problem['age_ms'] // 1000} s"
+    assert age in advise({"client": "a", **problem, "resumed": False}).evidence
+    least = age.replace("for ", "for at least ")
+    assert least in advise({"client": "a", **problem, "resumed": True}).evidence
+
+
+DENIED: dict[str, Any] = {
+    "client": "pump", "code": "denied", "count": 1, "what": {"publish a/b": 1}, "age_ms": 500,
+    "permissions": "/etc/rules.toml", "user": None, "groups": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({}, "- pump publish a/b --permissions /etc/rules.toml"),
+        (
+            {"user": "o'neill", "groups": ["ops", "a b"], "permissions": "/my rules"},
+            "'o'\"'\"'neill' pump publish a/b --permissions '/my rules' --group ops --group 'a b'",
+        ),
+        (
+            {"client": "-v", "what": {"subscribe #": 1}},
+            "--permissions /etc/rules.toml -- - -v subscribe '#'",
+        ),
+    ],
+)
+def test_the_check_of_a_denial_can_be_pasted(about: dict[str, Any], words: str) -> None:
+    assert advise({**DENIED, **about}).next == f"foldmq acl check {words}"
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"permissions": None}, {"user": "-"}, {"user": "a\n"}, {"what": {"will a/b": 1}},
+        {"what": {"publish a\\\\b": 1}}, {"what": {f"publish {'a' * 200}...(9 more)": 1}},
+    ],
+)  # fmt: skip
+def test_a_denial_that_cannot_be_checked_shows_the_session(about: dict[str, Any]) -> None:
+    assert advise({**DENIED, **about}).next == "foldmq sessions show pump"
+
+
 def test_every_problem_that_the_broker_finds_has_sentences() -> None:
     found = set(re.findall(r'"code": "(\w+)"', SOURCE.read_text("utf-8")))
     found |= set(re.findall(r'"(queue_full|queue_filling)"', SOURCE.read_text("utf-8")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ from harness.broker import Broker, environment
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
+from cli.diagnosis import advise
+from e2e.passwordfiles import add_user
 from e2e.tools import refused, run
 
 if TYPE_CHECKING:
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
+
+DENIED: dict[str, Any] = {
+    "client": "-v", "code": "denied", "what": {"subscribe #": 1}, "age_ms": 1, "user": None,
+}  # fmt: skip
+"""A denial whose client looks like a flag."""
 
 
 def doctor(broker: Broker, *about: str) -> tuple[int, list[dict[str, Any]]]:
@@ -84,7 +92,30 @@ def test_denials_are_found(make_broker: Callable[..., Broker], tmp_path: Path) -
     (one,) = doctor(broker, "pump")[1]
     assert (one["severity"], one["title"]) == ("warning", "is denied what it asks for")
     assert one["evidence"].startswith("publish plant/locked 1 time")
-    assert one["next"] == "foldmq acl check USER pump publish plant/locked"
+    expected = f"foldmq acl check - pump publish plant/locked --permissions {rules}"
+    assert one["next"] == expected
+    said = run(*shlex.split(one["next"])[1:], code=1)  # as it is
+    assert "no user, client pump: publish plant/locked" in said.out
+    clients.close()
+
+
+def test_the_check_of_a_denial_has_the_user(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    rules, users = tmp_path / "the rules.toml", tmp_path / "users"
+    rules.write_text('[groups]\nops = ["ann"]\n[[allow]]\ngroups = ["ops"]\nboth = ["open/#"]\n')
+    add_user(users, "ann", "secret")
+    broker = make_broker(f'permissions = "{rules}"\npassword_file = "{users}"\n')
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    client = clients.connect("x y", username="ann", password=b"secret")
+    client.publish("plant/my lock", b"1", 1)
+    until(lambda: doctor(broker, "x y")[1] != [], "the denial")
+    (one,) = doctor(broker, "x y")[1]
+    said = run(*shlex.split(one["next"])[1:], code=1)
+    assert 'user ann (groups ops), client "x y": publish "plant/my lock"' in said.out
+    words = shlex.split(advise({**DENIED, "permissions": str(rules)}).next)
+    assert "no user, client -v: subscribe to #" in run(*words[1:], code=1).out
     clients.close()
 
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format import INDEX_BITS, format_position, position
+from eventstore.format import (
+    INDEX_BITS,
+    TurnAssembler,
+    decode_record,
+    format_position,
+    position,
+)
 from projections.audit import UNEXPECTED, Rule, SharedAudit, SharedStep, SubscriptionSpans
 from protocol.mqtt import matches
 from spark.audit.duplicate_rule import classify_copy
@@ -24,13 +30,13 @@ from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
 from spark.audit.sessions.expected_packs import OWED_FLAG
 from spark.audit.sessions.session_checker import SessionChecker, session_marks
 from spark.audit.sessions.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
+from spark.storage import CheckedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from eventstore.format import Position
     from spark.audit.facts.fact_schema import FactColumns
-    from spark.storage import CheckedRecord
 
 Found = tuple[str, "Position", str | None]
 """Rule, position, session."""
@@ -99,6 +105,15 @@ def audit_plainly(node: str, records: Iterable[CheckedRecord]) -> list[Wrong]:
     wrong = [Wrong(one.rule, one.at, None, one.what) for _, one in found.breaks]
     log = found.logs.get(node)
     return wrong if log is None else [*wrong, *_Plain(facts, log).violations()]
+
+
+def checked_records(history: Mapping[int, bytes]) -> Iterator[CheckedRecord]:
+    """Yield the records of a simulated log, by sequence; of turns without an end as void."""
+    records = [decode_record(at, data) for at, data in sorted(history.items())]
+    turns = TurnAssembler()
+    whole = {part.sequence for record in records for part in turns.take(record)[1]}
+    for one in records:
+        yield CheckedRecord(one.sequence, b"", one, void=one.sequence not in whole)
 
 
 class _Plain:

@@ -8,6 +8,7 @@ from brokenlogs import Case, Story, at, closed, delivered, opened, published, qu
 from brokenmqtt5 import BLOCK, opened5
 
 from eventstore.format import (
+    NATS_SESSION,
     Acked,
     BrokerStarted,
     LimitsApplied,
@@ -341,6 +342,93 @@ def permitted_to_all(name: str) -> Case:
     return story.breaks("drop", at(2, 1))
 
 
+def queued_and_not_permitted(name: str) -> Case:
+    """While it waited, the permissions changed, or they were not asked."""
+    story = away(name, 1, permissions="0123456789abcdef")
+    return story(opened(resumed=True, generation=2), drop("not_permitted", at(3), queued=3)).keeps()
+
+
+def queued_and_not_permitted_to_nobody(name: str) -> Case:
+    """A message leaves the queue for a client only, and the client is away."""
+    story = away(name, 1, permissions="0123456789abcdef")
+    return story(drop("not_permitted", at(3), queued=3)).breaks("drop", at(4))
+
+
+def of_another_user(name: str) -> Case:
+    story = limited(name)(opened(NATS_SESSION))
+    event = published("t", session=NATS_SESSION)
+    return story(event, drop("other_prefix", at(3)), payloads=1).keeps()
+
+
+def of_another_user_without_a_bridge(name: str) -> Case:
+    story = limited(name)(published("t"), drop("other_prefix", at(2)), payloads=1)
+    return story.breaks("drop", at(2, 1))
+
+
+def of_another_user_after_it_waited(name: str) -> Case:
+    story = limited(name)(opened(NATS_SESSION), closed())
+    story(published("t", session=NATS_SESSION), queued(at(3)), payloads=1)
+    return story(drop("other_prefix", at(3), queued=3)).breaks("drop", at(4))
+
+
+def accepts_packets_of(name: str, most: int, **given: Any) -> Story:
+    """A message of 3 bytes, and properties of ``BLOCK``; the packet has 18 bytes without more."""
+    story = Story(name, bare=True)
+    story(BrokerStarted("0.1"), LimitsApplied(LIMITS), opened("p"), opened5(packet_maximum=most))
+    return story(Subscribed("s", [("t", 2)], **given))
+
+
+def packet_dropped(story: Story, *more: Any) -> Story:
+    """Drop a message as too large on arrival."""
+    event = published("t", blocks=[len(BLOCK)], at=len(BLOCK))
+    ref = story.log.last + 1 << 20
+    story.log.record(event, drop("packet_too_large", ref), payloads=[BLOCK, b"one"])
+    return story
+
+
+def packet_too_large(name: str) -> Case:
+    return packet_dropped(accepts_packets_of(name, 17)).keeps()
+
+
+def packet_that_just_fits(name: str) -> Case:
+    return packet_dropped(accepts_packets_of(name, 18)).breaks("drop", at(3, 1))
+
+
+def packet_too_large_with_its_identifier(name: str) -> Case:
+    """The subscription identifier 300 has three bytes."""
+    return packet_dropped(accepts_packets_of(name, 20, identifier=300)).keeps()
+
+
+def packet_that_just_fits_with_its_identifier(name: str) -> Case:
+    story = packet_dropped(accepts_packets_of(name, 21, identifier=300))
+    return story.breaks("drop", at(3, 1))
+
+
+def one_of_two_packets_fits(name: str) -> Case:
+    story, event = accepts_packets_of(name, 11), published("t", "t")
+    event.sizes = [4, 3]
+    dropped = drop("packet_too_large", at(3), at(3, 1))
+    story.log.record(event, dropped, payloads=[b"four", b"two"])
+    return story.breaks("drop", at(3, 2))
+
+
+def queued_packet_too_large(name: str, most: int = 17) -> Story:
+    """It waited for a client that now accepts less."""
+    story = accepts_packets_of(name, 0)(closed())
+    event = published("t", blocks=[len(BLOCK)], at=len(BLOCK))
+    waits = Queued("s", "t", 1, [at(4)], 3, expires=story.log.time_ms // 1000 + 5)
+    story.log.record(event, waits, payloads=[BLOCK, b"one"])
+    return story(opened5(2, packet_maximum=most), drop("packet_too_large", at(4), queued=3))
+
+
+def queued_packet_is_too_large(name: str) -> Case:
+    return queued_packet_too_large(name).keeps()
+
+
+def queued_packet_that_fits(name: str) -> Case:
+    return queued_packet_too_large(name, 18).breaks("drop", at(5, 1))
+
+
 def levels_without_a_limit(name: str) -> Case:
     return limited(name)(drop("topic_levels")).breaks("drop", at(2))
 
@@ -502,6 +590,9 @@ BROKEN_CAUSES = (
     will_that_waits_for_a_client_that_ended,
     dropped_for_fun, queue_not_full, queue_not_full_of_bytes, not_unsubscribed,
     slow_reader_at_qos_1, slow_reader_that_is_away, permitted_to_all, levels_without_a_limit,
+    queued_and_not_permitted_to_nobody, of_another_user_without_a_bridge,
+    of_another_user_after_it_waited, packet_that_just_fits,
+    packet_that_just_fits_with_its_identifier, one_of_two_packets_fits, queued_packet_that_fits,
     format_not_checked, dropped_of_nobody, bytes_of_a_queue,
     retained_not_sent_before_it_expires,
     waits_too_long, retained_expires_early, retained_never_expires, session_expired_early,
@@ -516,5 +607,7 @@ KEPT_CAUSES = (
     will_waits_after_a_takeover, will_of_a_clean_session_waits_after_a_shutdown,
     will_of_a_client_that_came_back_after_a_takeover,
     queue_full, queue_full_of_bytes, limits_of_a_reload, unsubscribed, slow_reader, not_permitted,
+    queued_and_not_permitted, of_another_user, packet_too_large,
+    packet_too_large_with_its_identifier, queued_packet_is_too_large,
     session_expired, removed_by_an_operator, cleared_by_an_operator, window_is_full,
 )  # fmt: skip

@@ -102,6 +102,20 @@ class DropAudit:
         """Report a drop of a message that was not due to the session."""
         self._tell(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
 
+    def of_other_prefix(self, from_nats: bool, at: Position) -> None:
+        """Check that all messages of a drop, as far as known, came ``from_nats``."""
+        if not from_nats:
+            self._tell(at, "dropped as other_prefix, but it did not come from NATS")
+
+    def too_large(self, most: int, limit: int, at: Position) -> None:
+        """Check the smallest packet of a drop against the client's maximum packet size.
+
+        ``most`` are the bytes that it has at most.
+        """
+        if most <= limit:
+            what = f"a packet has at most {most} bytes, and the client accepts {limit}"
+            self._tell(at, f"dropped as packet_too_large, but {what}")
+
     def _tell(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.DROP, at, what))
 
@@ -158,9 +172,13 @@ class DropAudit:
         return "" if state.subscriptions else "dropped as slow_reader without a subscription"
 
     def _not_permitted(
-        self, _state: Any, _event: Any, _first: Any, limits: Limits, _at: Position
+        self, state: SessionState, event: MessageDropped, _first: Any, limits: Limits, _at: Position
     ) -> str:
-        return "" if limits.denies else "dropped as not_permitted, but everything was permitted"
+        if not limits.denies:
+            return "dropped as not_permitted, but everything was permitted"
+        if event.queued >= 0 and not state.connected and not state.session.startswith(SHARE):
+            return "left the queue as not_permitted, but no client was connected"
+        return ""
 
     def _topic_levels(
         self, _state: Any, _event: Any, _first: Any, limits: Limits, _at: Position
@@ -214,4 +232,6 @@ def _shape(event: MessageDropped, refs: Sequence[Position]) -> str:
         return f"dropped as {event.reason}, which happens to what a client publishes"
     if event.reason in _OF_RECEIVERS and not refs:
         return f"dropped as {event.reason}, but no message is named"
+    if event.reason == "other_prefix" and event.queued >= 0:
+        return "dropped as other_prefix, which happens to what has not waited"
     return ""

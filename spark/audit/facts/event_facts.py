@@ -8,6 +8,7 @@ from zlib import crc32
 
 from eventstore.format import (
     MAX_INDEX,
+    NATS_SESSION,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
@@ -34,7 +35,7 @@ from eventstore.format import (
     position,
 )
 from eventstore.log import properties_of
-from projections.audit import SHARE
+from projections.audit import SHARE, packed_size
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.audit.rules import with_content
 from projections.state import RetainedMessage, retained_digest
@@ -137,7 +138,8 @@ class FactMakers:
             self._message(event, at)
             return False
         topics, payloads = _topics(event), self._payloads(event)
-        checks, sizes = self._checks(event, payloads), list(map(len, payloads))
+        checks = self._checks(event, payloads)
+        sizes = self._sizes(event, payloads, [event.session] * count)
         expires = self._expiries(event)
         times = [self.record.time_ms] * count
         qoses = [qos] * count
@@ -172,10 +174,13 @@ class FactMakers:
         check, ends = crc32(payload), 0
         if event.blocks:
             (check,), (ends,) = self._checks(event, (payload,)), self._expiries(event)
+        size = len(payload)
+        if event.blocks or event.session == NATS_SESSION:
+            (size,) = self._sizes(event, (payload,), (event.session,))
         topic = _topics(event)[0] if event.which else event.topics[0]
         level = event.qos | record.part << 2
         self._facts.effects.add(
-            event.session, at, at, record.time_ms, level, check, topic, len(payload), ends
+            event.session, at, at, record.time_ms, level, check, topic, size, ends
         )
 
     def _released(self, event: Released, at: Position) -> None:
@@ -288,7 +293,8 @@ class FactMakers:
             )
             return
         times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
-        more = list(map(len, payloads)), self._expiries(event)
+        sizes = self._sizes(event, payloads, [event.session] * count)
+        more = sizes, self._expiries(event)
         self._facts.sent.extend(new, refs, times, [1] * count, checks, topics, before, *more)
         self._with_payload(event, event.session, at, payloads)
 
@@ -315,10 +321,10 @@ class FactMakers:
         flags = [int(ref in waiting) for ref in refs]
         digests = self._digests(event, payloads, [2] * count, refs) if waiting else [""] * count
         times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
-        places, sizes = range(at, at + count), list(map(len, payloads))
-        expires = self._expiries(event)
+        places, publishers = range(at, at + count), _publishers(event)
+        sizes, expires = self._sizes(event, payloads, publishers), self._expiries(event)
         columns = places, refs, times, flags, checks, topics, digests, sizes, expires
-        self._facts.carried.extend(_publishers(event), *columns)
+        self._facts.carried.extend(publishers, *columns)
 
     def _with_payload(
         self,
@@ -399,6 +405,19 @@ class FactMakers:
             return list(map(crc32, payloads))
         blocks = self.record.blocks(event)
         return [crc32(one, crc32(block)) for one, block in zip(payloads, blocks, strict=True)]
+
+    def _sizes(
+        self,
+        event: MessagePublished | RetainedSnapshot | MessagesCarried,
+        payloads: Iterable[memoryview],
+        publishers: Sequence[str],
+    ) -> list[int]:
+        """Return the ``packed_size`` of each message."""
+        if not event.blocks and NATS_SESSION not in publishers:
+            return list(map(len, payloads))
+        blocks = self.record.blocks(event) if event.blocks else repeat(b"", event.count)
+        columns = zip(payloads, blocks, publishers, strict=True)
+        return [packed_size(len(one), len(block), by) for one, block, by in columns]
 
     def _expiries(
         self, event: MessagePublished | RetainedSnapshot | MessagesCarried

@@ -24,8 +24,8 @@ EFFECT: Final = 9
 """A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
 
 ``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
-its properties and payload, ``time_ms`` the time of its effect, ``size`` the bytes of its payload,
-``expires`` the Unix time in seconds at which it expires, 0: never."""
+its properties and payload, ``time_ms`` the time of its effect, ``size`` its
+``packed_size``, ``expires`` the Unix time in seconds at which it expires, 0: never."""
 SENT: Final = 2
 """A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
 
@@ -78,7 +78,7 @@ SCHEMA: Final = pa.schema(
         ("ref", pa.int64()),
         ("time_ms", pa.int64()),
         ("number", pa.int32()),
-        ("size", pa.int32()),
+        ("size", pa.int64()),
         ("expires", pa.int64()),
         ("check", pa.int64()),
         ("topic", pa.string()),
@@ -90,7 +90,7 @@ SCHEMA: Final = pa.schema(
 )
 DDL: Final = (
     "kind tinyint, node string, session string, at bigint, ref bigint, time_ms bigint, "
-    "number int, size int, expires bigint, check bigint, topic string, digest string, "
+    "number int, size bigint, expires bigint, check bigint, topic string, digest string, "
     "before string, data binary, payload binary"
 )
 

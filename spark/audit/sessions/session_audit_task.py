@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _INTEGERS: Final = ("rank", "at", "ref", "time_ms", "number", "origin", "size", "expires")
 COLUMNS: Final = {
     "node": "string", "session": "string", "at": "bigint", "rank": "int", "ref": "bigint",
-    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "size": "int",
-    "expires": "bigint", "data": "binary", "payload": "binary",
+    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint",
+    "size": "bigint", "expires": "bigint", "data": "binary", "payload": "binary",
 }  # fmt: skip
 """Columns of the rows for the audit of sessions. ``topic`` of a claim is its source, ``data`` its
 digest. For an owed retained message, ``topic`` is the filter. ``number`` and ``origin`` are as in

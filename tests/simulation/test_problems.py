@@ -1,0 +1,120 @@
+"""The problems of clients that do not complete deliveries, as ``foldmq doctor`` finds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import packets as p
+
+from actors.inspection.problems import ProblemSearch
+from simulation.loop import simulate
+from simulation.world import World
+
+if TYPE_CHECKING:
+    from simulation.network import SimClient
+
+
+def problems(world: World) -> dict[str, dict[str, Any]]:
+    """Return the problems of the client ``c`` by their code."""
+    search = ProblemSearch(world.broker.node, "c")
+    assert all(pause is None for pause in search.run())
+    return {one["code"]: one for one in search.answer()["problems"]}
+
+
+def codes(world: World) -> set[str]:
+    return set(problems(world))
+
+
+async def receives(world: World, count: int, qos: int = 1, **about: Any) -> SimClient:
+    """A client that has got messages, one after the other."""
+    client = await world.connect("c", filters=[("a", qos)], **about)
+    writer = await world.connect("w")
+    for number in range(count):
+        writer.send(p.publish("a", b"x", qos, number + 1))
+        if qos == 2:
+            writer.send(p.pubrel(number + 1))
+    await world.go(1)
+    return client
+
+
+def test_a_release_that_is_sent_again_and_again_is_found() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0).running() as world:
+            client = await receives(world, 1, 2)
+            client.send(p.pubrec(1))
+            await world.go(25)
+            assert codes(world) == set()
+            for seconds in range(32, 130, 7):
+                await world.go(7)
+                found = problems(world)
+                assert set(found) == {"stuck_release"}, seconds
+                (one,) = found.values()
+                assert (seconds - 1) * 1000 <= one["age_ms"] <= (seconds + 2) * 1000
+                assert not one["resumed"]
+            client.send(p.pubcomp(1))
+            await world.go(1)
+            assert codes(world) == set()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(("qos", "released"), [(1, 0), (2, 0), (2, 1), (2, 3)])
+def test_a_window_that_stays_full_is_found_all_the_time(qos: int, released: int) -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0, max_ack_pending=3).running() as world:
+            client = await receives(world, 5, qos)
+            client.send(*[p.pubrec(pid) for pid in range(1, released + 1)])
+            await world.go(8)
+            assert codes(world) == set()
+            await world.go(1)
+            for seconds in range(17, 130, 7):
+                await world.go(7)
+                one = problems(world)["window_full"]
+                assert (seconds - 1) * 1000 <= one["age_ms"] <= (seconds + 2) * 1000
+                assert (one["outstanding"], one["window"], one["queued"]) == (3, 3, 2)
+
+    simulate(scenario)
+
+
+def test_the_age_is_that_of_the_oldest_delivery_left() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0, max_ack_pending=2).running() as world:
+            client = await receives(world, 4)
+            await world.go(70)
+            client.send(p.puback(1), p.puback(2))
+            await world.go(5)
+            assert codes(world) == set()  # the two that waited were sent just now
+            await world.go(60)
+            assert 60_000 <= problems(world)["window_full"]["age_ms"] <= 67_000
+            client.send(p.puback(3))
+            await world.go(1)
+            assert codes(world) == set()  # the window is not full any more
+
+    simulate(scenario)
+
+
+def test_with_a_new_connection_the_age_begins_anew() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0, max_ack_pending=2).running() as world:
+            client = await receives(world, 3)
+            await world.go(100)
+            assert not problems(world)["window_full"]["resumed"]
+            client.drop()
+            await world.go(500)
+            assert codes(world) == set()
+            await world.connect("c", present=True)
+            await world.go(5)
+            assert codes(world) == set()
+            await world.go(60)
+            one = problems(world)["window_full"]
+            assert 60_000 <= one["age_ms"] <= 67_000
+            assert one["resumed"]
+            await world.restart()
+            await world.connect("c", present=True)
+            await world.go(40)
+            one = problems(world)["window_full"]
+            assert 39_000 <= one["age_ms"] <= 42_000
+            assert one["resumed"]
+
+    simulate(scenario)
