@@ -336,10 +336,10 @@ def _unread(drops: UnreadDrops) -> str:
     """Return which messages were dropped for a client that read too slowly."""
     place = StoryStep(drops.at, drops.time_ms, "dropped", 0, "slow_reader", drops.limits)
     when = f"{format_position(drops.at)}, {text.clock(drops.time_ms)}"
-    was = "was" if drops.count == 1 else "were"
-    likely = "most likely" if drops.messages and drops.count >= drops.messages else "perhaps"
+    was = "was" if drops.dropped == 1 else "were"
+    likely = "most likely" if drops.messages and drops.dropped >= drops.messages else "perhaps"
     return (
-        f"{text.count_of(drops.count, 'message')} of that moment {was} dropped for it, {likely} "
+        f"{text.count_of(drops.dropped, 'message')} of that moment {was} dropped for it, {likely} "
         f"this one, at {when}: {_drop_reason(place, shared=False)}"
     )
 
@@ -545,7 +545,7 @@ def _unread_object(one: UnreadDrops) -> dict[str, object]:
     return {
         "position": format_position(one.at),
         "time": text.iso(one.time_ms),
-        "dropped": one.count,
+        "dropped": one.dropped,
         "messages": one.messages,
     }
 

@@ -53,7 +53,7 @@ class UnreadDrops(NamedTuple):
     at: Position
     """Position of the last of these events."""
     time_ms: int
-    count: int
+    dropped: int
     messages: int
     """Number of messages for the session that the log records in that turn; 0: in another turn."""
     limits: Mapping[str, Any] | None
