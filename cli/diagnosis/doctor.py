@@ -14,7 +14,7 @@ from cli.common import Style, painted, text
 from cli.diagnosis.advice import Advice, advise, merge_advice
 from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
 from cli.diagnosis.status import ask_statuses
-from cli.inspection import log_broker, outcome_text, preview
+from cli.inspection import denied_subscriptions, log_broker, outcome_text, preview
 from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
 from cli.settings import flag_of
 from eventstore.errors import NotFound, UsageError
@@ -145,9 +145,9 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
         ) from None
     if not rows:
         brokers.check_complete()  # the session may be in a log whose broker does not answer
-        raise NotFound(
-            f"no session {text.name(about)}, and no subscription matches a topic of that name"
-        )
+        denied = await denied_subscriptions(brokers, about)
+        none = f"no session {text.name(about)}, and no subscription matches a topic of that name"
+        raise NotFound("; ".join([none, *denied]))
     advice = no_answers(brokers)
     lines = []
     for row in rows:

@@ -20,12 +20,15 @@ from cli.logsource import (
 )
 from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.format import LOG_SESSION, Position, format_position, position
+from eventstore.reasons import CLOSE_REASONS
 from projections.audit import (
     DeliveryCopy,
     DeniedFilter,
+    EarlierSession,
     MessageStory,
     StoryStep,
     SubscriberState,
+    UnreadDrops,
 )
 from projections.replay import end_text, find_stories, message_at, topic_matcher
 from protocol.mqtt import ReasonCode
@@ -287,7 +290,7 @@ def _reason(story: MessageStory) -> str:
     if standing is None:
         return "has no record from the time of publication: it was deleted"
     if not standing.known:
-        return f"had no session at that moment{_denied(standing)}"
+        return f"had no session at that moment{_earlier(standing)}{_denied(standing)}"
     if story.share or (not standing.filters and standing.shared):
         return _shared_reason(story, standing)
     if not standing.filters:
@@ -301,7 +304,44 @@ def _reason(story: MessageStory) -> str:
         return f"was subscribed ({granted}), but nothing is recorded for it"
     if not standing.connected:
         return f"was subscribed ({granted}) but offline: QoS 0 messages are not queued"
+    if standing.unread is not None:
+        return f"was subscribed ({granted}) and connected, but {_unread(standing.unread)}"
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
+
+
+def _earlier(standing: SubscriberState) -> str:
+    """Return what became of the session that a client had before."""
+    earlier = standing.earlier
+    if earlier is None:
+        if standing.seen is None:
+            return ""
+        first = (
+            "its first one began later" if standing.seen else "the log does not know this client"
+        )
+        return f": {first}"
+    had = "with no matching subscription"
+    if earlier.filters:
+        had = f"which was subscribed to {', '.join(map(text.name, earlier.filters))}"
+    reason = end_text(earlier.reason)
+    how = "ended"
+    if earlier.closed:
+        known = CLOSE_REASONS.get(earlier.reason)
+        reason = known.replace("`", "") if known is not None else text.escaped(earlier.reason)
+        how = "ended with its connection"
+    when = f"{format_position(earlier.at)}, {text.clock(earlier.time_ms)}"
+    return f": its last one, {had}, {how} at {when} ({reason})"
+
+
+def _unread(drops: UnreadDrops) -> str:
+    """Return which messages were dropped for a client that read too slowly."""
+    place = StoryStep(drops.at, drops.time_ms, "dropped", 0, "slow_reader", drops.limits)
+    when = f"{format_position(drops.at)}, {text.clock(drops.time_ms)}"
+    was = "was" if drops.dropped == 1 else "were"
+    likely = "most likely" if drops.messages and drops.dropped >= drops.messages else "perhaps"
+    return (
+        f"{text.count_of(drops.dropped, 'message')} of that moment {was} dropped for it, {likely} "
+        f"this one, at {when}: {_drop_reason(place, shared=False)}"
+    )
 
 
 def _denied(standing: SubscriberState) -> str:
@@ -465,6 +505,9 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
                 else {}
             ),
             **({"alike": [*standing.alike]} if standing.alike else {}),
+            **({"seen": standing.seen} if standing.seen is not None else {}),
+            **({"earlier": _earlier_object(standing.earlier)} if standing.earlier else {}),
+            **({"unread": _unread_object(standing.unread)} if standing.unread else {}),
         },
         "copies": [
             {
@@ -486,6 +529,24 @@ def _denied_object(one: DeniedFilter) -> dict[str, object]:
         "reason_code": one.code,
         "position": format_position(one.at),
         "time": text.iso(one.time_ms),
+    }
+
+
+def _earlier_object(one: EarlierSession) -> dict[str, object]:
+    return {
+        "position": format_position(one.at),
+        "time": text.iso(one.time_ms),
+        "reason": one.reason,
+        "subscriptions": [*one.filters],
+    }
+
+
+def _unread_object(one: UnreadDrops) -> dict[str, object]:
+    return {
+        "position": format_position(one.at),
+        "time": text.iso(one.time_ms),
+        "dropped": one.dropped,
+        "messages": one.messages,
     }
 
 

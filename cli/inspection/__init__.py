@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         connection_rates,
         find_actor,
     )
-    from cli.inspection.receivers import outcome_lines, outcome_text, preview
+    from cli.inspection.receivers import denied_subscriptions, outcome_lines, outcome_text, preview
     from cli.inspection.session_list import clients_of, left_out, session_selection
     from cli.inspection.session_page import history_lines, session_lines
     from cli.inspection.status_totals import add_free_space, added_up
@@ -39,7 +39,7 @@ else:
             ),
             "actor_tree": "actor_tree",
             "node_list": "node_list",
-            "receivers": "outcome_lines outcome_text preview receivers",
+            "receivers": "denied_subscriptions outcome_lines outcome_text preview receivers",
             "retained": "retained",
             "session_list": "clients_of left_out session_list session_selection",
             "session_page": "history_lines session_lines",
@@ -61,6 +61,7 @@ __all__ = [
     "clients_of",
     "connection_of",
     "connection_rates",
+    "denied_subscriptions",
     "find_actor",
     "gather",
     "history_lines",

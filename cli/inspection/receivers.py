@@ -11,6 +11,8 @@ from cli.inspection.session_page import json_object
 from cli.live import LiveBroker, LogBrokers, open_brokers
 from cli.logsource import SourceFlags, check_topic
 from eventstore.format import format_position
+from protocol.mqtt import matches
+from protocol.mqtt5 import split_share
 
 _ORDER = ("sent", "shared", "queued", "shared_waits", "dropped", "denied", "offline_qos0")
 _GROUPS = {
@@ -58,6 +60,7 @@ async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> No
         if flags.verbose:
             log_broker(brokers)
         rows, retained = await preview(brokers, topic, qos)
+        denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
     if as_json:
         found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
         if brokers.several:
@@ -68,6 +71,8 @@ async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> No
             rows.sort(key=lambda row: (_rank(row), str(row["client"])))
             _table(rows, several=brokers.several)
         for line in outcome_lines(topic, rows, retained, qos):
+            sys.stdout.write(line + "\n")
+        for line in denied:
             sys.stdout.write(line + "\n")
     brokers.check_complete()
 
@@ -90,6 +95,25 @@ async def preview(brokers: LogBrokers, topic: str, qos: int) -> tuple[list[Row],
     found = await brokers.each(ask)
     rows = [row for _, (part, _) in found for row in part]
     return rows, next((one for _, (_, one) in found if one is not None), None)
+
+
+async def denied_subscriptions(brokers: LogBrokers, topic: str) -> list[str]:
+    """Return a line for each subscription to a topic that the brokers denied of late.
+
+    They list a bounded number of such clients.
+    """
+    found = await brokers.each(lambda broker: broker.ask("problems"))
+    lines = []
+    for _, answer in found:
+        for one in answer["problems"]:
+            for asked, count in one["what"].items() if one["code"] == "denied" else ():
+                action, _, topic_filter = asked.partition(" ")
+                if action == "subscribe" and matches(split_share(topic_filter)[1], topic):
+                    lines.append(
+                        f"{text.name(one['client'])} was denied {text.name(topic_filter)} "
+                        f"{text.count_of(count, 'time')}"
+                    )
+    return lines
 
 
 def _rank(row: Row) -> int:

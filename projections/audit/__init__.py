@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from projections.audit.shared_subscription_steps import ASSIGNED, SHARE, SharedStep
     from projections.audit.subscriber_state import (
         DeniedFilter,
+        EarlierSession,
         SubscriberState,
+        UnreadDrops,
         subscriber_standing,
     )
     from projections.audit.subscription_spans import (
@@ -46,6 +48,7 @@ __all__ = [
     "DeliveryCopy",
     "DeliveryOutcome",
     "DeniedFilter",
+    "EarlierSession",
     "HeldSubscription",
     "MessageStory",
     "Rule",
@@ -58,6 +61,7 @@ __all__ = [
     "SubscriberState",
     "SubscriptionSpan",
     "SubscriptionSpans",
+    "UnreadDrops",
     "Violation",
     "is_clean_start",
     "packed_size",
@@ -74,6 +78,8 @@ _MODULE_OF = {
     "StoryBuilder": "message_story",
     "StoryStep": "message_story",
     "DeniedFilter": "subscriber_state",
+    "EarlierSession": "subscriber_state",
+    "UnreadDrops": "subscriber_state",
     "SubscriberState": "subscriber_state",
     "subscriber_standing": "subscriber_state",
     "topic_of": "message_story",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from difflib import SequenceMatcher
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from protocol.mqtt import FilterTrie, matches, split_levels
 from protocol.mqtt5 import NO_LOCAL, SHARE, split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from eventstore.format import Position
     from projections.state import SessionState, SubscriptionState
@@ -31,6 +31,35 @@ class DeniedFilter(NamedTuple):
     time_ms: int
 
 
+class EarlierSession(NamedTuple):
+    """The last session of a client that had none when a message took effect."""
+
+    at: Position
+    time_ms: int
+    """Where and when it ended."""
+    reason: str
+    closed: bool
+    """Whether it ended with its connection; otherwise it had been kept, and ended later."""
+    filters: Sequence[str]
+    """Its subscriptions that match the topic."""
+
+
+class UnreadDrops(NamedTuple):
+    """QoS 0 deliveries dropped when a message took effect; the log does not say of which messages.
+
+    Their reason is ``slow_reader``.
+    """
+
+    at: Position
+    """Position of the last of these events."""
+    time_ms: int
+    dropped: int
+    messages: int
+    """Number of messages for the session that the log records in that turn; 0: in another turn."""
+    limits: Mapping[str, Any] | None
+    """The limits that held, by the names of their settings; None: not recorded."""
+
+
 class SubscriberState(NamedTuple):
     """The subscriptions of the named session at the time the message took effect."""
 
@@ -49,6 +78,10 @@ class SubscriberState(NamedTuple):
     """Matching filters that it was denied before, and not granted since."""
     alike: Sequence[str] = ()
     """Its filters that resemble the topic but do not match; empty if any filter matches."""
+    seen: bool | None = None
+    """Whether the log has an event of the session at all; None: not looked up."""
+    earlier: EarlierSession | None = None
+    unread: UnreadDrops | None = None
 
 
 def subscriber_standing(

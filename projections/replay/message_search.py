@@ -21,6 +21,7 @@ from eventstore.reading import Progress, silent
 from projections.audit import StoryBuilder
 from projections.indexing import find_indexed_stories
 from projections.replay.event_reader import refs_of
+from projections.replay.receiver_past import add_receiver_past
 from projections.state import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ async def find_stories(
 
     With ``topic_filter``, which has to be the filter of ``matches``, the index of the log is used.
 
-    With ``client`` each history shows this session's subscriptions of that moment. Messages of
+    With ``client`` each history shows this session's subscriptions of that moment, its earlier
+    session where it had none, and what was dropped because it did not read. Messages of
     which the log knows nothing are left out, and those published behind ``until``. Raises
     CorruptLog, UnreadableEvent or CutMeanwhile.
     """
@@ -63,8 +65,23 @@ async def find_stories(
         client=client,
         until=until,
     )
-    if found is not None:
-        return found
+    if found is None:
+        found = await _read_stories(source, matches, last, ref, client, until, progress)
+    if client is not None:
+        await add_receiver_past(source, found, client)
+    return found
+
+
+async def _read_stories(
+    source: LogSource,
+    matches: Callable[[str], bool] | None,
+    last: int,
+    ref: Position | None,
+    client: str | None,
+    until: Position | None,
+    progress: Progress,
+) -> list[MessageStory]:
+    """Return the histories of messages from all records of the log."""
     explainer = StoryBuilder(
         wanted=matches, last=last, ref=ref, client=client, begin=source.begin, until=until
     )

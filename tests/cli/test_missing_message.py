@@ -11,9 +11,11 @@ from harness.logs import LogBuilder
 from cli.history.missing_message import explain_no_message
 from eventstore.format import (
     MAX_INDEX,
+    MessageDropped,
     MessagePublished,
     SessionOpened,
     SubscriptionDenied,
+    WillArmed,
     decode_record,
     position,
 )
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 class HeldSource:
     """A log in memory without an index."""
 
-    begin, index = 1, None
+    first = begin = 1
+    index = None
 
     def __init__(self, log: LogBuilder) -> None:
         self._log = log
@@ -44,6 +47,11 @@ def source() -> LogSource:
     log = LogBuilder("n")
     log.record(SessionOpened("spy", False, False, 5))
     log.record(SubscriptionDenied("spy", ["$share/g/secret/+", "a/#", "b"], [0x87, 0x97, 0x8F]))
+    log.record(WillArmed("pump", "wills/pump", 1, False, 1, 0), payloads=[b"x"])
+    log.record(
+        MessageDropped("pump", "not_permitted", 1, topics=["secret/z"]),
+        MessageDropped("slug", "slow_reader", 3),
+    )
     log.record(
         MessagePublished("p", 1, False, ["hall/door", "lamp"], [0, 1], [1, 2], 1, 0, 2),
         payloads=[b"xy"],
@@ -70,3 +78,25 @@ def test_what_the_log_says_instead(source: LogSource) -> None:
     assert told(source, "a/b/c", "other", None) == []
     whole = asyncio.run(explain_no_message(source, "nothing", None, None))
     assert whole == "messages of QoS 0 are recorded only if they are retained"
+
+
+def test_denied_publications_are_named(source: LogSource) -> None:
+    for topic in ("secret/z", "secret/#"):
+        (denied,) = told(source, topic, "pump", None)
+        assert denied.startswith("the permissions did not let pump publish to secret/z at 4.0, ")
+    assert told(source, "secret/z", "pump", position(3, MAX_INDEX)) == []
+    (unread,) = told(source, "secret/z", "slug", None)
+    assert "secret/z" not in unread
+
+
+def test_messages_that_a_client_did_not_read_are_counted(source: LogSource) -> None:
+    (unread,) = told(source, "big/q0", "slug", None)
+    assert unread.startswith("3 messages were dropped for slug, at last at 4.1, ")
+    assert "max_outbound_bytes" in unread
+
+
+def test_a_will_that_is_not_published_is_named(source: LogSource) -> None:
+    for topic in ("wills/pump", "wills/+"):
+        (will,) = told(source, topic, None, None)
+        assert will.startswith("pump has a will on wills/pump since 3.0, ")
+        assert will.endswith(": it is not published so far")

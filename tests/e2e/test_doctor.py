@@ -96,6 +96,14 @@ def test_denials_are_found(make_broker: Callable[..., Broker], tmp_path: Path) -
     assert one["next"] == expected
     said = run(*shlex.split(one["next"])[1:], code=1)  # as it is
     assert "no user, client pump: publish plant/locked" in said.out
+    assert clients.connect("spy").subscribe(("plant/+", 1)) == (0x80,)
+    data = ("--data-dir", str(broker.data_dir))
+    lines = run("subscriptions", "--topic", "plant/locked", *data).lines
+    assert lines[0].endswith("sent to no client: no subscription matches")
+    assert lines[-1] == "spy was denied plant/+ 1 time"
+    assert "was denied" not in run("subscriptions", "--topic", "open/x", *data).out
+    told = refused("doctor", "plant/locked", *data, code=1)
+    assert told.endswith("; spy was denied plant/+ 1 time")
     clients.close()
 
 

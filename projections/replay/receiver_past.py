@@ -1,0 +1,238 @@
+"""What the log says of a receiver beside a message: its earlier session, and unnamed drops."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from eventstore.format import (
+    LimitsApplied,
+    MessageDropped,
+    MessagePublished,
+    Released,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    Subscribed,
+    TurnAssembler,
+    Unsubscribed,
+    entries,
+    position,
+    sequence_of,
+)
+from eventstore.index import BadIndex
+from eventstore.reading import LogPoint
+from projections.audit import EarlierSession, UnreadDrops, topic_of
+from projections.replay.event_reader import EventFilter, EventReader
+from projections.state import decode_session
+from protocol.mqtt import matches
+from protocol.mqtt5 import split_share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventstore.format import Event, Position, Record
+    from eventstore.reading import LogSource
+    from projections.audit import MessageStory, SubscriberState
+
+_PAST: Final = (
+    SessionOpened,
+    SessionClosed,
+    SessionExpired,
+    SessionSnapshot,
+    Subscribed,
+    Unsubscribed,
+)
+_STEPS_MS: Final = 200
+"""A message to many receivers is sent in steps: milliseconds after it that are searched for drops.
+"""
+
+
+async def add_receiver_past(
+    source: LogSource, stories: Sequence[MessageStory], client: str
+) -> None:
+    """Add to histories what explains that a session got nothing that the log records.
+
+    Raises as ``LogSource.records``.
+    """
+    gone: list[MessageStory] = []
+    for story in stories:
+        standing = story.standing
+        if standing is None or not story.effective_at:
+            continue
+        if not standing.known:
+            gone.append(story)
+        elif standing.connected and _is_unrecorded(story, standing):
+            drops = await _unread_drops(source, story, standing, client)
+            story.standing = standing._replace(unread=drops)
+    if gone:
+        await _add_earlier_session(source, sorted(gone, key=attrgetter("effective_at")), client)
+
+
+def _is_unrecorded(story: MessageStory, standing: SubscriberState) -> bool:
+    """Return whether a session gets a message at QoS 0."""
+    return bool(standing.filters) and not (story.qos and any(qos for _, qos in standing.filters))
+
+
+class _ClientPast:
+    """The subscriptions of a client and the end of its last session, at a moment of the log."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._clean = False
+        self._filters: dict[str, None] = {}
+        self._ended: tuple[Position, int, str, bool] | None = None
+        self._parts: list[dict[str, Any]] = []
+
+    def take(self, event: Event, at: Position, ms: int) -> None:
+        """Process an event of the client."""
+        self.seen = True
+        if isinstance(event, SessionOpened):
+            if not event.resumed:
+                self._filters.clear()
+            self._clean, self._ended = event.clean, None
+        elif isinstance(event, Subscribed):
+            self._filters.update((name, None) for name, _ in event.filters)
+        elif isinstance(event, Unsubscribed):
+            for name in event.filters:
+                self._filters.pop(name, None)
+        elif isinstance(event, SessionClosed):
+            if event.expiry is not None:
+                self._clean = not event.expiry
+            if self._clean:
+                self._ended = (at, ms, event.reason, True)
+        elif isinstance(event, SessionExpired):
+            self._ended = (at, ms, event.reason, False)
+        elif isinstance(event, SessionSnapshot):
+            self._snapshot(event)
+
+    def _snapshot(self, event: SessionSnapshot) -> None:
+        if event.part == 0:
+            self._parts = []
+        self._parts.append(event.state)
+        if event.last:
+            parts, self._parts = self._parts, []
+            self._clean = bool(parts[0].get("clean"))
+            active = decode_session(event.session, parts).active()
+            self._filters = dict.fromkeys(held.filter for held in active)
+
+    def earlier(self, topic: str) -> EarlierSession | None:
+        """Return its last session, if that has ended."""
+        if self._ended is None:
+            return None
+        filters = [one for one in self._filters if matches(split_share(one)[1], topic)]
+        return EarlierSession(*self._ended, filters)
+
+
+async def _add_earlier_session(
+    source: LogSource, stories: Sequence[MessageStory], client: str
+) -> None:
+    """Add to histories, in the order of their effect, the session that the client had before."""
+    past = _ClientPast()
+    waiting = list(stories)
+    reader = EventReader(source, EventFilter(_PAST, client))
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(anywhere=True), ended=True
+    ):
+        if entry.void:
+            continue
+        while waiting and entry.at > waiting[0].effective_at:
+            _tell(waiting.pop(0), past)
+        past.take(entry.event, entry.at, entry.time_ms)
+        if not waiting:
+            break
+    for story in waiting:
+        _tell(story, past)
+    if past.seen:
+        for story in stories:
+            if story.standing is not None:
+                story.standing = story.standing._replace(seen=True)
+
+
+def _tell(story: MessageStory, past: _ClientPast) -> None:
+    if story.standing is not None and story.topic is not None:
+        earlier = past.earlier(story.topic)
+        story.standing = story.standing._replace(seen=past.seen, earlier=earlier)
+
+
+async def _unread_drops(
+    source: LogSource, story: MessageStory, standing: SubscriberState, client: str
+) -> UnreadDrops | None:
+    """Return the drops for a session that did not read, when a message took effect."""
+    sequence = sequence_of(story.effective_at)
+    (record,) = (one for one in await source.some([sequence]) if one.sequence == sequence)
+    first, until = sequence - record.part, record.time_ms + _STEPS_MS
+    turns = TurnAssembler(anywhere=True)
+    at, time_ms, count, messages = 0, 0, 0, 0
+    async for record in EventFilter((), client).records(source, first, source.last):
+        if record.time_ms > until or messages:
+            break
+        for part in turns.take(record)[1]:
+            own = part.sequence - part.part == first
+            for index, event in part.events():
+                if _is_unread(event, client):
+                    at, time_ms = position(part.sequence, index), part.time_ms
+                    count += event.count
+                elif own:
+                    messages += _matching(event, standing)
+        if not count:
+            messages = 0
+    if not count:
+        return None
+    limits = await _limits(source, sequence_of(at))
+    return UnreadDrops(at, time_ms, count, messages, limits)
+
+
+def _is_unread(event: Event, client: str) -> TypeGuard[MessageDropped]:
+    """Return whether an event drops unnamed messages of a client that did not read."""
+    return (
+        isinstance(event, MessageDropped)
+        and event.session == client
+        and event.reason == "slow_reader"
+        and not event.refs
+    )
+
+
+def _matching(event: Event, standing: SubscriberState) -> int:
+    """Return how many messages for a session take effect with an event."""
+    if isinstance(event, Released):
+        return entries(event)
+    if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
+        return 0
+    filters = [one for one, _ in standing.filters]
+    known: dict[str, bool] = {}
+    found = 0
+    for offset in range(event.count):
+        topic = topic_of(event, offset)
+        if topic not in known:
+            known[topic] = any(matches(one, topic) for one in filters)
+        found += known[topic]
+    return found
+
+
+async def _limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
+    """Return the limits that held at a record; None: not recorded."""
+    index, first = source.index, source.begin
+    found: list[Record] = []
+    if index is not None:
+        try:
+            latest = index.latest_rare("LimitsApplied", min(last, index.last))
+            if latest is not None and latest >= source.begin:
+                found = [one for one in await source.some([latest]) if one.sequence == latest]
+            first = index.last + 1
+        except BadIndex:
+            found = []
+    limits = None
+    for record in found:
+        limits = _last_limits(record) or limits
+    if first <= last:
+        async for record in source.records(first, last):
+            limits = _last_limits(record) or limits
+    return limits
+
+
+def _last_limits(record: Record) -> Mapping[str, Any] | None:
+    if not any(raw["e"] == "LimitsApplied" for raw in record.raw_events):
+        return None
+    return [event.limits for _, event in record.events() if isinstance(event, LimitsApplied)][-1]

@@ -1,0 +1,197 @@
+"""``why`` of a client that got nothing: its earlier session, and messages that it did not read."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.logs import LogBuilder
+from indexedlogs import IndexedSource, as_log, build, use
+
+from cli.history import explain_no_message
+from cli.history.why import story_lines, story_object
+from eventstore.format import (
+    Event,
+    LimitsApplied,
+    MessageDropped,
+    MessagePublished,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+    position,
+)
+from projections.replay import find_stories
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from projections.audit import MessageStory
+
+OPENED = SessionOpened("c", False, False, 4)
+CLEAN = SessionOpened("c", False, True, 4)
+GRANTED = Subscribed("c", [("hall/+", 0), ("cellar", 0)])
+UNREAD = MessageDropped("c", "slow_reader", 1)
+SLOW = "the client did not read: 9 bytes of output waited, as many as max_outbound_bytes allows"
+
+
+def published(topic: str = "hall/door") -> MessagePublished:
+    return MessagePublished("p", 1, False, [topic], [], [1], 2, 0, 1)
+
+
+def stored(log: LogBuilder, path: Path, indexed: float) -> IndexedSource:
+    """A log with a share of it in an index."""
+    records = [
+        SimpleNamespace(sequence=sequence, data=data)
+        for sequence, data in enumerate(log.records, 1)
+    ]
+    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
+    source = IndexedSource(node)
+    last = round(indexed * source.last)
+    if last:
+        use(source, build(source, path, last, 1))
+    return source
+
+
+def story(path: Path, indexed: float, *turns: list[Event], at: int) -> MessageStory:
+    """The history of the message of a record, with a share of the log in an index."""
+    log = LogBuilder("n", step_ms=1000)
+    for events in turns:
+        messages = [one for one in events if isinstance(one, MessagePublished)]
+        log.record(*events, payloads=[b"on" for _ in messages])
+    source = stored(log, path, indexed)
+    found = asyncio.run(find_stories(as_log(source), ref=position(at, 0), client="c"))
+    (one,) = found
+    return one
+
+
+def told(path: Path, indexed: float, *turns: list[Event], at: int) -> str:
+    """What is said to ``c`` of the message."""
+    lines = list(story_lines(story(path, indexed, *turns, at=at), "c"))
+    (line,) = (one.strip() for one in lines if one.startswith("  c "))
+    return line
+
+
+LIMITS = LimitsApplied({"max_outbound_bytes": 9})
+BEGUN: tuple[list[Event], ...] = ([LIMITS], [OPENED], [GRANTED])
+SHARES = pytest.mark.parametrize("indexed", [0, 0.5, 1])
+
+
+@SHARES
+def test_a_message_that_a_slow_client_lost_was_not_sent(tmp_path: Path, indexed: float) -> None:
+    line = told(tmp_path, indexed, *BEGUN, [published(), UNREAD], [published("x")], at=4)
+    assert line.startswith(
+        "c was subscribed (hall/+ QoS 0) and connected, but 1 message of that moment was dropped "
+        "for it, most likely this one, at 4.1, "
+    )
+    assert line.endswith(f": {SLOW}")
+
+
+@SHARES
+def test_of_several_messages_some_were_dropped(tmp_path: Path, indexed: float) -> None:
+    turn = [published(), published("hall/lamp"), published("x"), UNREAD]
+    one = story(tmp_path, indexed, *BEGUN, turn, at=4)
+    (line,) = (line for line in story_lines(one, "c") if line.startswith("  c "))
+    assert "1 message of that moment was dropped for it, perhaps this one, at 4.3" in line
+    standing: Any = story_object(one, "c")["standing"]
+    unread = standing["unread"]
+    assert (unread["position"], unread["dropped"], unread["messages"]) == ("4.3", 1, 2)
+
+
+@SHARES
+def test_drops_of_another_moment_or_client_say_nothing(tmp_path: Path, indexed: float) -> None:
+    other = MessageDropped("other", "slow_reader", 1)
+    named = MessageDropped("c", "slow_reader", 1, [position(1, 0)])
+    turns = ([UNREAD], [published(), other, named], [UNREAD])
+    line = told(tmp_path, indexed, *BEGUN, *turns, at=5)
+    assert line.endswith("connected: sent at QoS 0, which is not recorded")
+
+
+@SHARES
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        (
+            (CLEAN, GRANTED, SessionClosed("c", "keep_alive")),
+            (
+                ": its last one, which was subscribed to hall/+, ended with its connection at 3.",
+                "(the client sent no packet for one and a half times its keep alive)",
+            ),
+        ),
+        (
+            (CLEAN, GRANTED, SessionClosed("c", "of_later")),
+            (": its last one, which was subscribed to hall/+, ended with its", "(of_later)"),
+        ),
+        (
+            (OPENED, GRANTED, Unsubscribed("c", ["hall/+"]), SessionExpired("c", "removed")),
+            (
+                ": its last one, with no matching subscription, ended at 4.0, ",
+                "(an operator removed it)",
+            ),
+        ),
+        (
+            (OPENED, GRANTED, SessionClosed("c", "disconnect", expiry=0)),
+            (": its last one, which was subscribed to hall/+, ended with its", "is discarded)"),
+        ),
+        (
+            (CLEAN, GRANTED, CLEAN, SessionClosed("c", "closed")),
+            (": its last one, with no matching subscription, ended with its", "a DISCONNECT)"),
+        ),
+    ],
+)
+def test_how_the_last_session_ended(
+    tmp_path: Path, indexed: float, events: tuple[Event, ...], said: tuple[str, str]
+) -> None:
+    turns: list[list[Event]] = [*([one] for one in events), [published()], [CLEAN], [GRANTED]]
+    one = story(tmp_path, indexed, *turns, at=len(events) + 1)
+    (line,) = (line for line in story_lines(one, "c") if line.startswith("  c "))
+    assert line.startswith(f"  c had no session at that moment{said[0]}")
+    assert line.endswith(said[1])
+    standing: Any = story_object(one, "c")["standing"]
+    ended = events[-1]
+    assert isinstance(ended, (SessionClosed, SessionExpired))
+    assert standing["seen"]
+    assert standing["earlier"]["reason"] == ended.reason
+
+
+@SHARES
+def test_a_client_that_the_log_never_saw(tmp_path: Path, indexed: float) -> None:
+    never = told(tmp_path, indexed, [published()], at=1)
+    assert never == "c had no session at that moment: the log does not know this client"
+    later = told(tmp_path / "later", indexed, [published()], [OPENED], at=1)
+    assert later == "c had no session at that moment: its first one began later"
+
+
+@pytest.mark.parametrize(
+    ("later", "fate"),
+    [
+        (None, "it is not published so far"),
+        (WillFired("pump"), "it was published at 3.0, "),
+        (WillCancelled("pump"), "it was discarded unpublished at 3.0, "),
+        (WillArmed("pump", "else", 1, False, 1, 0), "it was replaced at 3.0, "),
+    ],
+)
+@SHARES
+def test_a_will_on_the_topic_is_no_message_on_it(
+    tmp_path: Path, later: Event | None, fate: str, indexed: float
+) -> None:
+    log = LogBuilder("n")
+    log.record(WillArmed("pump", "wills/pump", 1, False, 1, 0), payloads=[b"x"])
+    log.record(WillArmed("pumb", "wills/pumb", 1, False, 1, 0), payloads=[b"x"])
+    log.record(
+        *([later] if later is not None else [SessionOpened("spy", False, False, 5)]),
+        payloads=[b"x"] if isinstance(later, WillArmed) else [],
+    )
+    log.record(MessagePublished("p", 1, False, ["wills/pum"], [], [1], 1, 0, 1), payloads=[b"x"])
+    source = stored(log, tmp_path, indexed)
+    explained = asyncio.run(explain_no_message(as_log(source), "wills/pump", None, None))
+    _, will, alike = explained.split("; ")
+    assert will.startswith("pump has a will on wills/pump since 1.0, ")
+    assert fate in will
+    assert alike == "there are messages on wills/pum"
