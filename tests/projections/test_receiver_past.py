@@ -13,6 +13,8 @@ from indexedlogs import IndexedSource, as_log, build, use
 from cli.history import explain_no_message
 from cli.history.why import story_lines, story_object
 from eventstore.format import (
+    CheckpointBegun,
+    CheckpointCompleted,
     Event,
     LimitsApplied,
     MessageDropped,
@@ -20,6 +22,7 @@ from eventstore.format import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
     Subscribed,
     Unsubscribed,
     WillArmed,
@@ -45,16 +48,16 @@ def published(topic: str = "hall/door") -> MessagePublished:
     return MessagePublished("p", 1, False, [topic], [], [1], 2, 0, 1)
 
 
-def stored(log: LogBuilder, path: Path, indexed: float) -> IndexedSource:
+def stored(log: LogBuilder, path: Path, indexed: float, first: int = 1) -> IndexedSource:
     """A log with a share of it in an index."""
     records = [
         SimpleNamespace(sequence=sequence, data=data)
         for sequence, data in enumerate(log.records, 1)
     ]
     node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
-    source = IndexedSource(node)
+    source = IndexedSource(node, first, first)
     last = round(indexed * source.last)
-    if last:
+    if last >= first:
         use(source, build(source, path, last, 1))
     return source
 
@@ -195,3 +198,34 @@ def test_a_will_on_the_topic_is_no_message_on_it(
     assert will.startswith("pump has a will on wills/pump since 1.0, ")
     assert fate in will
     assert alike == "there are messages on wills/pum"
+
+
+@SHARES
+def test_a_message_that_is_sent_in_steps_may_be_among_later_drops(
+    tmp_path: Path, indexed: float
+) -> None:
+    log = LogBuilder("n", step_ms=100)
+    for events in (*BEGUN, [published()], [UNREAD], [UNREAD], [UNREAD]):
+        log.record(*events, payloads=[b"on"] if events == [published()] else [])
+    source = stored(log, tmp_path, indexed)
+    found = asyncio.run(find_stories(as_log(source), ref=position(4, 0), client="c"))
+    (line,) = (line for line in story_lines(found[0], "c") if line.startswith("  c "))
+    assert "2 messages of that moment were dropped for it, perhaps this one, at 6.0, " in line
+
+
+@SHARES
+def test_a_session_that_a_checkpoint_found(tmp_path: Path, indexed: float) -> None:
+    state = {"generation": 1, "connected": True, "clean": True, "subscriptions": [["hall/+", 0]]}
+    log = LogBuilder("n")
+    log.record(CLEAN)
+    log.record(GRANTED)
+    log.record(CheckpointBegun(1))
+    log.record(SessionSnapshot("c", state))
+    log.record(CheckpointCompleted(1, position(3, 0), 1, 0))
+    log.record(SessionClosed("c", "kicked"))
+    log.record(published(), payloads=[b"on"])
+    source = stored(log, tmp_path, indexed, first=3)
+    found = asyncio.run(find_stories(as_log(source), ref=position(7, 0), client="c"))
+    (line,) = (line for line in story_lines(found[0], "c") if line.startswith("  c "))
+    assert ": its last one, which was subscribed to hall/+, ended with its connection at 6." in line
+    assert line.endswith("(an operator disconnected the client)")
