@@ -161,6 +161,8 @@ class Standby:
         finally:
             tasks = (telling, following, self._asking)
             await end_tasks(task for task in tasks if task is not None)
+            if following is not None and not following.cancelled():
+                following.exception()  # what ends this method is something else, or the same
 
     async def _tell(self) -> None:
         while True:

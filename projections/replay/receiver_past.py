@@ -162,22 +162,33 @@ async def _unread_drops(
     """Return the drops for a session that did not read, when a message took effect."""
     sequence = sequence_of(story.effective_at)
     (record,) = (one for one in await source.some([sequence]) if one.sequence == sequence)
-    first, until = sequence - record.part, record.time_ms + _STEPS_MS
-    turns = TurnAssembler(anywhere=True)
+    until = record.time_ms + _STEPS_MS
     at, time_ms, count, messages = 0, 0, 0, 0
-    async for record in EventFilter((), client).records(source, first, source.last):
-        if record.time_ms > until or messages:
+    last = sequence
+    async for part in source.records(sequence - record.part, source.last):
+        for index, event in part.events():
+            if _is_unread(event, client):
+                at, time_ms = position(part.sequence, index), part.time_ms
+                count += event.count
+            else:
+                messages += _matching(event, standing)
+        last = part.sequence
+        if part.last:
             break
-        for part in turns.take(record)[1]:
-            own = part.sequence - part.part == first
-            for index, event in part.events():
-                if _is_unread(event, client):
-                    at, time_ms = position(part.sequence, index), part.time_ms
-                    count += event.count
-                elif own:
-                    messages += _matching(event, standing)
-        if not count:
-            messages = 0
+    if not (count and messages) and last < source.last:
+        # A message to many receivers is sent in steps, in later turns.
+        messages = 0
+        turns = TurnAssembler()
+        async for record in source.records(last + 1, source.last):
+            if record.time_ms > until:
+                break
+            for part in turns.take(record)[1]:
+                if not any(raw["e"] == "MessageDropped" for raw in part.raw_events):
+                    continue
+                for index, event in part.events():
+                    if _is_unread(event, client):
+                        at, time_ms = position(part.sequence, index), part.time_ms
+                        count += event.count
     if not count:
         return None
     limits = await _limits(source, sequence_of(at))
