@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any, cast
@@ -292,7 +293,9 @@ def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
         assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
         code, said = run("log", "verify")
         assert code == 0, said
-        assert "log c1-p0: 1 message of other logs matched its subscriptions, all" in said
+        # Other tests have sent some, too.
+        found = r"log c1-p0: [1-9]\d* messages? of other logs matched its subscriptions, all there"
+        assert re.search(found, said), said
 
 
 def test_nodes_with_another_number_of_logs_are_refused(steady: Partitioned, tmp_path: Path) -> None:
