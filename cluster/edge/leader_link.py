@@ -164,7 +164,11 @@ class LeaderLink:
     def _opened(self, task: asyncio.Task[None]) -> None:
         opening = self._opening.pop(task, None)
         if opening is not None and opening[0].stage is ClientStage.OPENING:
-            self._wait(opening[0])  # the task was cancelled before it began
+            # Either the task was cancelled before it began, or there is another attempt already,
+            # because a leader was heard between the end of the task and this call.
+            client = opening[0]
+            if not any(one is client for one, _ in self._opening.values()):
+                self._wait(client)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a client was not passed on", exc_info=error)
         self._open_some()

@@ -158,3 +158,33 @@ async def test_a_leader_with_an_impossible_address_is_tried_now_and_then(error: 
     assert owner.attempts == 1
     assert link.parked == 1
     link.close()
+
+
+async def test_a_client_gets_one_connection_if_a_leader_is_heard_when_an_attempt_fails() -> None:
+    """With two, its CONNECT went into one and what followed into the other."""
+    loop = asyncio.get_running_loop()
+    client = Client()
+
+    class FirstFails(Owner):
+        async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
+            if leader.epoch == 1:
+                # Runs behind the attempt's end, and before its task's callbacks.
+                loop.call_soon(link.follow, LeaderPlace(2, "b"))
+                raise OSError("refused")
+            return await super().reach(client, leader)
+
+    owner = FirstFails()
+    link = LeaderLink(0, owner, lambda: 0.0)
+    link.follow(LeaderPlace(1, "a"))
+    link.park(client)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert owner.attempts == 1
+    assert link.parked == 1
+    ((upstream, _),) = owner.made
+    upstream.data_received(GREETING + bytes(NONCE_SIZE))
+    upstream.data_received(PeerAnswer.ACCEPTED.value)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [one for _, one in link.open.values()] == [upstream]
+    assert not link.parked
