@@ -753,14 +753,13 @@ class Delivery:
         """Forget the first transmissions of deliveries that the client has completed."""
         if self._resent is None:
             return
-        state, kept = self._session.state, self._resent
-        self._resent = None
-        for (pid, released), first in kept.items():
+        state = self._session.state
+        kept: dict[tuple[int, bool], InFlight] = {}
+        for (pid, released), first in self._resent.items():
             sent = (state.releasing if released else state.inflight).get(pid)
             if sent is not None and first.ref == sent.ref:
-                if self._resent is None:
-                    self._resent = {}
-                self._resent[pid, released] = first
+                kept[pid, released] = first
+        self._resent = kept or None
 
     def oldest_ms(self, *, released: bool) -> int:
         """Return when the oldest unfinished delivery was first sent; 0: there is none.

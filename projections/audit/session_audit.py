@@ -475,7 +475,7 @@ class SessionAudit:
         messages: list[ExpectedMessage | None],
         at: Position,
     ) -> None:
-        """Check that dropped messages, as far as known, exceed what the client accepts.
+        """Report a drop of known messages of which one is small enough for the client.
 
         Members of a shared subscription have limits of their own.
         """

@@ -348,7 +348,7 @@ def queued_and_not_permitted(name: str) -> Case:
     return story(opened(resumed=True, generation=2), drop("not_permitted", at(3), queued=3)).keeps()
 
 
-def queued_and_not_permitted_to_nobody(name: str) -> Case:
+def queued_and_not_permitted_while_offline(name: str) -> Case:
     """A message leaves the queue for a client only, and the client is away."""
     story = away(name, 1, permissions="0123456789abcdef")
     return story(drop("not_permitted", at(3), queued=3)).breaks("drop", at(4))
@@ -590,7 +590,7 @@ BROKEN_CAUSES = (
     will_that_waits_for_a_client_that_ended,
     dropped_for_fun, queue_not_full, queue_not_full_of_bytes, not_unsubscribed,
     slow_reader_at_qos_1, slow_reader_that_is_away, permitted_to_all, levels_without_a_limit,
-    queued_and_not_permitted_to_nobody, of_another_user_without_a_bridge,
+    queued_and_not_permitted_while_offline, of_another_user_without_a_bridge,
     of_another_user_after_it_waited, packet_that_just_fits,
     packet_that_just_fits_with_its_identifier, one_of_two_packets_fits, queued_packet_that_fits,
     format_not_checked, dropped_of_nobody, bytes_of_a_queue,

@@ -103,7 +103,7 @@ class DropAudit:
         self._tell(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
 
     def of_other_prefix(self, from_nats: bool, at: Position) -> None:
-        """Check that all messages of a drop, as far as known, came ``from_nats``."""
+        """Report a drop as ``other_prefix``, unless all known messages came ``from_nats``."""
         if not from_nats:
             self._tell(at, "dropped as other_prefix, but it did not come from NATS")
 
