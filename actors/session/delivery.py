@@ -144,6 +144,9 @@ class Delivery:
             or self._node.state.sessions.get(self._session.name) is not self._session.state
         ):
             return
+        if batch.expired:
+            self._expire_unsent(message)
+            return
         encoder = self.encoder
         if encoder is not None and encoder.limit:
             batch = self._without_too_large(encoder, message)
@@ -190,6 +193,24 @@ class Delivery:
                     self._slow_down(publisher, connection, count)
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
+
+    def _expire_unsent(self, message: Outgoing) -> None:
+        """Record that messages had expired before they could be sent [MQTT-3.3.2-5]."""
+        subscriber, batch, qos = message
+        name, state = self._session.name, self._session.state
+        self._node.count_dropped("expired", len(batch), client=name)
+        if not qos:
+            return
+        topic_filter = decisions.goes_behind(state, subscriber.filter) or subscriber.filter
+        for numbers in decisions.in_parts(range(len(batch))):
+            some = batch.select(numbers)
+            refs, payloads, expires = some.positions, some.payloads, some.expires
+            for event in decisions.queued(
+                name, topic_filter, qos, refs, payloads, retain=False, expires=expires
+            ):
+                self._session.emit(event)
+            self._in_hand = (message, numbers[-1] + 1)
+            self._session.emit(Expired(name, topic_filter, to_runs(refs), some.size))
 
     def _send(
         self,
