@@ -147,8 +147,9 @@ class Delivery:
         if batch.expired:
             self._expire_unsent(message)
             return
-        encoder = self.encoder
-        if encoder is not None and encoder.limit:
+        encoder, connection = self.encoder, self._session.connection
+        # A client that is away may come back with another limit.
+        if encoder is not None and encoder.limit and connection is not None:
             batch = self._without_too_large(encoder, message)
             if not len(batch):
                 return
@@ -156,7 +157,6 @@ class Delivery:
             self._send_qos0(subscriber, batch)
             return
         self._make_room_for(subscriber)
-        connection = self._session.connection
         ready = connection is not None and self._may_send(connection) and not self._redelivery
         delivery = decisions.deliver(
             self._session.state,

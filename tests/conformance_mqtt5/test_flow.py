@@ -262,6 +262,20 @@ def test_sending_again_what_is_too_large_by_now(clients: Clients5, topic: str, q
     client.acknowledge(client.expect_message(topic, b"next", qos))
 
 
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-4.5.0-1")
+@pytest.mark.parametrize("maximum", [(), ((p.MAXIMUM_PACKET_SIZE, 600),)])
+def test_the_limit_of_a_client_ends_with_its_connection(
+    clients: Clients5, topic: str, maximum: Properties
+) -> None:
+    """What is published just after it left waits until it is back, perhaps with another limit."""
+    client = clients.five(topic, properties=(*KEEP, (p.MAXIMUM_PACKET_SIZE, 300)))
+    assert client.subscribe((topic, 1)) == (1,)
+    client.leave()
+    clients.five().publish(topic, bytes(500), 1)
+    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *maximum))
+    client.acknowledge(client.expect_message(topic, bytes(500), 1))
+
+
 @pytest.mark.mqtt5("MQTT-3.1.2-24")
 def test_suback_that_would_be_too_large(clients: Clients5, topic: str) -> None:
     """The server cannot answer, and must not send it: `RawClient5` checks each packet."""
