@@ -316,8 +316,13 @@ class Delivery:
         if not large:
             return batch
         name = self._session.name
-        refs = [batch.positions[at] for at in large] if qos else ()
-        for event in decisions.dropped(name, "packet_too_large", refs, subscriber.filter):
+        reason, topic_filter = "packet_too_large", subscriber.filter
+        if qos:
+            refs = [batch.positions[at] for at in large]
+            events = decisions.dropped(name, reason, refs, topic_filter)
+        else:
+            events = [MessageDropped(name, reason, len(large), filter=topic_filter)]
+        for event in events:
             self._session.emit(event)
         self._node.count_dropped("packet_too_large", len(large), client=name)
         gone = set(large)
