@@ -292,7 +292,8 @@ class Publisher:
         ``took_effect`` are the positions of the first and the last entry of the release. Since the
         messages were received, their expiry has counted down, and some may have expired.
         """
-        now_ms = self._node.clock.time_ms()
+        expiring = any(message.expires for message in messages)
+        now_ms = self._node.clock.time_ms() if expiring else 0
         passed = expired_until(now_ms)
         expired = [0 < message.expires <= passed for message in messages]
         for gone in (False, True):
