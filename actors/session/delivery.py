@@ -459,6 +459,7 @@ class Delivery:
         if access is None and not limited and not times:
             return self._send_waiting(connection, run, messages)
         now_ms, flags = self._node.clock.time_ms(), (run.qos, run.retain)
+        of = run.held if run.retain else None
         passed = expired_until(now_ms)
         if access is None and not limited and min(times) > passed:
             return self._send_waiting(connection, run, messages)
@@ -468,7 +469,7 @@ class Delivery:
                 return "expired"
             if access is not None and not access.read[message.topic]:
                 return "not_permitted"
-            if encoder is not None and encoder.is_too_large(message, flags, now_ms):
+            if encoder is not None and encoder.is_too_large(message, flags, now_ms, of):
                 return "packet_too_large"
             return ""
 
@@ -702,7 +703,8 @@ class Delivery:
         for pid in unacked:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
-            if encoder.is_too_large(found[sent.ref], flags, now_ms):
+            of = sent.subscription if _is_alone(sent) else None
+            if encoder.is_too_large(found[sent.ref], flags, now_ms, of):
                 large.append(pid)
         for event in decisions.too_large(state, large):
             self._session.emit(event)
@@ -895,16 +897,19 @@ class Delivery:
 def _alike(
     entries: list[tuple[int, InFlight]],
 ) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group neighbours by flags; retained and shared messages also by subscription.
-
-    A retained message, or one of a shared subscription, belongs to one subscription only.
-    """
+    """Group neighbours by flags; retained and shared messages also by subscription."""
     groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:
-        held = sent.subscription
-        alone = sent.flags & RETAIN_FLAG or held.filter.startswith(SHARE)
-        key = sent.flags, held if alone else None
+        key = sent.flags, sent.subscription if _is_alone(sent) else None
         if not groups or groups[-1][0] != key:
             groups.append((key, []))
         groups[-1][1].append((pid, sent))
     return groups
+
+
+def _is_alone(sent: InFlight) -> bool:
+    """Return whether a delivery belongs to one subscription, whatever others match.
+
+    That is so for retained messages, and those of a shared subscription.
+    """
+    return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)
