@@ -318,6 +318,38 @@ def test_identifier_of_retained_messages(clients: Clients5, topic: str) -> None:
     clients.five().publish(topic, retain=True)
 
 
+@pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.3.1-9", "MQTT-4.6.0-5")
+@pytest.mark.parametrize("live", [True, False])
+def test_identifier_of_retained_messages_that_wait_behind_others(
+    clients: Clients5, topic: str, *, live: bool
+) -> None:
+    publisher, name = clients.five(), f"{topic}/x"
+    publisher.publish(name, b"r", 1, retain=True)
+    properties = (*KEEP, (p.RECEIVE_MAXIMUM, 1))
+    client = clients.five(topic, properties=properties)
+    assert client.subscribe((f"{topic}/#", 1 | 2 << 4), properties=identified(1)) == (1,)
+    for number in range(3):
+        publisher.publish(f"{topic}/y", b"%d" % number, 1)
+    first = client.expect_message(f"{topic}/y", b"0", 1, properties=identified(1))
+    assert client.subscribe((name, 1), properties=identified(2)) == (1,)
+    publisher.publish(name, b"l", 1)
+    if live:
+        client.acknowledge(first)
+    else:
+        client.leave()
+        client = clients.five(topic, clean=False, session_present=True, properties=properties)
+        again = client.expect_message(f"{topic}/y", b"0", 1, dup=True, properties=identified(1))
+        client.acknowledge(again)
+    for number in (1, 2):
+        wanted = f"{topic}/y", b"%d" % number, 1
+        client.acknowledge(client.expect_message(*wanted, properties=identified(1)))
+    client.acknowledge(client.expect_message(name, b"r", 1, retain=True, properties=identified(2)))
+    message = client.expect_message(name, b"l", 1, properties=None)
+    assert message.identifiers == {1, 2}
+    client.acknowledge(message)
+    publisher.publish(name, retain=True)
+
+
 @pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.1.2-5")
 def test_identifiers_are_kept_with_the_session(clients: Clients5, topic: str) -> None:
     client = clients.five(topic, properties=KEEP)
