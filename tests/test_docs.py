@@ -18,6 +18,7 @@ import pytest
 from cli.settings.settings import Settings
 from eventstore.format import Event, TurnEvent
 from eventstore.reasons import CLOSE_REASONS, DROP_REASONS
+from protocol.mqtt import ENDINGS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -221,6 +222,11 @@ def test_every_reason_that_is_described_is_given_somewhere() -> None:
     given = set(re.findall(r'MessageDropped\(\s*[\w.]+,\s*"(\w+)"', source))
     assert given
     assert given <= set(DROP_REASONS)
+
+
+def test_every_reason_for_the_end_of_a_connection_is_described() -> None:
+    """The audit accepts no other."""
+    assert set(ENDINGS) - {"removed"} <= set(CLOSE_REASONS)
 
 
 def test_every_setting_is_described() -> None:

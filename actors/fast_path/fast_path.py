@@ -37,7 +37,7 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.mqtt import PID_BYTES, PacketType, Publishes
-from protocol.mqtt5 import known_properties
+from protocol.mqtt5 import expiry_of, known_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from actors.fast_path.fast_delivery import TurnDelivery
     from actors.routing import Route
     from actors.session import MessageExchange, NodeContext, Session
+    from eventstore.log import Message
 
 _log = structlog.get_logger("foldmq")
 
@@ -362,6 +363,8 @@ class FastPath:
             return 0
         if message.topic in node.router.births:
             return 0
+        if message.expires and self._counts_down(message):
+            return 0
         self._seen.add(key)
         released = self._released
         released.add(connection, session, message.topic, message.payload, route, pid, message.block)
@@ -371,6 +374,11 @@ class FastPath:
             released.expires = [*released.expires, *[0] * missing, message.expires]
         self._size += len(route.targets)
         return at + 4
+
+    def _counts_down(self, message: Message) -> bool:
+        """Return whether a message has less of its expiry left than it came with."""
+        left = message.expires - self._node.clock.time_ms() // 1000
+        return left < (expiry_of(message.block) or 0)
 
     # Effects.
 

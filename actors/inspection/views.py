@@ -244,7 +244,13 @@ def session_view(
         "oldest": None if oldest is None else {"ref": oldest, "topic": topic(oldest)},
         "will": None
         if will is None
-        else {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref},
+        else {
+            "topic": will.topic,
+            "qos": will.qos,
+            "retain": will.retain,
+            "delay": will.delay,
+            "ref": will.ref,
+        },
         "subscriptions": _part(
             state.subscriptions.values(),
             len(state.subscriptions),

@@ -144,8 +144,12 @@ class Delivery:
             or self._node.state.sessions.get(self._session.name) is not self._session.state
         ):
             return
-        encoder = self.encoder
-        if encoder is not None and encoder.limit:
+        if batch.expired:
+            self._expire_unsent(message)
+            return
+        encoder, connection = self.encoder, self._session.connection
+        # A client that is away may come back with another limit.
+        if encoder is not None and encoder.limit and connection is not None:
             batch = self._without_too_large(encoder, message)
             if not len(batch):
                 return
@@ -153,7 +157,6 @@ class Delivery:
             self._send_qos0(subscriber, batch)
             return
         self._make_room_for(subscriber)
-        connection = self._session.connection
         ready = connection is not None and self._may_send(connection) and not self._redelivery
         delivery = decisions.deliver(
             self._session.state,
@@ -190,6 +193,24 @@ class Delivery:
                     self._slow_down(publisher, connection, count)
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
+
+    def _expire_unsent(self, message: Outgoing) -> None:
+        """Record that messages had expired before they could be sent [MQTT-3.3.2-5]."""
+        subscriber, batch, qos = message
+        name, state = self._session.name, self._session.state
+        self._node.count_dropped("expired", len(batch), client=name)
+        if not qos:
+            return
+        topic_filter = decisions.goes_behind(state, subscriber.filter) or subscriber.filter
+        for numbers in decisions.in_parts(range(len(batch))):
+            some = batch.select(numbers)
+            refs, payloads, expires = some.positions, some.payloads, some.expires
+            for event in decisions.queued(
+                name, topic_filter, qos, refs, payloads, retain=False, expires=expires
+            ):
+                self._session.emit(event)
+            self._in_hand = (message, numbers[-1] + 1)
+            self._session.emit(Expired(name, topic_filter, to_runs(refs), some.size))
 
     def _send(
         self,
@@ -295,8 +316,13 @@ class Delivery:
         if not large:
             return batch
         name = self._session.name
-        refs = [batch.positions[at] for at in large] if qos else ()
-        for event in decisions.dropped(name, "packet_too_large", refs, subscriber.filter):
+        reason, topic_filter = "packet_too_large", subscriber.filter
+        if qos:
+            refs = [batch.positions[at] for at in large]
+            events = decisions.dropped(name, reason, refs, topic_filter)
+        else:
+            events = [MessageDropped(name, reason, len(large), filter=topic_filter)]
+        for event in events:
             self._session.emit(event)
         self._node.count_dropped("packet_too_large", len(large), client=name)
         gone = set(large)
@@ -433,6 +459,7 @@ class Delivery:
         if access is None and not limited and not times:
             return self._send_waiting(connection, run, messages)
         now_ms, flags = self._node.clock.time_ms(), (run.qos, run.retain)
+        of = run.held if run.retain else None
         passed = expired_until(now_ms)
         if access is None and not limited and min(times) > passed:
             return self._send_waiting(connection, run, messages)
@@ -442,7 +469,7 @@ class Delivery:
                 return "expired"
             if access is not None and not access.read[message.topic]:
                 return "not_permitted"
-            if encoder is not None and encoder.is_too_large(message, flags, now_ms):
+            if encoder is not None and encoder.is_too_large(message, flags, now_ms, of):
                 return "packet_too_large"
             return ""
 
@@ -676,7 +703,8 @@ class Delivery:
         for pid in unacked:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
-            if encoder.is_too_large(found[sent.ref], flags, now_ms):
+            of = sent.subscription if _is_alone(sent) else None
+            if encoder.is_too_large(found[sent.ref], flags, now_ms, of):
                 large.append(pid)
         for event in decisions.too_large(state, large):
             self._session.emit(event)
@@ -869,16 +897,19 @@ class Delivery:
 def _alike(
     entries: list[tuple[int, InFlight]],
 ) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group neighbours by flags; retained and shared messages also by subscription.
-
-    A retained message, or one of a shared subscription, belongs to one subscription only.
-    """
+    """Group neighbours by flags; retained and shared messages also by subscription."""
     groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:
-        held = sent.subscription
-        alone = sent.flags & RETAIN_FLAG or held.filter.startswith(SHARE)
-        key = sent.flags, held if alone else None
+        key = sent.flags, sent.subscription if _is_alone(sent) else None
         if not groups or groups[-1][0] != key:
             groups.append((key, []))
         groups[-1][1].append((pid, sent))
     return groups
+
+
+def _is_alone(sent: InFlight) -> bool:
+    """Return whether a delivery belongs to one subscription, whatever others match.
+
+    That is so for retained messages, and those of a shared subscription.
+    """
+    return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
 from actors.session.decisions import dropped
+from actors.session.mqtt5 import remaining_properties
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
 from eventstore.format import (
@@ -22,6 +23,7 @@ from eventstore.format import (
     Position,
     Released,
     block_columns,
+    expired_until,
     expiries,
     format_position,
     to_runs,
@@ -287,17 +289,27 @@ class Publisher:
     ) -> None:
         """Route released QoS 2 messages, either all retained or none.
 
-        ``took_effect`` are the positions of the first and the last entry of the release.
+        ``took_effect`` are the positions of the first and the last entry of the release. Since the
+        messages were received, their expiry has counted down, and some may have expired.
         """
-        payloads = [message.payload for message in messages]
-        topics = [message.topic for message in messages]
-        content = StoredMessages(refs[0], topics, payloads, sum(map(len, payloads)))
-        if any(message.block for message in messages):
-            content = content._replace(
-                blocks=[message.block for message in messages],
-                expires=[message.expires for message in messages],
-            )
-        self._route(2, content, refs, took_effect, retain=retain)
+        expiring = any(message.expires for message in messages)
+        now_ms = self._node.clock.time_ms() if expiring else 0
+        passed = expired_until(now_ms)
+        expired = [0 < message.expires <= passed for message in messages]
+        for gone in (False, True):
+            if gone not in expired:
+                continue
+            some = [one for one, is_gone in zip(messages, expired, strict=True) if is_gone is gone]
+            of = [ref for ref, is_gone in zip(refs, expired, strict=True) if is_gone is gone]
+            payloads = [message.payload for message in some]
+            topics = [message.topic for message in some]
+            content = StoredMessages(of[0], topics, payloads, sum(map(len, payloads)))
+            if any(message.block for message in some):
+                content = content._replace(
+                    blocks=remaining_properties(some, now_ms),
+                    expires=[message.expires for message in some],
+                )
+            self._route(2, content, of, took_effect, retain=retain, expired=gone)
 
     def fitting(self, packet: Publishes) -> int:
         """Return how many messages precede the first one that fits into no record.
@@ -406,8 +418,12 @@ class Publisher:
         gated: bool = False,
         accepts: Callable[[Subscriber], bool] | None = None,
         taken: bool = False,
+        expired: bool = False,
     ) -> None:
-        """Route messages; those ``taken`` from another broker are not passed on."""
+        """Route messages; those ``taken`` from another broker are not passed on.
+
+        ``expired``: they are sent to nobody, which is recorded for each receiver.
+        """
         node, topics, payloads = self._node, content.topics, content.payloads
         if node.publish_observer is not None:
             node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
@@ -429,6 +445,7 @@ class Publisher:
             blocks=content.blocks,
             expires=content.expires,
             published_retain=retain,
+            expired=expired,
         )
         for targets, chosen in plan:
             batch = whole if chosen is None else whole.select(chosen)

@@ -46,6 +46,7 @@ class Batch:
         "_publishers",
         "_topics",
         "_whole",
+        "expired",
         "expires",
         "gated",
         "packets",
@@ -73,6 +74,7 @@ class Batch:
         published_retain: bool = False,
         expires: Sequence[int] = (),
         publishers: Sequence[ClientConnection] = (),
+        expired: bool = False,
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
@@ -92,6 +94,8 @@ class Batch:
         """At QoS 0: the whole packets, which receivers at the same protocol level get unchanged."""
         self.expires = expires
         """Expiry of each message, Unix time in seconds, 0: never; empty: no message expires."""
+        self.expired = expired
+        """Whether all messages had expired when they took effect: they are sent to nobody."""
         self.published_retain = published_retain
         """Whether the publications had RETAIN 1, which subscriptions with Retain As Published
         get."""
@@ -220,6 +224,7 @@ class Batch:
             published_retain=self.published_retain,
             expires=[self.expires[at] for at in keep] if self.expires else (),
             publishers=[self._publishers[at] for at in keep] if self._publishers else (),
+            expired=self.expired,
         )
         part._whole = whole
         return part
@@ -241,6 +246,7 @@ class Batch:
             published_retain=self.published_retain,
             expires=self.expires[run],
             publishers=self._publishers[run],
+            expired=self.expired,
         )
 
 

@@ -106,6 +106,9 @@ class SharedDelivery(Delivery):
         if subscriber.ended or self._node.state.sessions.get(session.name) is not session.state:
             return
         session.last_active = self._node.clock.monotonic()
+        if batch.expired:
+            self._expire_unsent(message)
+            return
         if not batch.qos:
             self._divide_qos0(message)
             return

@@ -13,6 +13,8 @@ _PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 _FULL = "--full shows all"
 _ANY = 65_535
 """The Receive Maximum of a client that declares none."""
+_NEVER = 0xFFFFFFFF
+"""The Session Expiry Interval of a session that does not expire."""
 _LOAD = 1000.0
 """Minimum work in microseconds per second that is shown."""
 
@@ -53,9 +55,10 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
     will = found["will"]
     if will is not None:
         retained = " retained" if will["retain"] else ""
+        delay = f", {will['delay']} s after the connection ends" if will.get("delay") else ""
         yield (
             f"  will: {text.name(will['topic'])} QoS {will['qos']}{retained} "
-            f"(position {format_position(will['ref'])})"
+            f"(position {format_position(will['ref'])}){delay}"
         )
     if found["actors"]:
         yield "  actors:"
@@ -168,7 +171,14 @@ def _kind(found: Found, now_ms: int) -> str:
             f"persistent session{user}, expires {text.clock(expires)} "
             f"(in {text.duration(max(0, expires - now_ms))})"
         )
-    return f"persistent session{user}" + ("" if found["connected"] else ", does not expire")
+    if not found["connected"]:
+        return f"persistent session{user}, does not expire"
+    asked = found.get("expiry")
+    if asked is None:
+        return f"persistent session{user}"
+    return (
+        f"persistent session{user}, session expiry {'never' if asked == _NEVER else f'{asked} s'}"
+    )
 
 
 def _subscriptions(found: Found) -> Iterator[str]:

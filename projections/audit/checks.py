@@ -207,12 +207,9 @@ def largest_packet(state: SessionState, topic: str, payload: int, properties: in
 
     It has the identifiers of all subscriptions that match, and no topic alias.
     """
-    identifiers: set[int] = set()
     for held in state.subscriptions.values():
         if held.identifier and matches(held.filter, topic):
-            identifiers.add(held.identifier)
-    for identifier in identifiers:
-        properties += 1 + _width(identifier)
+            properties += 1 + _width(held.identifier)
     body = 2 + len(topic.encode()) + 2 + _width(properties) + properties + payload
     return 1 + _width(body) + body
 

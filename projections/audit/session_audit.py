@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
     INDEX_BITS,
+    LOG_SESSION,
     Acked,
     Assigned,
     Completed,
@@ -501,7 +502,8 @@ class SessionAudit:
         if event.queued >= 0:
             held = state.subscriptions.get(event.session.split("/", 2)[-1])
             self._tell_all(checks.from_the_head(held, refs, None, at))
-            self._tell_all(checks.sent_in_time(held, refs, ms, at))
+            if not event.member.startswith(LOG_SESSION):  # that log lets them expire
+                self._tell_all(checks.sent_in_time(held, refs, ms, at))
         found = []
         for number, ref in enumerate(refs):
             if event.queued < 0:

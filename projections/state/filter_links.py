@@ -4,7 +4,8 @@ Two filters are linked when some topic matches both, or when a chain of other fi
 message for a session waits in the queue of one filter, which may be any of the linked ones. So that
 no message overtakes an earlier one of its topic [MQTT-4.6.0-6],
 
-- a message is added to the end of the last queue that is linked with its filter, and
+- a message is added to the end of the last queue that is linked with its filter, or begins a new
+  queue if it is a retained message whose filter has none, and
 - a queue is sent when all linked queues that began to fill before it are empty.
 
 A link must hold as long as any message waits. The removal of a filter may remove links. Then,

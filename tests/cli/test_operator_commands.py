@@ -628,6 +628,33 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
     assert lines[-1] == f"  will: {shown} QoS 1 (position 1.1)"
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"connected": True, "expiry": 60}, "  persistent session, session expiry 60 s"),
+        ({"connected": True, "expiry": 0xFFFFFFFF}, "  persistent session, session expiry never"),
+        ({"connected": True, "expiry": None}, "  persistent session"),
+        ({"connected": False, "expiry": 60}, "  persistent session, does not expire"),
+        ({"connected": True, "clean": True, "expiry": 0}, "  clean session: it ends with"),
+        (
+            {"connected": True, "will": {"topic": "w", "qos": 1, "retain": True, "delay": 5}},
+            "  will: w QoS 1 retained (position 1.1), 5 s after the connection ends",
+        ),
+    ],
+)
+def test_a_session_page_tells_expiry_and_will_delay(found: dict[str, Any], said: str) -> None:
+    if "will" in found:
+        found["will"]["ref"] = position(1, 1)
+    empty = {"total": 0, "rows": []}
+    session = {
+        "client": "c", "actor": None, "position": position(9, 0), "closed_ms": NOW, "clean": False,
+        "user": None, "expires_ms": None, "connection": None, "queued": 0, "will": None,
+        "actors": [], "subscriptions": empty, "inflight": empty, "releasing": empty,
+        "inbound": empty, "expiry": None, **found,
+    }  # fmt: skip
+    assert any(line.startswith(said) for line in session_lines(session, None, NOW))
+
+
 def test_a_page_of_a_shared_subscription_names_its_members() -> None:
     window = {"outstanding": 1, "window": 8}
     members = [{"client": "ann", "connected": True, "qos": 1, **window}]

@@ -79,6 +79,29 @@ def test_expiry_counts_down_in_the_queue(clients: Clients5, topic: str, qos: int
     client.acknowledge(message)
 
 
+@pytest.mark.mqtt5("MQTT-3.3.2-5", "MQTT-3.3.2-6")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_expiry_counts_down_until_the_release(clients: Clients5, topic: str, qos: int) -> None:
+    """A message of QoS 2 waits until its PUBREL; if it expires before that, nobody gets it."""
+    client, old = clients.listening(topic, qos), clients.connect()
+    assert old.subscribe((topic, qos)) == (qos,)
+    publisher = clients.five()
+    for number, seconds in ((1, 1), (2, 100)):
+        publisher.send(
+            p.publish(topic, b"x%d" % seconds, 2, number, properties=for_seconds(seconds))
+        )
+        publisher.expect_answer(PUBREC, number)
+    time.sleep(OVER)
+    for number in (1, 2):
+        publisher.send(p.acknowledge(PUBREL, number))
+        publisher.expect_answer(PUBCOMP, number)
+    message = client.expect_message(topic, b"x100", qos, properties=None)
+    assert 40 <= left(message) <= 98
+    client.acknowledge(message)
+    client.expect_nothing()
+    old.expect_publish(topic, b"x100", qos)
+
+
 @pytest.mark.mqtt5("MQTT-3.3.2-5")
 def test_a_message_expires_for_level_4_too(clients: Clients5, topic: str) -> None:
     client = clients.connect(topic, clean=False)

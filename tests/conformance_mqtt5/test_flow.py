@@ -262,6 +262,65 @@ def test_sending_again_what_is_too_large_by_now(clients: Clients5, topic: str, q
     client.acknowledge(client.expect_message(topic, b"next", qos))
 
 
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-4.4.0-1")
+@pytest.mark.parametrize("kind", ["retained", "shared", "waiting"])
+def test_only_identifiers_that_are_sent_count_for_the_size(
+    clients: Clients5, topic: str, kind: str
+) -> None:
+    """Retained and shared messages are sent for one subscription, with its identifier alone."""
+    properties = (*KEEP, (p.RECEIVE_MAXIMUM, 1 if kind == "waiting" else 2))
+    client = clients.five(topic, properties=properties)
+    long, short = ((p.SUBSCRIPTION_IDENTIFIER, number) for number in (268_435_455, 1))
+    assert client.subscribe((f"{topic}/#", 0 | 0x20), properties=(long,)) == (0,)
+    publisher, name, size = clients.five(), f"{topic}/x", 0
+    before = f"{topic}/before"
+    if kind == "waiting":
+        assert client.subscribe((before, 1)) == (1,)
+        publisher.publish(before, b"x", 1)
+        assert client.receive()
+    if kind == "shared":
+        assert client.subscribe((f"$share/{topic}/{name}", 2), properties=(short,)) == (2,)
+        publisher.publish(name, bytes(100), 2)
+        found = [one for one in messages(client, 2) if one.qos]
+        size = len(found[0].payload)
+    else:
+        publisher.publish(name, bytes(100), 1, retain=True)
+        client.receive_all()
+        assert client.subscribe((name, 1), properties=(short,)) == (1,)
+        if kind == "retained":
+            messages(client, 1)
+        size = 100
+    client.reset()
+    limit = 2 + 2 + len(name) + 2 + 1 + 2 + size
+    client = clients.five(
+        topic,
+        clean=False,
+        session_present=True,
+        properties=(*properties, (p.MAXIMUM_PACKET_SIZE, limit)),
+    )
+    if kind == "waiting":
+        client.acknowledge(client.expect_message(before, b"x", 1, properties=None, dup=True))
+    message = client.receive()
+    assert isinstance(message, Publish)
+    assert (message.topic, message.payload, message.identifiers) == (name, bytes(100), {1})
+    if kind != "shared":
+        publisher.publish(name, b"", retain=True)
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-4.5.0-1")
+@pytest.mark.parametrize("maximum", [(), ((p.MAXIMUM_PACKET_SIZE, 600),)])
+def test_the_limit_of_a_client_ends_with_its_connection(
+    clients: Clients5, topic: str, maximum: Properties
+) -> None:
+    """What is published just after it left waits until it is back, perhaps with another limit."""
+    client = clients.five(topic, properties=(*KEEP, (p.MAXIMUM_PACKET_SIZE, 300)))
+    assert client.subscribe((topic, 1)) == (1,)
+    client.leave()
+    clients.five().publish(topic, bytes(500), 1)
+    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *maximum))
+    client.acknowledge(client.expect_message(topic, bytes(500), 1))
+
+
 @pytest.mark.mqtt5("MQTT-3.1.2-24")
 def test_suback_that_would_be_too_large(clients: Clients5, topic: str) -> None:
     """The server cannot answer, and must not send it: `RawClient5` checks each packet."""

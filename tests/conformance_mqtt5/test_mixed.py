@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,7 +30,7 @@ FILTERS = {
     "#": NAMES,
 }
 Received: TypeAlias = (
-    "tuple[str, bytes, int, frozenset[bool], frozenset[int], frozenset[int], Properties]"
+    "tuple[str, bytes, int, frozenset[bool], Counter[int], Counter[int], Properties]"
 )
 """Topic, payload, QoS, what RETAIN may be, the identifiers that must and that may be there, other
 properties."""
@@ -109,11 +109,11 @@ def expected(peer: Peer, sent: Sent) -> Received | None:
     qos = min(sent.qos, max(options & 3 for options, _ in matching))
     # Of a message that waited foldmq no longer knows that the client published it itself.
     retain = {sent.retain and bool(options & AS_PUBLISHED) for options, _ in subscribed}
-    identifiers = frozenset(identifier for _, identifier in matching) - {0}
-    allowed = frozenset(identifier for _, identifier in subscribed) - {0}
+    identifiers = Counter(identifier for _, identifier in matching if identifier)
+    allowed = Counter(identifier for _, identifier in subscribed if identifier)
     properties = tuple(one for one in sent.properties if one[0] != p.TOPIC_ALIAS)
     if not peer.is_new:
-        identifiers, allowed, properties = frozenset(), frozenset(), ()
+        identifiers, allowed, properties = Counter(), Counter(), ()
     return sent.name, sent.payload, qos, frozenset(retain), identifiers, allowed, properties
 
 
@@ -170,7 +170,7 @@ def _check(peer: Peer, wanted: list[Received], root: str, qos_of: dict[bytes, in
         assert (found.topic, found.qos, found.dup) == (f"{root}/{name}", qos, False)
         assert found.retain in retain, f"{found}"
         if isinstance(found, p.Publish):
-            assert identifiers <= found.identifiers <= allowed, f"{found}"
+            assert identifiers <= found.identifier_counts <= allowed, f"{found}"
             rest = [one for one in found.properties if one[0] != p.SUBSCRIPTION_IDENTIFIER]
             assert sorted(map(_shown, rest)) == sorted(map(_shown, properties))
 

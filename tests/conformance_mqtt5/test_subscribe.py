@@ -269,20 +269,30 @@ def test_overlapping_subscriptions(clients: Clients5, topic: str, *, live: bool)
     client.expect_alive()
 
 
-@pytest.mark.mqtt5("MQTT-3.3.4-3")
-def test_one_identifier_for_several_filters_and_clients(clients: Clients5, topic: str) -> None:
-    """The same identifier of two subscriptions; that of another client goes to that client."""
-    client, other = clients.five(), clients.five()
-    client.subscribe((f"{topic}/#", 0), (f"{topic}/+", 0), properties=identified(7))
-    other.subscribe((f"{topic}/#", 0), properties=identified(8))
-    clients.five().publish(f"{topic}/x", b"x")
+@pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.3.4-4")
+@pytest.mark.parametrize("live", [True, False])
+def test_one_identifier_for_several_filters_and_clients(
+    clients: Clients5, topic: str, *, live: bool
+) -> None:
+    """A copy for two subscriptions has the identifier of both twice (section 3.3.4).
+
+    That of another client goes to that client.
+    """
+    client, other = clients.five(topic, properties=KEEP), clients.five()
+    client.subscribe((f"{topic}/#", 1), (f"{topic}/+", 1), properties=identified(7))
+    other.subscribe((f"{topic}/#", 1), properties=identified(8))
+    if not live:
+        client.leave()
+    clients.five().publish(f"{topic}/x", b"x", 1)
+    if not live:
+        client = clients.five(topic, clean=False, session_present=True)
     found = client.receive_all()
-    assert found
+    values: list[object] = []
     for message in found:
         assert isinstance(message, p.Publish)
-        values = [value for key, value in message.properties if key == p.SUBSCRIPTION_IDENTIFIER]
-        assert set(values) == {7}
-    other.expect_message(f"{topic}/x", b"x", properties=identified(8))
+        values += [value for key, value in message.properties if key == p.SUBSCRIPTION_IDENTIFIER]
+    assert values == [7, 7]
+    other.expect_message(f"{topic}/x", b"x", 1, properties=identified(8))
 
 
 @pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.8.4-3")
@@ -306,6 +316,38 @@ def test_identifier_of_retained_messages(clients: Clients5, topic: str) -> None:
     assert message.identifiers == {2}
     client.acknowledge(message)
     clients.five().publish(topic, retain=True)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.3.1-9", "MQTT-4.6.0-5")
+@pytest.mark.parametrize("live", [True, False])
+def test_identifier_of_retained_messages_that_wait_behind_others(
+    clients: Clients5, topic: str, *, live: bool
+) -> None:
+    publisher, name = clients.five(), f"{topic}/x"
+    publisher.publish(name, b"r", 1, retain=True)
+    properties = (*KEEP, (p.RECEIVE_MAXIMUM, 1))
+    client = clients.five(topic, properties=properties)
+    assert client.subscribe((f"{topic}/#", 1 | 2 << 4), properties=identified(1)) == (1,)
+    for number in range(3):
+        publisher.publish(f"{topic}/y", b"%d" % number, 1)
+    first = client.expect_message(f"{topic}/y", b"0", 1, properties=identified(1))
+    assert client.subscribe((name, 1), properties=identified(2)) == (1,)
+    publisher.publish(name, b"l", 1)
+    if live:
+        client.acknowledge(first)
+    else:
+        client.leave()
+        client = clients.five(topic, clean=False, session_present=True, properties=properties)
+        again = client.expect_message(f"{topic}/y", b"0", 1, dup=True, properties=identified(1))
+        client.acknowledge(again)
+    for number in (1, 2):
+        wanted = f"{topic}/y", b"%d" % number, 1
+        client.acknowledge(client.expect_message(*wanted, properties=identified(1)))
+    client.acknowledge(client.expect_message(name, b"r", 1, retain=True, properties=identified(2)))
+    message = client.expect_message(name, b"l", 1, properties=None)
+    assert message.identifiers == {1, 2}
+    client.acknowledge(message)
+    publisher.publish(name, retain=True)
 
 
 @pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.1.2-5")

@@ -6,6 +6,7 @@ that no server may send raise `ServerViolationError`.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
@@ -146,10 +147,15 @@ class Publish:
 
     @property
     def identifiers(self) -> set[int]:
-        """Its Subscription Identifiers, each of which must stand there once."""
-        found = [int(value) for key, value in self.properties if key == SUBSCRIPTION_IDENTIFIER]
-        assert len(set(found)) == len(found), f"an identifier twice: {self}"
-        return set(found)
+        """Its Subscription Identifiers, each once."""
+        return set(self.identifier_counts)
+
+    @property
+    def identifier_counts(self) -> Counter[int]:
+        """How often each Subscription Identifier stands there."""
+        return Counter(
+            int(value) for key, value in self.properties if key == SUBSCRIPTION_IDENTIFIER
+        )
 
     @property
     def user(self) -> list[Value]:

@@ -20,6 +20,7 @@ from eventstore.format import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.group_members import numbers, publish
+from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.partition_shares import run
 from simulation.partitions import PartitionWorld, name_in
@@ -425,6 +426,28 @@ def test_what_expires_is_no_longer_known_as_refused() -> None:
         assert not group.refused
 
     two(scenario, max_ack_pending=3)
+
+
+def test_what_a_member_returns_after_it_expired_is_sent_to_nobody() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(0)
+        one = await member(worlds, 1, share)  # it acknowledges nothing
+        await here.go(1)
+        from_ = await here.connect(name_in(worlds, 0, "s"), mqtt5=True)
+        from_.mqtt5 = False  # the packet is as it is
+        expiring = ((p5.MESSAGE_EXPIRY, 3),)
+        from_.send(p5.publish("a/b", b"1", 1, 1, properties=expiring))
+        await here.go(1)
+        assert numbers(one, ack=False) == [1]
+        other = await member(worlds, 0, share)
+        await here.go(10)
+        one.drop()
+        await here.go(2)
+        assert numbers(other) == []
+        for world in worlds:
+            assert not [*violations(world.disk.decoded())]
+
+    two(scenario)
 
 
 def test_what_is_too_large_for_the_members_of_a_log_goes_to_another_one() -> None:

@@ -80,6 +80,32 @@ def test_what_is_dropped_as_too_large_is(seed: int) -> None:
     assert reasons == {("packet_too_large", False), ("packet_too_large", True)}
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("retain", [True, False])
+def test_what_is_too_large_at_qos_0_is_counted(qos: int, *, retain: bool) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            reader, writer = comes(world, "s", 100), comes(world, "p")
+            await world.go(0.1)
+            if not retain:
+                reader.send(p.subscribe(1, ("t/#", 0)))
+                await world.go(0.1)
+            number = 1 if qos else None
+            for size in (50, 200, 150):
+                topic = f"t/{size}"
+                writer.send(p.publish(topic, bytes(size), qos, number, retain=retain))
+            await world.go(0.1)
+            if retain:
+                reader.send(p.subscribe(1, ("t/#", 0)))
+                await world.go(0.1)
+            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+            assert {(one.reason, one.filter) for one in drops} == {("packet_too_large", "t/#")}
+            assert sum(one.count for one in drops) == 2
+            assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_size_of_a_packet_is_that_of_the_broker(seed: int) -> None:
     chance = random.Random(seed)
@@ -88,11 +114,11 @@ def test_the_size_of_a_packet_is_that_of_the_broker(seed: int) -> None:
         topic_filter = ["t/#", "t/ä", "#", "x"][number]
         held = SubscriptionState(topic_filter, 1, identifier=identifier)
         state.subscriptions[topic_filter] = held
-    found = {
+    found = [
         held.identifier
         for topic_filter, held in state.subscriptions.items()
         if held.identifier and topic_filter != "x"
-    }
+    ]
     block = p.prop(p.USER_PROPERTY, ("k", "v" * chance.choice([0, 100, 120, 130, 17_000])))
     block *= chance.randrange(2)
     payload = b"x" * chance.choice([0, 90, 120, 128, 16_300, 2_097_100])

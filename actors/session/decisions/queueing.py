@@ -92,7 +92,8 @@ def deliver(
     in Unix seconds, or empty (MQTT 5).
     """
     behind = goes_behind(state, topic_filter) if state.waiting else None
-    if behind is not None:
+    # Retained messages are sent for one subscription: they wait in its queue if that can be last.
+    if behind is not None and not (retain and topic_filter not in state.waiting):
         topic_filter = behind
     count = len(refs)
     events: list[Event] = []

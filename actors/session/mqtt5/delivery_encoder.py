@@ -281,11 +281,20 @@ class DeliveryEncoder:
         """Return the identifiers of all subscriptions that match a message."""
         return self.identifiers(message.topic, own=message.publisher == self._state.session)
 
-    def is_too_large(self, message: Message, flags: tuple[int, bool], now_ms: int) -> bool:
-        """Return whether the packet of a message exceeds the client's maximum packet size."""
+    def is_too_large(
+        self,
+        message: Message,
+        flags: tuple[int, bool],
+        now_ms: int,
+        of: SubscriptionState | None = None,
+    ) -> bool:
+        """Return whether the packet of a message exceeds the client's maximum packet size.
+
+        ``flags`` and ``of`` are those of ``render_messages``.
+        """
         if not self.limit:
             return False
-        identifiers = self._identifiers_of(message)
+        identifiers = self._identifiers_of(message) if of is None else self._own(of)
         size = len(message.topic) + len(message.payload) + len(message.block)
         if size + _FRAME + _IDENTIFIER * len(identifiers) <= self.limit:
             return False

@@ -82,7 +82,8 @@ class SubscriptionOptionIndex:
     def identifiers(self, topic: bytes, *, own: bool) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
 
-        ``own``: without those that have No Local [MQTT-3.8.3-3].
+        One that several of them have is there as often (MQTT 5, 3.3.4). ``own``: without those that
+        have No Local [MQTT-3.8.3-3].
         """
         if not self.identified:
             return ()
@@ -91,10 +92,10 @@ class SubscriptionOptionIndex:
         if found is None:
             if len(known) >= _CACHED_TOPICS:
                 known.clear()
-            numbers = {
+            numbers = [
                 one.identifier
                 for one in self._filters.match(topic.decode())
                 if one.identifier and not (own and is_no_local(one.options))
-            }
+            ]
             found = known[topic] = tuple(sorted(numbers))
         return found
