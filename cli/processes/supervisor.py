@@ -27,6 +27,7 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from cli.common import Endpoint
     from cli.processes.process_listeners import ListenerSource
@@ -81,7 +82,8 @@ class Supervisor:
     """Runs the broker processes until SIGTERM or SIGINT.
 
     When all processes take connections, ``announce`` is called with the addresses of the listeners,
-    the data directory and the NATS server.
+    the data directory and the NATS server. ``beside`` is entered with the data directory before the
+    processes are started, and left when they have ended.
     """
 
     def __init__(
@@ -89,10 +91,12 @@ class Supervisor:
         source: ListenerSource,
         announce: Callable[[list[Endpoint], DataDir, str], None],
         count: int,
+        beside: Callable[[DataDir], AbstractAsyncContextManager[object]],
     ) -> None:
         self.settings = source.settings
         self._source = source
         self._announce = announce
+        self._beside = beside
         self.notifier = Notifier()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
@@ -112,6 +116,7 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.notifier.telling())
             datadir = stack.enter_context(DataDir(self.settings.data_dir))
+            await stack.enter_async_context(self._beside(datadir))
             listeners = await self.prepare(stack, datadir)
             stack.callback(listeners.close)
             listening = listeners.bind()
@@ -140,18 +145,21 @@ class Supervisor:
         for member, name in zip(self.members, names, strict=True):
             member.prepare(datadir, name, names, self._facts)
         limits, most = self._source.limits()
+        key = self._source.pseudonym_key(datadir)
         self._edges = edges = ProcessEdges(
             count,
             lambda number, end: self.members[number].give(PASSED_ON, end),
             limits,
             most,
             SystemClock().monotonic,
+            key,
         )
         handover = Handover(
             count,
             lambda number, listener, client: self.members[number].give(listener, client),
             wait=self.settings.connect_timeout,
             most=self.settings.max_connections,
+            pseudonym_key=key,
         )
         return ProcessListeners(self._source, edges, handover)
 

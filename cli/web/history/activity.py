@@ -1,7 +1,8 @@
 """Activity of the last day, minute by minute: figures and marks from the log.
 
 All values are sums over records, so that records may be added in any order: the page reads new
-records first, and older ones backwards from there.
+records first, and older ones backwards from there. Messages that were taken from another log are
+not counted as published: they were published there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.web.history.timeline_marks import Mark, Marks, mark_kind
-from cli.web.history.topic_activity import TopicActivity, messages_by_topic
+from cli.web.history.topic_activity import TopicActivity, is_copied, messages_by_topic
 from eventstore.format import count_runs
 from projections.replay import DiskUse
 
@@ -75,8 +76,9 @@ class Activity:
                 published += messages_by_topic(raw)
             else:
                 self._count(raw, record, minute)
-        minute.add("published", sum(one[1] for one in published))
-        minute.add("published_bytes", sum(one[2] for one in published))
+        own = [one for one in published if not is_copied(one[3])]
+        minute.add("published", sum(one[1] for one in own))
+        minute.add("published_bytes", sum(one[2] for one in own))
         if published:
             self.topics.take(published, size - len(record.payload), record.time_ms)
 

@@ -86,7 +86,7 @@ class TopicTails:
                         held.skipped += portion.skipped
                         for line in portion.lines:
                             if line.get("kind") == "publish" and "packet" in line:
-                                held.lines.appendleft(line)
+                                held.lines.appendleft({"log": "", **line})
         except TimeoutError:
             pass  # no page shows it any longer
         finally:
