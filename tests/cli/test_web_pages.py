@@ -266,7 +266,14 @@ class FakeLink:
         rows = self.rows[start:stop]
         return {"rows": rows, "total": len(self.rows), "more": cursor is not None, "cursor": cursor}
 
-    ask_less = WebLogClient.ask_less
+    async def ask_log(self, log: str, endpoint: str, /, **request: Any) -> dict[str, Any]:
+        assert not log
+        return await self.ask(endpoint, **request)
+
+    async def ask_each(self, endpoint: str, /, **request: Any) -> list[tuple[str, dict[str, Any]]]:
+        return [("", await self.ask(endpoint, **request))]
+
+    ask_highest = WebLogClient.ask_highest
 
 
 BY_CLIENT = Order("client", lambda row: str(row["client"]))
@@ -377,7 +384,8 @@ def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
     asked: list[int] = []
 
     class Full:
-        async def ask(self, _endpoint: str, /, **request: Any) -> dict[str, Any]:
+        async def ask_log(self, log: str, _endpoint: str, /, **request: Any) -> dict[str, Any]:
+            assert log == "n-p1"
             asked.append(request["most"])
             if request["most"] > fits:
                 raise TooLarge("the answer is too large")
@@ -386,7 +394,7 @@ def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
         ask_less = WebLogClient.ask_less
 
     async def less() -> None:
-        found = await Full().ask_less("session", (100, 10, 1), lambda most: {"most": most})
+        found = await Full().ask_less("session", (100, 10, 1), lambda most: {"most": most}, "n-p1")
         assert found == ({"rows": fits}, fits)
 
     asyncio.run(less())
@@ -449,9 +457,15 @@ def status(ms: int, messages: int) -> dict[str, Any]:
 class Clocked:
     """A broker that takes 100 messages a second, by the clock of the test."""
 
+    node = "n"
+    polled = None
+
     def __init__(self) -> None:
         self.now = 100.0
         self.asked = 0
+
+    async def poll(self, endpoint: str, /, **request: Any) -> list[tuple[Clocked, Any]]:
+        return [(self, await self.ask(endpoint, **request))]
 
     async def ask(self, _endpoint: str, /, **_request: Any) -> dict[str, Any]:
         self.asked += 1

@@ -115,6 +115,7 @@ async def find_in_logs(
     *,
     backwards: bool,
     payload: bool,
+    clock: Callable[[], float] = time.monotonic,
 ) -> LogsPage:
     """Return the next ``count`` selected events of all logs by time, as :func:`find_page`.
 
@@ -133,6 +134,7 @@ async def find_in_logs(
             position_of(place),
             backwards=backwards,
             payload=payload,
+            clock=clock,
         )
 
     found = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
@@ -176,7 +178,6 @@ def merge_rows(
     of other logs that are beyond it have to wait.
     """
     sign = -1 if backwards else 1
-    limit = min((sign * time_ms for time_ms in limits.values()), default=None)
     taken = dict.fromkeys(pages, 0)
     rows: list[Row] = []
     while len(rows) < count:
@@ -185,11 +186,18 @@ def merge_rows(
             for log, page in pages.items()
             if taken[log] < len(page.rows)
         ]
-        if not heads:
+        free = [
+            head
+            for head in heads
+            if all(head[0] <= sign * time_ms for log, time_ms in limits.items() if log != head[1])
+        ]
+        if not free and rows:
             break
-        time_ms, log = min(heads, key=lambda head: head[0])
-        if limit is not None and time_ms > limit and log not in limits:
+        # Clocks that were set back must not keep all rows waiting.
+        head = min(free or heads, key=lambda head: head[0], default=None)
+        if head is None:
             break
+        log = head[1]
         rows.append(replace(pages[log].rows[taken[log]], log=log))
         taken[log] += 1
     return rows, taken
