@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import pytest
 from harness import forkserver
 from harness.broker import Broker, children_of, environment, wait_until_gone
+from harness.chromium import chromium, needs_chromium
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
@@ -278,3 +279,55 @@ def test_a_process_that_hangs_is_named_and_left_out(tmp_path: Any) -> None:
             os.kill(stopped, signal.SIGCONT)
         broker.clean_up()
         print(broker.log[-4000:])  # shown if the test failed
+
+
+PATHS = [
+    "/",
+    "/problems",
+    "/sessions",
+    f"/session?client={HERE}",
+    f"/session?client={HERE}&at=now",
+    "/actors?sort=recent",
+    "/topics",
+    "/disk",
+    "/retained",
+    "/subscriptions?topic=hall/door",
+    f"/why?topic=hall/door&client={HERE}",
+    "/log",
+    "/time?at=now&a=1m ago&b=now",
+]
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1400, 375])
+def test_pages_of_several_logs_fit_and_the_time_axis_leads_to_moments(
+    page: Page, logs: list[str], width: int
+) -> None:
+    wrong: list[str] = []
+    with chromium() as browser:
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        context.set_default_timeout(30_000)
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        origin = f"http://127.0.0.1:{page.port}"
+        tab.goto(f"{origin}/?token={page.token}")
+        for path in PATHS:
+            tab.goto(origin + path)
+            assert tab.locator("h1").count() == 1, path
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, path
+        tab.goto(f"{origin}/time")
+        tab.get_by_role("slider", name="Moment").wait_for()
+        tab.get_by_text("Marks as a list").click()
+        mark = tab.locator("#marks-list a").last
+        place = mark.get_attribute("data-at")
+        assert place is not None
+        mark.click()
+        tab.locator(f'.moment[data-at="{place}"]').wait_for()
+        tab.get_by_role("link", name="Next record").click()
+        tab.locator(f'.moment[data-at]:not([data-at="{place}"])').wait_for()
+        tab.get_by_label("Log", exact=True).select_option(logs[1])
+        tab.get_by_role("button", name="Show").first.click()
+        tab.wait_for_url(f"**log={logs[1]}*")
+        tab.get_by_role("slider", name="Moment").wait_for()
+        context.close()
+    assert wrong == []
