@@ -104,12 +104,12 @@ async def run_partitioned(settings: Settings, reread: Callable[[], Settings]) ->
     listeners = MainListeners(settings, reread)
     try:
         _check(settings, listeners)
-        await PartitionedNode(listeners, _Pages(settings).served).run()
+        await PartitionedNode(listeners, _PageBeside(settings).served).run()
     finally:
         listeners.close()
 
 
-class _Pages:
+class _PageBeside:
     """The web page, about all logs."""
 
     def __init__(self, settings: Settings) -> None:
@@ -138,7 +138,7 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
     """Run several broker processes; raises the FoldmqError that prevents it."""
     listeners = MainListeners(settings, reread)
     users = _check(settings, listeners)
-    pages = _Pages(settings)
+    pages = _PageBeside(settings)
 
     def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
         embedded = settings.nats_url is None

@@ -53,7 +53,7 @@ class _Running:
     asked: float
 
 
-class _Wanted(NamedTuple):
+class _WantedDiff(NamedTuple):
     """A difference: between the states of a log after two records."""
 
     epoch: int
@@ -77,8 +77,8 @@ class StateDiffs:
 
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
-        self._found: OrderedDict[_Wanted, list[str]] = OrderedDict()
-        self._running: dict[_Wanted, _Running] = {}
+        self._found: OrderedDict[_WantedDiff, list[str]] = OrderedDict()
+        self._running: dict[_WantedDiff, _Running] = {}
         self._one = asyncio.Semaphore()
 
     async def find(
@@ -89,7 +89,7 @@ class StateDiffs:
         After ``patience`` seconds, returns the progress instead; folding continues. Raises
         UsageError beyond the limits, CutOff, NoLiveBroker, and the errors of reading the log.
         """
-        key = _Wanted(self._link.epoch, log, before, after)
+        key = _WantedDiff(self._link.epoch, log, before, after)
         found = self._found.get(key)
         if found is not None:
             self._found.move_to_end(key)
@@ -116,7 +116,7 @@ class StateDiffs:
         for held in self._running.values():
             held.task.cancel()
 
-    async def _fold(self, key: _Wanted) -> list[str]:
+    async def _fold(self, key: _WantedDiff) -> list[str]:
         async with self._one, self._link.log(key.log) as source:
             records = key.after - source.begin + 1
             if records > MOST_RECORDS:
@@ -127,7 +127,7 @@ class StateDiffs:
                 )
             return await self._lines(source, key)
 
-    async def _lines(self, source: LogSource, key: _Wanted) -> list[str]:
+    async def _lines(self, source: LogSource, key: _WantedDiff) -> list[str]:
         replay = Replay(source, key.after, progress=self._progress(key))
         from_moment = await replay.to(LogPoint(key.before))
         old = _facts(replay, key)
@@ -138,7 +138,7 @@ class StateDiffs:
             lines[-1] = f"and more than {count_of(MOST_LINES, 'line')}: {key.command}"
         return lines
 
-    def _progress(self, key: _Wanted) -> Progress:
+    def _progress(self, key: _WantedDiff) -> Progress:
         @contextlib.contextmanager
         def shown(_what: str, _total: int, _unit: str = "", /) -> Iterator[Callable[[int], None]]:
             yield update
@@ -152,7 +152,7 @@ class StateDiffs:
         return shown
 
 
-def _facts(replay: Replay, key: _Wanted) -> StateFacts:
+def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
     state = replay.state
     if len(state.sessions) > MOST_ITEMS or len(state.retained) > MOST_ITEMS:
         raise UsageError(

@@ -37,7 +37,9 @@ _NEW_RECORDS: Final = 512
 _RETRY_SECONDS: Final = 1.0
 """Seconds between searches for an unreachable broker."""
 _RECENT_SECONDS: Final = 5.0
-"""Seconds for which it is known that a broker does not answer."""
+"""Seconds for which a page says that a broker does not answer."""
+_PASSED_OVER_SECONDS: Final = 30.0
+"""Seconds for which others are asked in the place of a broker that did not answer."""
 
 
 class _OpenLog:
@@ -60,7 +62,8 @@ class WebLogClient(ReconnectingClient):
         super().__init__(lambda: open_brokers(flags), retry_seconds=_RETRY_SECONDS)
         self._flags = flags
         self._sources: dict[str, _OpenLog] = {}
-        self._asked_at = 0.0
+        self._failing: dict[str, float] = {}
+        """When brokers did not answer while others did, by node; in monotonic seconds."""
         self._logs: list[str] = []
 
     @property
@@ -74,8 +77,11 @@ class WebLogClient(ReconnectingClient):
     @property
     def absent(self) -> list[str]:
         """The logs whose brokers did not answer a moment ago, while others did."""
-        recent = time.monotonic() - self._asked_at < _RECENT_SECONDS
-        return list(self.polled.absent) if recent and self.polled is not None else []
+        return self._failed_within(_RECENT_SECONDS)
+
+    def _failed_within(self, seconds: float) -> list[str]:
+        since = time.monotonic() - seconds
+        return [node for node in self.names if self._failing.get(node, 0.0) > since]
 
     async def logs(self) -> list[str]:
         """Return the names of the logs, one empty name for a single log; raises NoLiveBroker."""
@@ -120,13 +126,18 @@ class WebLogClient(ReconnectingClient):
         brokers = await self.open()
         if not brokers.several:
             return _labelled("", await self.ask(endpoint, **request))
-        for node in self.absent:
+        late = self._failed_within(_PASSED_OVER_SECONDS)
+        for node in late if len(late) < len(brokers.nodes) else ():
             brokers.absent[node] = NoLiveBroker(f"the broker of node {node} does not answer")
-        if not brokers.present:
-            brokers = brokers.anew()
 
         async def ask(broker: LiveBroker) -> tuple[str, dict[str, Any]]:
-            return _labelled(broker.node, await broker.ask(endpoint, **request))
+            try:
+                answer = await broker.ask(endpoint, **request)
+            except NoLiveBroker:
+                self._failing[broker.node] = time.monotonic()
+                raise
+            self._failing.pop(broker.node, None)
+            return _labelled(broker.node, answer)
 
         return await brokers.any(ask)
 
@@ -163,7 +174,10 @@ class WebLogClient(ReconnectingClient):
         self, endpoint: str, request: dict[str, Any], *, again: bool
     ) -> list[tuple[LiveBroker, Any]]:
         found = await super()._each(endpoint, request, again=again)
-        self._asked_at = time.monotonic()
+        for broker, _ in found:
+            self._failing.pop(broker.node, None)
+        for node in self.polled.absent if self.polled is not None else ():
+            self._failing[node] = time.monotonic()
         return found
 
     @contextlib.asynccontextmanager

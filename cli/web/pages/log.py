@@ -76,7 +76,7 @@ class LogPage:
 
 
 @dataclass(frozen=True, slots=True)
-class LogsPage:
+class MergedLogPage:
     """The events found in several logs, or in one."""
 
     rows: list[Row]
@@ -97,7 +97,7 @@ _FINISHED = "-"
 
 
 def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
-    """Return where a page begins in each log, from :attr:`LogsPage.next`.
+    """Return where a page begins in each log, from :attr:`MergedLogPage.next`.
 
     Raises UsageError for other text.
     """
@@ -116,7 +116,7 @@ async def find_in_logs(
     backwards: bool,
     payload: bool,
     clock: Callable[[], float] = time.monotonic,
-) -> LogsPage:
+) -> MergedLogPage:
     """Return the next ``count`` selected events of all logs by time, as :func:`find_page`.
 
     ``after`` is the place where it begins, None: at the beginning.
@@ -159,7 +159,7 @@ async def find_in_logs(
         for note in (page.beginning, page.end)
         if note is not None
     ]
-    return LogsPage(
+    return MergedLogPage(
         rows,
         None if all(at == _FINISHED for at in following) else ",".join(following),
         bool(limits),
