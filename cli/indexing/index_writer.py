@@ -58,6 +58,7 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
     end = asyncio.Event()
     if child:
         await watch_stdin(end)
+    busy: IndexBusy | None = None
     async with _sources(flags) as sources:
         for source in sources:
             writer = IndexWriter(source, index_directory(flags, source.stream), most)
@@ -69,8 +70,12 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
                 else:
                     writer.close_segment()
                     sys.stderr.write(f"foldmq: {writer.described()}\n")
+            except IndexBusy as error:
+                busy = error  # the others may be free
             finally:
                 writer.close()
+    if busy is not None:
+        raise busy
 
 
 @contextlib.asynccontextmanager

@@ -125,15 +125,16 @@ class Listings:
         self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
     ) -> _HeldCursor:
         link = self._link
-        if endpoint in _IN_EVERY_LOG:
-            answers = [await link.ask_any(endpoint, **wanted)]
-        elif isinstance(order, str):
-            answers = await link.ask_highest(endpoint, _TOPS, order, wanted)
-        else:
-            answers = await link.ask_each(endpoint, **wanted)
         if isinstance(order, str):
-            rows = highest(answers, order)[: max(len(one["rows"]) for _, one in answers)]
+            answers, count = await link.ask_highest(endpoint, _TOPS, order, wanted)
+            rows = highest(answers, order, count)
         else:
+            one = endpoint in _IN_EVERY_LOG
+            answers = (
+                [await link.ask_any(endpoint, **wanted)]
+                if one
+                else (await link.ask_each(endpoint, **wanted))
+            )
             rows = [row for _, answer in answers for row in answer["rows"]]
         cursors = [
             (log, cursor) for log, answer in answers if (cursor := answer["cursor"]) is not None

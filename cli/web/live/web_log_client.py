@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 
+from cli.common import name
 from cli.inspection import sort_key
 from cli.live import (
     NoLiveBroker,
@@ -18,8 +19,8 @@ from cli.live import (
     open_trace,
     open_traces,
 )
-from cli.logsource import index_directory
-from eventstore.errors import NatsUnavailable
+from cli.logsource import index_directory, log_of_session
+from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats import check_jetstream
 from eventstore.reading import open_log, with_index
 
@@ -97,7 +98,11 @@ class WebLogClient(ReconnectingClient):
         brokers = await self.open()
         if not brokers.several:
             return ""
-        return (brokers.of_log(given) if given else brokers.of_session(client)).node
+        if given:
+            return brokers.of_log(given).node
+        if log_of_session(brokers.logs, client) is None:
+            raise UsageError(f"{name(client)} may be in each log: the URL lacks the name of one")
+        return brokers.of_session(client).node
 
     async def check_log(self, given: str | None) -> str:
         """Return the name of a log if there is such a one, else an empty name."""
@@ -160,15 +165,18 @@ class WebLogClient(ReconnectingClient):
 
     async def ask_highest(
         self, endpoint: str, counts: Sequence[int], by: str, wanted: dict[str, Any]
-    ) -> list[tuple[str, dict[str, Any]]]:
+    ) -> tuple[list[tuple[str, dict[str, Any]]], int]:
         """Request the rows with the highest values of a figure, of all logs that answer.
 
-        The ``counts`` are numbers of rows, as of :meth:`ask_less`. Raises as ``poll``.
+        Returns the replies, and the number of rows requested of each log: as of :meth:`ask_less`.
+        Raises as ``poll``.
         """
         for count in counts[:-1]:
             with contextlib.suppress(TooLarge):
-                return await self.ask_each(endpoint, **wanted, top={"by": by, "count": count})
-        return await self.ask_each(endpoint, **wanted, top={"by": by, "count": counts[-1]})
+                top = {"by": by, "count": count}
+                return await self.ask_each(endpoint, **wanted, top=top), count
+        top = {"by": by, "count": counts[-1]}
+        return await self.ask_each(endpoint, **wanted, top=top), counts[-1]
 
     async def _each(
         self, endpoint: str, request: dict[str, Any], *, again: bool
@@ -234,14 +242,16 @@ class WebLogClient(ReconnectingClient):
         return opened.source
 
 
-def highest(answers: Sequence[tuple[str, dict[str, Any]]], by: str) -> list[dict[str, Any]]:
-    """Return the rows of all logs in the order of a figure, the highest first."""
+def highest(
+    answers: Sequence[tuple[str, dict[str, Any]]], by: str, count: int
+) -> list[dict[str, Any]]:
+    """Return the rows of all logs with the highest values of a figure."""
     rows = [row for _, answer in answers for row in answer["rows"]]
     if len(answers) > 1:
         # Figures of sessions have the names of their fields.
         key = (lambda row: row[by] or 0) if rows and by in rows[0] else sort_key(by)
         rows.sort(key=key, reverse=True)
-    return rows
+    return rows[:count]
 
 
 def _labelled(log: str, answer: dict[str, Any]) -> tuple[str, dict[str, Any]]:

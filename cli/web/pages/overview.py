@@ -123,8 +123,8 @@ class Pages:
         until, rows = self._tops.get((endpoint, by), (0.0, []))
         begun = time.monotonic()
         if begun >= until:
-            answers = await self._link.ask_highest(endpoint, _FEWER, by, {})
-            rows = highest(answers, by)[:_ROWS]
+            answers, count = await self._link.ask_highest(endpoint, _FEWER, by, {})
+            rows = highest(answers, by, count)
             now = time.monotonic()
             # The broker examines all actors: not every two seconds with 100,000 of them.
             self._tops[endpoint, by] = now + max(seconds / 2, _SHARE * (now - begun)), rows
