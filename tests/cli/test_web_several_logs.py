@@ -251,7 +251,8 @@ def published(session: str) -> MessagePublished:
 
 def test_a_message_that_another_log_took_is_counted_once() -> None:
     one = activity(SessionOpened("ann", False, True, 4), published("ann"))
-    other = activity(published(f"{LOG_SESSION}n-p0"), at_ms=NOW_MS + 5)
+    opened = SessionOpened(f"{LOG_SESSION}n-p0", False, False, 4)
+    other = activity(opened, published(opened.session), at_ms=NOW_MS + 5)
     both = ActivityOfLogs([one, other])
     window = TimeWindow(NOW_MS - 60_000, NOW_MS + 60_000)
     totals = both.totals(window)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.web.history.timeline_marks import Mark, Marks, mark_kind
 from cli.web.history.topic_activity import TopicActivity, is_copied, messages_by_topic
-from eventstore.format import count_runs
+from eventstore.format import LOG_SESSION, count_runs
 from projections.replay import DiskUse
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,6 +41,8 @@ FIGURES: Final = (
 )
 """The figures of each minute: messages, bytes, events by the kind of their mark."""
 _MARKS_A_MINUTE: Final = 20
+_NO_CLIENTS: Final = (LOG_SESSION, SHARE)
+"""Prefixes of sessions that begin without a CONNECT."""
 _USE_MS: Final = 6 * 3_600_000
 _NUMBER: Final = {name: number for number, name in enumerate(FIGURES)}
 
@@ -98,6 +101,8 @@ class Activity:
         kind = mark_kind(event, raw.get("reason", ""))
         # Each connection that ends with the broker is no restart of its own.
         if kind is None or (kind == "restart" and event == "SessionClosed"):
+            return
+        if kind == "connect" and raw["session"].startswith(_NO_CLIENTS):
             return
         count = raw["count"] if kind == "drop" else 1
         minute.add("dropped" if kind == "drop" else kind, count)
