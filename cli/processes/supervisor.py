@@ -116,10 +116,10 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.notifier.telling())
             datadir = stack.enter_context(DataDir(self.settings.data_dir))
-            await stack.enter_async_context(self._beside(datadir))
             listeners = await self.prepare(stack, datadir)
             stack.callback(listeners.close)
             listening = listeners.bind()
+            await stack.enter_async_context(self._beside(datadir))
             running = [asyncio.create_task(one.run(), name=one.name) for one in self.members]
             running.append(asyncio.create_task(self._reload_on_hangup(listeners), name="reload"))
             try:

@@ -104,7 +104,7 @@ async def run_partitioned(settings: Settings, reread: Callable[[], Settings]) ->
     listeners = MainListeners(settings, reread)
     try:
         _check(settings, listeners)
-        await PartitionedNode(listeners, _PageBeside(settings).served).run()
+        await PartitionedNode(listeners, _PageBeside(settings, told=True).served).run()
     finally:
         listeners.close()
 
@@ -112,14 +112,18 @@ async def run_partitioned(settings: Settings, reread: Callable[[], Settings]) ->
 class _PageBeside:
     """The web page, about all logs."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, told: bool = False) -> None:
+        """``told``: a log line names the address, since there is no banner."""
         self.web = WebProcess(settings)
+        self._told = told
 
     @contextlib.asynccontextmanager
     async def served(self, datadir: DataDir) -> AsyncIterator[None]:
         """Serve the page; raises ListenError if an explicit address is not available."""
         async with self.web as web:
             await web.start(datadir)
+            if web.address is not None and self._told:
+                _log.info("web page", address=web.address)
             yield
 
 

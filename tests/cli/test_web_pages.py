@@ -17,7 +17,9 @@ from cli.children import environment_for
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.live.broker_client import Refused, TooLarge
+from cli.logsource import log_names
 from cli.serve.banner import Facts, announce
+from cli.settings import load_log_settings
 from cli.settings.settings import load_settings
 from cli.web.auth.own_token import TokenError, find_token
 from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
@@ -153,6 +155,22 @@ def test_secrets_go_to_the_process_in_its_environment(
     assert made["OTHER"] == "kept"
     again = load_settings({}, ours)
     assert (again.nats_url, again.nats_user) == ("nats://u:secret@h:1", "me")
+
+
+def test_the_process_of_a_cluster_with_several_logs_knows_all_of_them(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    given = {
+        "cluster": "plant",
+        "partitions": 2,
+        "cluster_listen": "10.0.0.1:7883",
+        "cluster_key_file": str(key),
+        "nats_url": "nats://h:1",
+    }
+    made = environment_for(load_settings(given, {}), DataDir(tmp_path))
+    ours = {key: value for key, value in made.items() if key.startswith("FOLDMQ_")}
+    again = load_settings({}, ours)
+    assert (again.cluster, again.partitions, again.cluster_key_file) == ("plant", 2, key)
+    assert log_names(load_log_settings({}, ours, None)) == ["plant-p0", "plant-p1"]
 
 
 # ------------------------------------------------------------------------------- rendering
