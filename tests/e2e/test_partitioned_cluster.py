@@ -325,7 +325,8 @@ def test_the_page_of_each_node_shows_all_logs_and_pseudonyms(tmp_path: Path, nat
             assert sessions == expected
             for name, log in expected.items():
                 assert f"of log c1-{log}" in page.good("/session", client=name).shown
-            assert {row[0] for row in page.good("/log").columns(0, 1)} == {"p0", "p1"}
+            places = [place for place, _ in page.good("/log", rows=500).columns(0, 1)]
+            assert {place[:3] for place in places} == {"p0 ", "p1 "}
     finally:
         cluster.clean_up()
 
