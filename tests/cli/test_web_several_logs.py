@@ -162,10 +162,17 @@ async def test_a_broker_that_does_not_answer_is_named_while_others_do() -> None:
             raise NoLiveBroker("n-p0 hangs")
         return {"endpoint": endpoint}
 
-    link = Link(answer)
+    def asked(log: str, endpoint: str, request: Answers) -> Answers:
+        questions.append((log, endpoint))
+        return answer(log, endpoint, request)
+
+    questions: list[tuple[str, str]] = []
+    link = Link(asked)
     assert await link.logs() == LOGS
     assert await link.ask_each("status") == [("n-p1", {"endpoint": "status"})]
     assert link.absent == ["n-p0"]
+    await link.ask_each("actors")
+    assert questions == [("n-p0", "status"), ("n-p1", "status"), ("n-p1", "actors")]
     assert await link.ask_any("retained.get") == ("n-p1", {"endpoint": "retained.get"})
     with pytest.raises(NoLiveBroker):
         await link.ask_log("n-p0", "status")

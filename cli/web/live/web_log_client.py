@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +39,7 @@ _NEW_RECORDS: Final = 512
 _RETRY_SECONDS: Final = 1.0
 """Seconds between searches for an unreachable broker."""
 _RECENT_SECONDS: Final = 5.0
-"""Seconds for which a page says that a broker does not answer."""
+"""Seconds for which a page says that a broker does not answer, and leaves it out."""
 _PASSED_OVER_SECONDS: Final = 30.0
 """Seconds for which others are asked in the place of a broker that did not answer."""
 
@@ -63,6 +64,7 @@ class WebLogClient(ReconnectingClient):
         super().__init__(lambda: open_brokers(flags), retry_seconds=_RETRY_SECONDS)
         self._flags = flags
         self._sources: dict[str, _OpenLog] = {}
+        self._polled_at = -math.inf
         self._failing: dict[str, float] = {}
         """When brokers did not answer while others did, by node; in monotonic seconds."""
         self._logs: list[str] = []
@@ -119,7 +121,9 @@ class WebLogClient(ReconnectingClient):
 
         Rows name their ``log``. Raises as ``poll``.
         """
-        answers = await self.poll(endpoint, **request)
+        recent = time.monotonic() - self._polled_at < _RECENT_SECONDS
+        # One that did not answer just now is asked again by the next poll only.
+        answers = await (self.each if recent else self.poll)(endpoint, **request)
         several = self.polled is not None and self.polled.several
         return [_labelled(broker.node if several else "", answer) for broker, answer in answers]
 
@@ -182,6 +186,8 @@ class WebLogClient(ReconnectingClient):
         self, endpoint: str, request: dict[str, Any], *, again: bool
     ) -> list[tuple[LiveBroker, Any]]:
         found = await super()._each(endpoint, request, again=again)
+        if again:
+            self._polled_at = time.monotonic()
         for broker, _ in found:
             self._failing.pop(broker.node, None)
         for node in self.polled.absent if self.polled is not None else ():
