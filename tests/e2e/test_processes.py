@@ -26,6 +26,7 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.listening import Client, Place
+from eventstore.index import IndexFiles
 from eventstore.partitions import partition_names, partition_of
 from protocol.mqtt5.properties.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
@@ -457,6 +458,13 @@ def test_answers_are_the_same_with_an_index_of_each_log(
     said = run(broker, "why", "--client", reader, "--topic", "a/1", "-v")[1]
     assert said.count("are indexed in") == 2
     assert [run(broker, *question) for question in questions] == before
+    # One whose index is being written does not keep the other.
+    files = IndexFiles(Path(broker.data_dir, "p0", "index", f"FOLDMQ_LOG_{logs[0]}"))
+    assert files.lock()
+    code, said = run(broker, "log", "index")
+    files.unlock()
+    assert (code, said.count("the index covers records 1 to ")) == (75, 1), said
+    assert f"another process writes the index in {files.path}" in said
 
 
 def test_pseudonyms_are_the_same_in_each_log(make_processes: Callable[..., Broker]) -> None:
