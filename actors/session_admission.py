@@ -62,7 +62,7 @@ class SessionAdmission:
         if _is_reserved(name) or _is_reserved(given):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
-        if not self._owns(given):
+        if not self._owns(name):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
             return
         if self._admission.refuses_stranger(connection, name):
@@ -95,14 +95,15 @@ class SessionAdmission:
 
     def _assigned_id(self) -> str:
         """Return a new client identifier, of a session that belongs to this log."""
-        while not self._owns(found := f"auto-{secrets.token_hex(10)}"):
-            pass
-        return found
+        while True:
+            found = f"auto-{secrets.token_hex(10)}"
+            if self._owns(self._admission.known_as(found)):
+                return found
 
-    def _owns(self, client_id: str) -> bool:
-        """Return whether the session of a client identifier belongs to this log."""
+    def _owns(self, name: str) -> bool:
+        """Return whether the session of a client, perhaps by its pseudonym, belongs to this log."""
         number, count = self.partition
-        return count == 1 or partition_of(client_id, count) == number
+        return count == 1 or partition_of(name, count) == number
 
     def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
         """Return whether clients keep taking over this session, so that the new one must wait."""

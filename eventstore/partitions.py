@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from typing import Final
+
+_OF_SEVERAL: Final = re.compile(r".+-(p[0-9]{1,2})")
+"""The name of one of several logs, of which there are at most 32."""
 
 
 def partition_of(client_id: str, count: int) -> int:
@@ -14,3 +19,13 @@ def partition_of(client_id: str, count: int) -> int:
 def partition_names(name: str, count: int) -> list[str]:
     """Return the names of the logs of a node or cluster with several, in their order."""
     return [f"{name}-p{number}" for number in range(count)]
+
+
+def directory_name(log: str) -> str | None:
+    """Return the name of the directory of the process that writes a log, such as ``p0``.
+
+    That is a subdirectory of the node's data directory; None if the name is not that of one of
+    several logs.
+    """
+    found = _OF_SEVERAL.fullmatch(log)
+    return found[1] if found is not None else None

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from actors.connection.admission import Admission
     from actors.connection.connection import Connection
     from actors.connection.listener import Listener, ListenerOptions
-    from actors.connection.pseudonyms import KEY_SIZE, pseudonym
+    from actors.connection.pseudonyms import KEY_SIZE, name_in_log, pseudonym
     from actors.connection.receive_window import ReceiveWindow
     from actors.connection.takeover_throttle import PreviousConnection, TakeoverThrottle
 else:
@@ -18,7 +18,7 @@ else:
             "admission": "Admission",
             "connection": "Connection",
             "listener": "Listener ListenerOptions",
-            "pseudonyms": "KEY_SIZE pseudonym",
+            "pseudonyms": "KEY_SIZE name_in_log pseudonym",
             "receive_window": "ReceiveWindow",
             "takeover_throttle": "PreviousConnection TakeoverThrottle",
         },
@@ -33,5 +33,6 @@ __all__ = [
     "PreviousConnection",
     "ReceiveWindow",
     "TakeoverThrottle",
+    "name_in_log",
     "pseudonym",
 ]

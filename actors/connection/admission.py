@@ -14,7 +14,7 @@ import structlog
 
 from actors.authn import Outcome, failed_recently
 from actors.connection.listener import Listener
-from actors.connection.pseudonyms import pseudonym
+from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
 from actors.limits import ClientLimits
 from actors.session import Authenticated, AuthenticationStep, Close
@@ -244,8 +244,7 @@ class Admission:
 
     def known_as(self, client_id: str) -> str:
         """Return the name of a client identifier in the log and elsewhere, perhaps a pseudonym."""
-        key = self._node.options.pseudonym_key
-        return pseudonym(client_id, key) if key and client_id else client_id
+        return name_in_log(client_id, self._node.options.pseudonym_key)
 
     def authenticate(
         self, connection: Connection, connect: Connect, credentials: Credentials

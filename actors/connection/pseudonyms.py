@@ -17,3 +17,8 @@ def pseudonym(client_id: str, key: bytes) -> str:
     """
     raw = client_id.encode("utf-8", "surrogatepass")
     return "p-" + blake2b(raw, digest_size=_DIGEST, key=key).hexdigest()
+
+
+def name_in_log(client_id: str, key: bytes) -> str:
+    """Return the name of a client identifier in the log: its pseudonym, if there is a key."""
+    return pseudonym(client_id, key) if key and client_id else client_id

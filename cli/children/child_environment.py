@@ -24,6 +24,16 @@ _FOR_NATS = (
     "nats_domain",
     "cluster",
 )
+_FOR_LOGS = (
+    "partitions",
+    "cluster_listen",
+    "cluster_advertise",
+    "cluster_key_file",
+    "cluster_tls_cert",
+    "cluster_tls_key",
+    "cluster_tls_ca",
+)
+"""Settings that belong together in a cluster with several logs."""
 
 
 def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
@@ -34,7 +44,7 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
     given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.nats_url is not None:
-        for name in _FOR_NATS:
+        for name in (*_FOR_NATS, *(_FOR_LOGS if settings.partitions > 1 else ())):
             value = getattr(settings, name)
             if value is not None:
                 chosen[name] = str(value)

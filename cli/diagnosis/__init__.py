@@ -8,13 +8,14 @@ if TYPE_CHECKING:
     from cli.diagnosis import doctor, status
     from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+    from cli.diagnosis.doctor import find_problems
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
             "advice": "Advice advise merge_advice",
             "broker_advice": "advise_on_broker advise_on_disk lagging_replicas",
-            "doctor": "doctor",
+            "doctor": "doctor find_problems",
             "status": "status",
         },
     )
@@ -25,6 +26,7 @@ __all__ = [
     "advise_on_broker",
     "advise_on_disk",
     "doctor",
+    "find_problems",
     "lagging_replicas",
     "merge_advice",
     "status",

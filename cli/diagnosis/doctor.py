@@ -20,7 +20,7 @@ from cli.settings import flag_of
 from eventstore.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cli.logsource import SourceFlags
 
@@ -67,21 +67,33 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
 async def _all(brokers: LogBrokers) -> tuple[list[Advice], list[str]]:
     """Return all problems, those of the brokers first, and further information."""
     statuses = {status["node"]: status for status in await ask_statuses(brokers)}
+    advice, left = await find_problems(brokers, statuses)
+    return advice, [f"and {left:,} more: name a client to see its own"] if left > 0 else []
+
+
+async def find_problems(
+    brokers: LogBrokers, statuses: Mapping[str, dict[str, Any]]
+) -> tuple[list[Advice], int]:
+    """Return all problems, those of the brokers first, and the number of those not listed.
+
+    ``statuses`` are the replies of the brokers to ``status``, by node. Raises NoLiveBroker if none
+    answers.
+    """
 
     async def ask(broker: LiveBroker) -> tuple[dict[str, Any], list[str]]:
         found = await broker.ask("problems")
         return found, await lagging_replicas(broker.client, broker.node)
 
-    answers = await brokers.each(ask)
+    found = await brokers.each(ask)
+    answers = [(broker, answer) for broker, answer in found if broker.node in statuses]
     advice = no_answers(brokers)
     for broker, (_, behind) in answers:
         for one in advise_on_broker(statuses[broker.node], behind):
             advice.append(_of_log(one, broker.log) if brokers.several else one)
     problems = [found for _, (found, _) in answers]
     advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
-    advice += in_order(one for found in problems for one in found["problems"])
-    left = sum(found["total"] - len(found["problems"]) for found in problems)
-    return advice, [f"and {left:,} more: name a client to see its own"] if left > 0 else []
+    advice += in_order(one for listed in problems for one in listed["problems"])
+    return advice, sum(listed["total"] - len(listed["problems"]) for listed in problems)
 
 
 def _of_log(advice: Advice, log: str) -> Advice:

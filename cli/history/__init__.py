@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from cli.history.diff import diff_lines, session_diff
     from cli.history.log_events import Selection, event_selection
     from cli.history.missing_message import explain_no_message
-    from cli.history.why import story_lines
+    from cli.history.why import WantedStories, find_histories, story_lines, told_lines
+    from cli.history.why_logs import LogStory, published_anywhere
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -19,17 +20,23 @@ else:
             "log_events": "Selection event_selection",
             "salvage": "salvage",
             "missing_message": "explain_no_message",
-            "why": "story_lines",
+            "why": "WantedStories find_histories story_lines told_lines",
+            "why_logs": "LogStory published_anywhere",
         },
     )
 
 __all__ = [
+    "LogStory",
     "Selection",
+    "WantedStories",
     "diff_lines",
     "event_selection",
     "explain_no_message",
+    "find_histories",
     "log_commands",
+    "published_anywhere",
     "salvage",
     "session_diff",
     "story_lines",
+    "told_lines",
 ]

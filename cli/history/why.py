@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from cli.common import progress, text
 from cli.history.missing_message import denial_text, explain_no_message
@@ -19,7 +20,8 @@ from cli.logsource import (
     point_at,
 )
 from eventstore.errors import CutOff, NotFound, UsageError
-from eventstore.format import LOG_SESSION, Position, format_position, position
+from eventstore.format import LOG_SESSION, PointSpec, Position, format_position, position
+from eventstore.reading import LogSource, Progress
 from eventstore.reasons import CLOSE_REASONS
 from projections.audit import (
     DeliveryCopy,
@@ -125,7 +127,6 @@ async def _run(
     if topic is not None:
         check_filter(topic)
     moment = parse_point(when) if when is not None else None
-    matches = topic_matcher(topic) if topic is not None else None
     place = _position(where) if where is not None else None
     flags = flags_of_session(flags, client)
     async with contextlib.AsyncExitStack() as stack:
@@ -141,23 +142,10 @@ async def _run(
         if moment is not None:
             point = await point_at(source, moment)
             until = position(point.sequence, point.index)
-        stories = await find_stories(
-            source,
-            matches=matches,
-            topic_filter=topic,
-            last=last,
-            ref=ref,
-            client=client,
-            until=until,
-            progress=progress,
-        )
-        groups = [[LogStory("", one)] for one in stories]
-        if logs and flags.node is not None:
-            groups = await stories_elsewhere(logs, flags.node, stories)
-            if topic is not None and client is not None:
-                groups += await not_taken(logs, flags.node, client, topic, last, moment)
-                groups.sort(key=lambda group: group[0].story.time_ms or 0)
-        found = [one for group in groups[-last:] for one in group]
+        log = flags.node if logs else None
+        wanted = WantedStories(topic, client, last, ref, until, moment)
+        groups = await find_histories(source, logs, log, wanted, progress)
+        found = [one for group in groups for one in group]
         explanation = ""
         if not found and topic is not None:
             explanation = await explain_no_message(source, topic, client, until)
@@ -175,12 +163,66 @@ async def _run(
     _write(found, flags.node, client, as_json=as_json)
 
 
+class WantedStories(NamedTuple):
+    """The messages whose histories are wanted: the last ones on a topic, or one."""
+
+    topic: str | None
+    client: str | None
+    last: int = 1
+    ref: Position | None = None
+    until: Position | None = None
+    """Position up to which messages are searched."""
+    moment: PointSpec | None = None
+    """The same for other logs: a time."""
+
+
+async def find_histories(
+    source: LogSource,
+    logs: Mapping[str, LogSource],
+    log: str | None,
+    wanted: WantedStories,
+    progress: Progress,
+) -> list[list[LogStory]]:
+    """Return the histories of messages: of each those in all logs that have it.
+
+    ``source`` is the log of the receiver, or that of the message; ``logs`` are all, if there are
+    several, and ``log`` its name among them. Raises UsageError, and as ``LogSource.records``.
+    """
+    topic, client = wanted.topic, wanted.client
+    stories = await find_stories(
+        source,
+        matches=topic_matcher(topic) if topic is not None else None,
+        topic_filter=topic,
+        last=wanted.last,
+        ref=wanted.ref,
+        client=client,
+        until=wanted.until,
+        progress=progress,
+    )
+    if not logs or log is None:
+        return [[LogStory("", one)] for one in stories]
+    groups = await stories_elsewhere(logs, log, stories, progress)
+    if topic is not None and client is not None:
+        groups += await not_taken(logs, log, client, topic, wanted.last, wanted.moment, progress)
+        groups.sort(key=lambda group: group[0].story.time_ms or 0)
+    return groups[-wanted.last :]
+
+
+def told_lines(found: LogStory, node: str | None, client: str | None) -> Iterator[str]:
+    """Yield a history as text; ``node`` is the log that has the session of the client."""
+    elsewhere = found.log not in ("", node)
+    mine = None if elsewhere else client
+    yield from story_lines(found.story, mine, brief=elsewhere and client is not None)
+    if found.note:
+        yield f"  {found.note}"
+
+
 def _write(found: list[LogStory], node: str | None, client: str | None, *, as_json: bool) -> None:
     """Print histories; ``node`` is the log that has the session of the client."""
-    for number, (log, story, note) in enumerate(found):
-        elsewhere = log not in ("", node)
-        mine = None if elsewhere else client
+    for number, one in enumerate(found):
+        log, story, note = one
         if as_json:
+            mine = client if log in ("", node) else None
             more = {"log": log, **({"note": note} if note else {})} if log else {}
             sys.stdout.write(text.json_line({**more, **story_object(story, mine)}) + "\n")
             continue
@@ -188,10 +230,8 @@ def _write(found: list[LogStory], node: str | None, client: str | None, *, as_js
             sys.stdout.write("\n")
         if log:
             sys.stdout.write(f"log {log}\n")
-        for line in story_lines(story, mine, brief=elsewhere and client is not None):
+        for line in told_lines(one, node, client):
             sys.stdout.write(line + "\n")
-        if note:
-            sys.stdout.write(f"  {note}\n")
 
 
 def _position(where: str) -> Position:

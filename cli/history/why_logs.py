@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.common import progress, text
+from cli.common import text
 from cli.logsource import point_at
 from eventstore.errors import UsageError
 from eventstore.format import Followed, Position, TurnAssembler, position
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventstore.format import PointSpec
-    from eventstore.reading import LogSource
+    from eventstore.reading import LogSource, Progress
     from projections.audit import MessageStory
+
+
+_LOOK_BACK: Final = 64
+"""Records to read first for the last event; each further attempt reads 8 times as many."""
 
 
 class LogStory(NamedTuple):
@@ -38,8 +42,42 @@ class LogStory(NamedTuple):
     """What the log of the receiver has to say about it."""
 
 
+async def published_anywhere(
+    logs: Mapping[str, LogSource],
+    topic_filter: str,
+    last: int,
+    moment: PointSpec | None,
+    progress: Progress,
+) -> list[list[LogStory]]:
+    """Return the last messages that clients of any log published on a topic.
+
+    Each is a list of its histories, as of :func:`stories_elsewhere`. Raises UsageError if
+    ``moment`` is a position, and as ``LogSource.records``.
+    """
+    _check_time(moment)
+    matches = topic_matcher(topic_filter)
+    groups: list[list[LogStory]] = []
+    for log, source in logs.items():
+        refs: deque[Position] = deque(maxlen=last)
+        until = LogPoint(source.last) if moment is None else await point_at(source, moment)
+        await published_here(source, topic_filter, matches, refs, until)
+        stories = [
+            story
+            for ref in refs
+            for story in await find_stories(source, ref=ref, progress=progress)
+        ]
+        groups += await stories_elsewhere(logs, log, stories, progress)
+    groups.sort(key=lambda group: group[0].story.time_ms or 0)
+    return groups[-last:]
+
+
+def _check_time(moment: PointSpec | None) -> None:
+    if moment is not None and moment.position is not None:
+        raise UsageError("--at needs a time here: positions of several logs cannot be compared")
+
+
 async def stories_elsewhere(
-    logs: Mapping[str, LogSource], log: str, stories: list[MessageStory]
+    logs: Mapping[str, LogSource], log: str, stories: list[MessageStory], progress: Progress
 ) -> list[list[LogStory]]:
     """Return for each message of a log its histories in all logs that have it.
 
@@ -84,13 +122,13 @@ async def not_taken(
     topic_filter: str,
     last: int,
     moment: PointSpec | None,
+    progress: Progress,
 ) -> list[list[LogStory]]:
     """Return the last messages on a topic in other logs that the log of a client did not take.
 
     Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
     """
-    if moment is not None and moment.position is not None:
-        raise UsageError("--at needs a time here: positions of several logs cannot be compared")
+    _check_time(moment)
     matches = topic_matcher(topic_filter)
     found: list[list[LogStory]] = []
     for name, source in logs.items():
@@ -125,12 +163,19 @@ async def not_taken(
 
 
 async def _followed(source: LogSource, log: str) -> Position:
-    """Return the position up to which a log has taken another one."""
+    """Return the position up to which a log has taken another one, reading back from its end."""
     reader = EventReader(source, EventFilter((Followed,)))
-    through = position(0, 0)
-    async for entry in reader.entries(
-        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(), ended=True
-    ):
-        if isinstance(entry.event, Followed) and entry.event.log == log and not entry.void:
-            through = entry.event.through
-    return through
+    back = _LOOK_BACK
+    while True:
+        start = max(source.begin, source.last - back + 1)
+        through: Position | None = None
+        async for entry in reader.entries(
+            LogPoint(start, 0), LogPoint(source.last), TurnAssembler(anywhere=True), ended=True
+        ):
+            if isinstance(entry.event, Followed) and entry.event.log == log and not entry.void:
+                through = entry.event.through
+        if through is not None:
+            return through
+        if start == source.begin:
+            return position(0, 0)
+        back *= 8

@@ -1,14 +1,15 @@
 """Writes the index of a log from its records: once, or beside the broker as the log grows."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from cli.children import belong_to_the_broker, watch_stdin
 from cli.common import progress, text
-from cli.logsource import SourceFlags, index_directory, open_source
+from cli.logsource import SourceFlags, index_directory, open_node_logs, open_source
 from cli.settings import ConfigError, load_settings
 from eventstore.errors import CutMeanwhile, EventStoreError
 from eventstore.index import BadIndex, IndexFiles, LogIndex
@@ -57,18 +58,34 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
     end = asyncio.Event()
     if child:
         await watch_stdin(end)
-    async with open_source(flags) as source:
-        writer = IndexWriter(source, index_directory(flags, source.stream), most)
-        try:
-            await writer.open()
-            await writer.extend(source.last, silent if child else progress)
-            if not child:
-                writer.close_segment()
-                sys.stderr.write(f"foldmq: {writer.described()}\n")
-                return
-            await _follow(writer, end)
-        finally:
-            writer.close()
+    busy: IndexBusy | None = None
+    async with _sources(flags) as sources:
+        for source in sources:
+            writer = IndexWriter(source, index_directory(flags, source.stream), most)
+            try:
+                await writer.open()
+                await writer.extend(source.last, silent if child else progress)
+                if child:
+                    await _follow(writer, end)
+                else:
+                    writer.close_segment()
+                    sys.stderr.write(f"foldmq: {writer.described()}\n")
+            except IndexBusy as error:
+                busy = error  # the others may be free
+            finally:
+                writer.close()
+    if busy is not None:
+        raise busy
+
+
+@contextlib.asynccontextmanager
+async def _sources(flags: SourceFlags) -> AsyncIterator[list[LogSource]]:
+    """Open the log that the flags name, or all logs of a node or cluster with several."""
+    async with contextlib.AsyncExitStack() as stack:
+        logs: dict[str, LogSource] = {}
+        if flags.node is None:
+            logs = await stack.enter_async_context(open_node_logs(flags))
+        yield list(logs.values()) or [await stack.enter_async_context(open_source(flags))]
 
 
 async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:

@@ -6,7 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from cli.logsource.several_logs import log_names, log_of_session
-from cli.logsource.source import find_location, index_path
+from cli.logsource.source import (
+    find_location,
+    index_path,
+    write_index_notice,
+    write_notice,
+)
 from cli.logsource.source_flags import SourceFlags
 from cli.settings import load_log_settings
 from eventstore.nats import LOG_STREAM_PREFIX
@@ -39,9 +44,13 @@ async def open_node_logs(flags: SourceFlags) -> AsyncIterator[dict[str, LogSourc
     async with contextlib.AsyncExitStack() as stack:
         location = await find_location(stack, settings, replace(flags, node=None))
         client = await location.connect(stack)
+        if flags.verbose:
+            write_notice(location.reading(LOG_STREAM_PREFIX + log for log in names))
         found = {}
         for log in names:
             stream = LOG_STREAM_PREFIX + log
             source = await location.open(client, stream)
             found[log] = await with_index(source, index_path(settings.data_dir, stream))
+            if flags.verbose:
+                write_index_notice(found[log], settings.data_dir)
         yield found

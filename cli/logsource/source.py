@@ -12,6 +12,7 @@ from cli.settings import LogLocationSettings, load_log_settings
 from eventstore.errors import UsageError
 from eventstore.index import IndexFiles
 from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.partitions import directory_name
 from eventstore.reading import LogLocation, LogSource, open_directory, stream_of, with_index
 
 _LISTED = 10
@@ -32,15 +33,25 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
         source = await with_index(source, index_path(settings.data_dir, stream))
         if flags.verbose:
             write_notice(location.reading([stream]))
-            if source.index is not None:
-                said = f"records {source.index.first} to {source.index.last} are indexed"
-                write_notice(f"{said} in {index_path(settings.data_dir, stream)}")
+            write_index_notice(source, settings.data_dir)
         yield source
 
 
+def write_index_notice(source: LogSource, data_dir: Path) -> None:
+    """Write which records of a log are indexed to stderr, if it has an index."""
+    if source.index is not None:
+        said = f"records {source.index.first} to {source.index.last} are indexed"
+        write_notice(f"{said} in {index_path(data_dir, source.stream)}")
+
+
 def index_path(data_dir: Path, stream: str) -> Path:
-    """Return the path of the index of a log."""
-    return data_dir / "index" / stream
+    """Return the path of the index of a log.
+
+    That of one of several logs is in the directory of its process, if there is one.
+    """
+    name = directory_name(stream)
+    own = data_dir if name is None else data_dir / name
+    return (own if own.is_dir() else data_dir) / "index" / stream
 
 
 def index_directory(flags: SourceFlags, stream: str) -> IndexFiles:

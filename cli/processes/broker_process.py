@@ -62,7 +62,6 @@ class MemberFacts(NamedTuple):
 def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
     """Return the settings of a broker process."""
     changed: dict[str, object] = {"data_dir": facts.data_dir, "web": None, "bridge": False}
-    changed["index_bytes"] = 0
     if facts.nats:
         changed["nats_url"] = facts.nats["url"]
         changed["nats_user"] = facts.nats["user"]

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from actors.connection import name_in_log
 from actors.transports import SocketAcceptor
 from cluster.edge import Peeked, client_id_in
 from eventstore.partitions import partition_of
@@ -30,7 +31,8 @@ class Handover:
 
     ``give(number, listener, socket)`` passes a socket to a process; it returns False while the
     process cannot take it. ``wait`` is the maximum of seconds until a CONNECT has arrived and a
-    process has taken the socket, ``most`` the maximum of connections for which that takes time.
+    process has taken the socket, ``most`` the maximum of connections for which that takes time,
+    ``pseudonym_key`` the key of pseudonyms, empty without.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class Handover:
         *,
         wait: float,
         most: int,
+        pseudonym_key: bytes = b"",
     ) -> None:
+        self._pseudonym_key = pseudonym_key
         self._processes = processes
         self._give = give
         self._wait = wait
@@ -107,7 +111,8 @@ class Handover:
             # The event loop would report the same bytes again and again.
             self._loop.call_later(_AGAIN, self._look, number, client)
         elif isinstance(found, str) and found:
-            self._pass_on(number, client, partition_of(found, self._processes))
+            name = name_in_log(found, self._pseudonym_key)
+            self._pass_on(number, client, partition_of(name, self._processes))
         else:
             # The broker assigns an identifier of its own, or answers the error.
             self._pass_on(number, client, next(self._next) % self._processes)

@@ -23,6 +23,8 @@ from eventstore.partitions import partition_names
 
 if TYPE_CHECKING:
     import contextlib
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from cli.common import Endpoint
     from cluster.edge import Edges
@@ -39,15 +41,19 @@ _COUNT_EVERY: Final = 0.5
 class EdgeSource(ListenerSource, Protocol):
     """The listeners as the settings describe them, and the connections between nodes."""
 
-    def edges(self, node: str, logs: int) -> Edges:
+    def edges(self, datadir: DataDir, logs: int) -> Edges:
         """Return what passes clients on to the leaders of the logs."""
 
 
 class PartitionedNode(Supervisor):
     """Runs a process for each log of the cluster, and passes clients on."""
 
-    def __init__(self, source: EdgeSource) -> None:
-        super().__init__(source, lambda *_: None, source.settings.partitions)
+    def __init__(
+        self,
+        source: EdgeSource,
+        beside: Callable[[DataDir], AbstractAsyncContextManager[object]],
+    ) -> None:
+        super().__init__(source, lambda *_: None, source.settings.partitions, beside)
         self._edge_source = source
         self._monitor = HttpMonitor()
 
@@ -62,7 +68,7 @@ class PartitionedNode(Supervisor):
         own = partition_names(node, len(self.members))
         for member, name in zip(self.members, own, strict=True):
             member.prepare(datadir, name, names, {}, cluster=True)
-        edges = self._edge_source.edges(node, len(names))
+        edges = self._edge_source.edges(datadir, len(names))
         self._monitor.member = EdgeState(edges, node)
         for number, name in enumerate(names):
             await NodeMessages(client, name).listen(partial(_heard, edges, number))

@@ -34,9 +34,10 @@ class ProcessEdges(Edges):
         limits: LimitOptions,
         max_connections: int,
         now: Callable[[], float],
+        pseudonym_key: bytes = b"",
     ) -> None:
         # No name and no key: the process knows by the way of the socket who it is from.
-        super().__init__("", b"", None, limits, max_connections, now, processes)
+        super().__init__("", b"", None, limits, max_connections, now, processes, pseudonym_key)
         self._give = give
         self._starts = 0
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cli.processes.handover import Handover
     from cli.settings import Settings
     from cluster.edge import Edges
+    from eventstore.datadir import DataDir
 
 _LOOK: Final = 0.02
 
@@ -31,6 +32,9 @@ class ListenerSource(Protocol):
 
     def limits(self) -> tuple[LimitOptions, int]:
         """Return the limits, and the maximum of clients whose bytes pass through."""
+
+    def pseudonym_key(self, datadir: DataDir) -> bytes:
+        """Return the key of pseudonyms, created at the first call; empty without pseudonyms."""
 
     async def reload(self) -> None:
         """Read the settings again; raises FoldmqError, OSError or ValueError for invalid ones."""

@@ -27,6 +27,7 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from cli.common import Endpoint
     from cli.processes.process_listeners import ListenerSource
@@ -81,7 +82,8 @@ class Supervisor:
     """Runs the broker processes until SIGTERM or SIGINT.
 
     When all processes take connections, ``announce`` is called with the addresses of the listeners,
-    the data directory and the NATS server.
+    the data directory and the NATS server. ``beside`` is entered with the data directory before the
+    processes are started, and left when they have ended.
     """
 
     def __init__(
@@ -89,10 +91,12 @@ class Supervisor:
         source: ListenerSource,
         announce: Callable[[list[Endpoint], DataDir, str], None],
         count: int,
+        beside: Callable[[DataDir], AbstractAsyncContextManager[object]],
     ) -> None:
         self.settings = source.settings
         self._source = source
         self._announce = announce
+        self._beside = beside
         self.notifier = Notifier()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
@@ -115,6 +119,7 @@ class Supervisor:
             listeners = await self.prepare(stack, datadir)
             stack.callback(listeners.close)
             listening = listeners.bind()
+            await stack.enter_async_context(self._beside(datadir))
             running = [asyncio.create_task(one.run(), name=one.name) for one in self.members]
             running.append(asyncio.create_task(self._reload_on_hangup(listeners), name="reload"))
             try:
@@ -140,18 +145,21 @@ class Supervisor:
         for member, name in zip(self.members, names, strict=True):
             member.prepare(datadir, name, names, self._facts)
         limits, most = self._source.limits()
+        key = self._source.pseudonym_key(datadir)
         self._edges = edges = ProcessEdges(
             count,
             lambda number, end: self.members[number].give(PASSED_ON, end),
             limits,
             most,
             SystemClock().monotonic,
+            key,
         )
         handover = Handover(
             count,
             lambda number, listener, client: self.members[number].give(listener, client),
             wait=self.settings.connect_timeout,
             most=self.settings.max_connections,
+            pseudonym_key=key,
         )
         return ProcessListeners(self._source, edges, handover)
 

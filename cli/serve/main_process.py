@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,13 +20,15 @@ from cli.serve.factories import (
     limit_options,
     make_permissions,
     partition_edges,
+    pseudonym_key,
 )
 from cli.settings import check_settings
+from cli.web import WebProcess
 from eventstore.nats import durability_promise
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from actors.configuration import LimitOptions
     from actors.connection import ListenerOptions
@@ -67,9 +70,14 @@ class MainListeners:
         """Return the options of each listener."""
         return self._options
 
-    def edges(self, node: str, logs: int) -> Edges:
+    def edges(self, datadir: DataDir, logs: int) -> Edges:
         """Return what passes clients on to the leaders of the logs of a cluster."""
-        return partition_edges(self.settings, node, self._most, SystemClock(), logs)
+        key = self.pseudonym_key(datadir)
+        return partition_edges(self.settings, datadir.node(), self._most, SystemClock(), logs, key)
+
+    def pseudonym_key(self, datadir: DataDir) -> bytes:
+        """Return the key of pseudonyms, created at the first call; empty without pseudonyms."""
+        return pseudonym_key(self.settings, datadir)
 
     def limits(self) -> tuple[LimitOptions, int]:
         """Return the limits, and the maximum of clients whose bytes pass through."""
@@ -96,9 +104,27 @@ async def run_partitioned(settings: Settings, reread: Callable[[], Settings]) ->
     listeners = MainListeners(settings, reread)
     try:
         _check(settings, listeners)
-        await PartitionedNode(listeners).run()
+        await PartitionedNode(listeners, _PageBeside(settings, told=True).served).run()
     finally:
         listeners.close()
+
+
+class _PageBeside:
+    """The web page, about all logs."""
+
+    def __init__(self, settings: Settings, *, told: bool = False) -> None:
+        """``told``: a log line names the address, since there is no banner."""
+        self.web = WebProcess(settings)
+        self._told = told
+
+    @contextlib.asynccontextmanager
+    async def served(self, datadir: DataDir) -> AsyncIterator[None]:
+        """Serve the page; raises ListenError if an explicit address is not available."""
+        async with self.web as web:
+            await web.start(datadir)
+            if web.address is not None and self._told:
+                _log.info("web page", address=web.address)
+            yield
 
 
 def _check(settings: Settings, listeners: MainListeners) -> int:
@@ -116,14 +142,15 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
     """Run several broker processes; raises the FoldmqError that prevents it."""
     listeners = MainListeners(settings, reread)
     users = _check(settings, listeners)
+    pages = _PageBeside(settings)
 
     def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
         embedded = settings.nats_url is None
         facts = Facts(
             listening=listening,
             metrics=settings.metrics,
-            web=None,
-            web_token="",
+            web=pages.web.address,
+            web_token=pages.web.token,
             users=users,
             data=str(datadir.path),
             node=datadir.node(),
@@ -134,6 +161,6 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
         announce(settings, facts)
 
     try:
-        await Supervisor(listeners, tell, settings.processes).run()
+        await Supervisor(listeners, tell, settings.processes, pages.served).run()
     finally:
         listeners.close()

@@ -184,7 +184,10 @@ class Service:
         settings = self._settings = fit_packet_size(
             settings, store.largest, lower=self._refused > 0
         )
-        self._key = pseudonym_key(settings, datadir)
+        process = self._process
+        # All processes of a node have the same key, beside their directories.
+        owner = datadir if process is None else DataDir(datadir.path.parent)
+        self._key = pseudonym_key(settings, owner)
         leadership = await self._lead(stack, store, datadir)
         settings = self._settings
         waiting = self._member.edges.release() if self._member and self._member.edges else {}

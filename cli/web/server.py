@@ -20,7 +20,7 @@ from cli.common import (
     is_wildcard,
     logging_setup,
 )
-from cli.logsource import SourceFlags, log_names
+from cli.logsource import SourceFlags
 from cli.settings import bind, load_settings
 from cli.web.auth import RECORDED_FILE, TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
 from cli.web.web_app import make_app
@@ -50,12 +50,6 @@ def run_web_server(
     and TokenError.
     """
     settings = load_settings(flags.settings, os.environ, flags.config)
-    names = log_names(settings)
-    if names and flags.node is None:
-        raise UsageError(
-            f"there are {len(names)} logs on {settings.data_dir}: give --node, one of "
-            f"{', '.join(names)}"
-        )
     logging_setup.configure(settings.log_level, settings.log_format)
     # Malformed HTTP requests do not belong into the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -10,7 +11,7 @@ from cli.common import Hosts
 from cli.logsource import SourceFlags
 from cli.web.auth import AuditTrail, TokenAudit, Tokens
 from cli.web.changes import ChangePages
-from cli.web.history import ActivityReader, Histories, StateDiffs
+from cli.web.history import Histories, LogActivities, StateDiffs
 from cli.web.live import Samples, TopicTails, WebLogClient
 from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages, WhyPage
 from eventstore.task_end import end_tasks
@@ -33,20 +34,25 @@ def make_app(
     ``recorded`` is the file of the recorded tokens; None: tokens are not recorded. ``changes``
     permits tokens with the role operate to make changes.
     """
-    app = web.Application(client_max_size=_LARGEST_FORM)
     link = WebLogClient(flags)
+
+    async def record(endpoint: str, /, **request: Any) -> dict[str, Any]:
+        """Record an event of the page, in the log of the first broker that answers."""
+        return (await link.ask_any(endpoint, **request))[1]
+
+    app = web.Application(client_max_size=_LARGEST_FORM)
     site = Site(link, changes=changes)
     samples = Samples(link)
     histories = Histories(link)
     tails = TopicTails(link)
-    reader, diffs = ActivityReader(link), StateDiffs(link)
-    trail = AuditTrail(link.ask)
+    activities, diffs = LogActivities(link), StateDiffs(link)
+    trail = AuditTrail(record)
     Guard(site, tokens, trail, hosts, port).install(app)
-    Pages(link, site, samples, reader).install(app)
+    Pages(link, site, samples, activities).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
-    TimePages(link, site, reader, diffs).install(app)
-    TopicPages(link, site, reader, tails).install(app)
+    TimePages(link, site, activities, diffs).install(app)
+    TopicPages(link, site, activities, tails).install(app)
     WhyPage(link, site).install(app)
     if changes:
         ChangePages(link, site).install(app)
@@ -55,7 +61,7 @@ def make_app(
     async def held(_app: web.Application) -> AsyncIterator[None]:
         keeping = None
         if tokens.file is not None and recorded is not None:
-            changed = TokenAudit(tokens.file, recorded, link.ask)
+            changed = TokenAudit(tokens.file, recorded, record)
             keeping = asyncio.create_task(changed.keep(), name="trail of tokens")
         yield
         if keeping is not None:
@@ -63,7 +69,7 @@ def make_app(
         await trail.close()
         histories.close()
         diffs.close()
-        await reader.close()
+        await activities.close()
         await tails.close()
         await samples.close()
         await link.close()

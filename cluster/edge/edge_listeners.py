@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from actors.connection import name_in_log
 from actors.limits import ClientLimits
 from actors.transports import Acceptor, HandshakeError, build_stack
 from cluster.edge.connect_peek import Peeked, client_id_in
@@ -40,7 +41,8 @@ class Edges:
 
     ``key`` is the key of the cluster, empty without; ``tls`` the context for connections to a
     leader, None without TLS; ``now`` returns monotonic seconds; ``logs`` is the number of logs:
-    with several, a client's identifier says which one has its session.
+    with several, a client's identifier says which one has its session, or its pseudonym if there is
+    a ``pseudonym_key``.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Edges:
         max_connections: int,
         now: Callable[[], float],
         logs: int = 1,
+        pseudonym_key: bytes = b"",
     ) -> None:
+        self._pseudonym_key = pseudonym_key
         self.node = node
         self.key = key
         self._tls = tls
@@ -220,7 +224,7 @@ class Edges:
                 client.drop()
             return False
         if isinstance(found, str) and found:
-            client.log = partition_of(found, logs)
+            client.log = partition_of(name_in_log(found, self._pseudonym_key), logs)
         else:  # the broker assigns an identifier of its own, or answers the error
             client.log = next(self._turn) % logs
         return True

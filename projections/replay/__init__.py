@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from projections.replay.origin_search import (
         OriginPlace,
         origin_of,
+        origins_of,
         published_here,
         taken_from,
     )
@@ -44,7 +45,7 @@ else:
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
             "event_text": "end_text event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
-            "origin_search": "OriginPlace origin_of published_here taken_from",
+            "origin_search": "OriginPlace origin_of origins_of published_here taken_from",
             "replay": "AsOf Origins Replay fold head",
             "salvage_needs": "SalvageNeeds",
             "session_history": "SessionEvent SessionHistory SessionMoment",
@@ -78,6 +79,7 @@ __all__ = [
     "message_at",
     "options_text",
     "origin_of",
+    "origins_of",
     "payload_words",
     "published_here",
     "reason_text",

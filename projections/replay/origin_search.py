@@ -19,7 +19,7 @@ from projections.replay.event_reader import EventFilter, EventReader
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from eventstore.reading import LogSource
 
@@ -38,18 +38,29 @@ async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
 
     None also if its record was cut off. Raises CorruptLog or CutMeanwhile.
     """
-    sequence = sequence_of(ref)
-    if not source.first <= sequence <= source.last:
-        return None
-    for record in await source.some([sequence]):
-        if record.sequence != sequence:
-            continue
-        for index, event in record.events():
-            offset = index_of(ref) - index
-            if isinstance(event, MessagePublished) and 0 <= offset < event.count and event.origins:
-                log = event.session.removeprefix(LOG_SESSION)
-                return OriginPlace(log, from_runs(list(event.origins))[offset])
-    return None
+    return (await origins_of(source, [ref])).get(ref)
+
+
+async def origins_of(source: LogSource, refs: Iterable[Position]) -> dict[Position, OriginPlace]:
+    """Return where messages were taken from, as :func:`origin_of`, for those that were taken."""
+    wanted: dict[int, list[Position]] = {}
+    for ref in refs:
+        if source.first <= sequence_of(ref) <= source.last:
+            wanted.setdefault(sequence_of(ref), []).append(ref)
+    found: dict[Position, OriginPlace] = {}
+    if not wanted:
+        return found
+    for record in await source.some(sorted(wanted)):
+        for index, event in record.events() if record.sequence in wanted else ():
+            if not isinstance(event, MessagePublished) or not event.origins:
+                continue
+            log = event.session.removeprefix(LOG_SESSION)
+            origins = from_runs(list(event.origins))
+            for ref in wanted[record.sequence]:
+                offset = index_of(ref) - index
+                if 0 <= offset < event.count:
+                    found[ref] = OriginPlace(log, origins[offset])
+    return found
 
 
 async def taken_from(

@@ -13,6 +13,7 @@ import pytest
 from harness import packets as p
 from structlog.testing import capture_logs
 
+from actors.connection import KEY_SIZE, pseudonym
 from cli.processes.handover import Handover
 from eventstore.partitions import partition_of
 
@@ -125,3 +126,22 @@ async def test_without_descriptors_it_waits_and_does_not_spin(error: int) -> Non
         listening.error = 0
         await wait_for(1, given)
     assert [line["event"][:23] for line in lines] == ["out of file descriptors"]
+
+
+async def test_with_pseudonyms_a_client_belongs_to_the_process_of_its_pseudonym() -> None:
+    given, key = Given(), bytes(range(KEY_SIZE))
+    given.takes = True
+    handover = Handover(2, given.give, wait=60, most=100, pseudonym_key=key)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    handover.listen(0, [listening])
+    names = [f"client{number}" for number in range(8)]
+    with contextlib.ExitStack() as stack:
+        stack.callback(handover.close)
+        for number, name in enumerate(names, 1):
+            client = stack.enter_context(socket.create_connection(listening.getsockname()))
+            client.sendall(p.connect(name))
+            await wait_for(number, given)
+    expected = [partition_of(pseudonym(name, key), 2) for name in names]
+    assert [process for process, _ in given.by_process] == expected
+    assert expected != [partition_of(name, 2) for name in names]

@@ -11,7 +11,7 @@ import pytest
 from harness import packets as p
 
 from actors.configuration import LimitOptions
-from actors.connection import ListenerOptions
+from actors.connection import KEY_SIZE, ListenerOptions, name_in_log
 from cli.processes.process_edges import ProcessEdges
 from cluster.edge import PeerAnswer
 from cluster.edge.client_header import GREETING, NONCE_SIZE, decode_client
@@ -29,12 +29,14 @@ ANSWER = b"an answer"
 class World:
     """The edge of a main process, its clients, and two processes that note what they are passed."""
 
-    def __init__(self, stack: contextlib.AsyncExitStack, connect_timeout: float) -> None:
+    def __init__(
+        self, stack: contextlib.AsyncExitStack, connect_timeout: float, key: bytes
+    ) -> None:
         self.takes = True
         self.passed: list[tuple[int, bytes]] = []
         self._stack = stack
         loop = asyncio.get_running_loop()
-        self.edges = ProcessEdges(2, self._give, LimitOptions(), 100, loop.time)
+        self.edges = ProcessEdges(2, self._give, LimitOptions(), 100, loop.time, key)
         stack.callback(self.edges.close)
         bound = socket.create_server(("127.0.0.1", 0))
         bound.setblocking(False)
@@ -75,9 +77,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(connect_timeout: float = 60.0) -> AsyncIterator[World]:
+async def world(connect_timeout: float = 60.0, key: bytes = b"") -> AsyncIterator[World]:
     async with contextlib.AsyncExitStack() as stack:
-        yield World(stack, connect_timeout)
+        yield World(stack, connect_timeout, key)
 
 
 async def read(client: socket.socket) -> bytes:
@@ -88,13 +90,15 @@ async def read(client: socket.socket) -> bytes:
             return b""
 
 
-async def test_each_client_reaches_the_process_of_its_session() -> None:
-    async with world() as place:
+@pytest.mark.parametrize("key", [b"", bytes(range(KEY_SIZE))])
+async def test_each_client_reaches_the_process_of_its_session(key: bytes) -> None:
+    async with world(key=key) as place:
         place.ready()
         sent = {name: p.connect(name) for name in (f"client{number}" for number in range(8))}
         for packet in sent.values():
             assert await read(await place.dial(packet)) == ANSWER
-        assert place.passed == [(partition_of(name, 2), sent[name]) for name in sent]
+        found = [(partition_of(name_in_log(name, key), 2), sent[name]) for name in sent]
+        assert place.passed == found
         assert {number for number, _ in place.passed} == {0, 1}
 
 

@@ -469,7 +469,10 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
         ({**CLUSTER, "partitions": 2}, "partitions = 2 also needs cluster_listen"),
         ({**PARTITIONED, "processes": 2}, "processes = 2 and cluster cannot be combined"),
         ({**PARTITIONED, "bridge": True}, "partitions = 2 and bridge cannot be combined yet"),
-        ({**PARTITIONED, "web": "127.0.0.1:1"}, "the web page shows one log only"),
+        (
+            {**PARTITIONED, "pseudonyms": True},
+            "pseudonyms in a cluster also needs cluster_key_file",
+        ),
         ({**PARTITIONED, "cluster": "x" * 29}, "must be at most 28 characters with several logs"),
         ({**PARTITIONED, "cluster_listen": "127.0.0.1:65535"}, "choose one below 65535"),
         ({**PARTITIONED, "cluster_advertise": "10.0.0.1:65535"}, "choose one below 65535"),

@@ -72,7 +72,8 @@ class FakeLog:
             yield sequence, self.data[sequence]
 
     @contextlib.asynccontextmanager
-    async def log(self) -> AsyncIterator[FakeLog]:
+    async def log(self, log: str = "") -> AsyncIterator[FakeLog]:
+        assert not log
         if self.lost:
             raise NoLog("gone")
         yield self

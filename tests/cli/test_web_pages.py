@@ -17,7 +17,9 @@ from cli.children import environment_for
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.live.broker_client import Refused, TooLarge
+from cli.logsource import log_names
 from cli.serve.banner import Facts, announce
+from cli.settings import load_log_settings
 from cli.settings.settings import load_settings
 from cli.web.auth.own_token import TokenError, find_token
 from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
@@ -155,6 +157,22 @@ def test_secrets_go_to_the_process_in_its_environment(
     assert (again.nats_url, again.nats_user) == ("nats://u:secret@h:1", "me")
 
 
+def test_the_process_of_a_cluster_with_several_logs_knows_all_of_them(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    given = {
+        "cluster": "plant",
+        "partitions": 2,
+        "cluster_listen": "10.0.0.1:7883",
+        "cluster_key_file": str(key),
+        "nats_url": "nats://h:1",
+    }
+    made = environment_for(load_settings(given, {}), DataDir(tmp_path))
+    ours = {key: value for key, value in made.items() if key.startswith("FOLDMQ_")}
+    again = load_settings({}, ours)
+    assert (again.cluster, again.partitions, again.cluster_key_file) == ("plant", 2, key)
+    assert log_names(load_log_settings({}, ours, None)) == ["plant-p0", "plant-p1"]
+
+
 # ------------------------------------------------------------------------------- rendering
 
 
@@ -266,7 +284,14 @@ class FakeLink:
         rows = self.rows[start:stop]
         return {"rows": rows, "total": len(self.rows), "more": cursor is not None, "cursor": cursor}
 
-    ask_less = WebLogClient.ask_less
+    async def ask_log(self, log: str, endpoint: str, /, **request: Any) -> dict[str, Any]:
+        assert not log
+        return await self.ask(endpoint, **request)
+
+    async def ask_each(self, endpoint: str, /, **request: Any) -> list[tuple[str, dict[str, Any]]]:
+        return [("", await self.ask(endpoint, **request))]
+
+    ask_highest = WebLogClient.ask_highest
 
 
 BY_CLIENT = Order("client", lambda row: str(row["client"]))
@@ -377,7 +402,8 @@ def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
     asked: list[int] = []
 
     class Full:
-        async def ask(self, _endpoint: str, /, **request: Any) -> dict[str, Any]:
+        async def ask_log(self, log: str, _endpoint: str, /, **request: Any) -> dict[str, Any]:
+            assert log == "n-p1"
             asked.append(request["most"])
             if request["most"] > fits:
                 raise TooLarge("the answer is too large")
@@ -386,7 +412,7 @@ def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
         ask_less = WebLogClient.ask_less
 
     async def less() -> None:
-        found = await Full().ask_less("session", (100, 10, 1), lambda most: {"most": most})
+        found = await Full().ask_less("session", (100, 10, 1), lambda most: {"most": most}, "n-p1")
         assert found == ({"rows": fits}, fits)
 
     asyncio.run(less())
@@ -449,9 +475,15 @@ def status(ms: int, messages: int) -> dict[str, Any]:
 class Clocked:
     """A broker that takes 100 messages a second, by the clock of the test."""
 
+    node = "n"
+    polled = None
+
     def __init__(self) -> None:
         self.now = 100.0
         self.asked = 0
+
+    async def poll(self, endpoint: str, /, **request: Any) -> list[tuple[Clocked, Any]]:
+        return [(self, await self.ask(endpoint, **request))]
 
     async def ask(self, _endpoint: str, /, **_request: Any) -> dict[str, Any]:
         self.asked += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import re
@@ -27,6 +28,8 @@ from harness.packets import Puback, Publish
 from harness.rawclient import RawClient
 from harness.waiting import PATIENCE, until
 
+from actors.connection import KEY_SIZE, pseudonym
+from e2e.webclient import Page
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
@@ -296,6 +299,36 @@ def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
         # Other tests have sent some, too.
         found = r"log c1-p0: [1-9]\d* messages? of other logs matched its subscriptions, all there"
         assert re.search(found, said), said
+
+
+def test_the_page_of_each_node_shows_all_logs_and_pseudonyms(tmp_path: Path, nats: Nats) -> None:
+    cluster = Partitioned(tmp_path, nats, "pseudonyms = true\n")
+    ports = [free_port() for _ in cluster.nodes]
+    for node, port in zip(cluster.nodes, ports, strict=True):
+        node.configure(node.config_file.read_text() + f"web = '127.0.0.1:{port}'\n")
+    secret = hmac.digest(b"the key of this cluster", b"foldmq pseudonyms", "sha256")
+    names = [f"reader{number}" for number in range(8)]
+    known = {name: pseudonym(name, secret[:KEY_SIZE]) for name in names}
+    expected = {known[name]: f"p{partition_of(known[name], 2)}" for name in names}
+    assert set(expected.values()) == {"p0", "p1"}
+    try:
+        cluster.start()
+        for number, name in enumerate(names):
+            with subscribed(cluster.nodes[number % 2].port, name) as client:
+                client.disconnect()
+        for node, port in zip(cluster.nodes, ports, strict=True):
+            page = Page(port, node.data_dir)
+            page.log_in()
+            rows = {row[0]: row[1] for row in page.good("/").columns(0, 1)}
+            assert (rows["c1-p0"], rows["c1-p1"]) == ("ready", "ready")
+            sessions = {row[1]: row[0] for row in page.good("/sessions").columns(0, 1)}
+            assert sessions == expected
+            for name, log in expected.items():
+                assert f"of log c1-{log}" in page.good("/session", client=name).shown
+            places = [place for place, _ in page.good("/log", rows=500).columns(0, 1)]
+            assert {place[:3] for place in places} == {"p0 ", "p1 "}
+    finally:
+        cluster.clean_up()
 
 
 def test_nodes_with_another_number_of_logs_are_refused(steady: Partitioned, tmp_path: Path) -> None:

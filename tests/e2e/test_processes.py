@@ -26,7 +26,8 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.listening import Client, Place
-from eventstore.partitions import partition_of
+from eventstore.index import IndexFiles
+from eventstore.partitions import partition_names, partition_of
 from protocol.mqtt5.properties.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
 if TYPE_CHECKING:
@@ -411,12 +412,106 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
     check_history()
     code, said = run(broker, "sessions", "show", reader)
     assert (code, "a/+" in said) == (0, True)
-    for command in (["actors", "show", "session:1"], ["actors", "tail", "session:1"], ["web"]):
+    for command in (["actors", "show", "session:1"], ["actors", "tail", "session:1"]):
         code, said = run(broker, *command)
         assert code == 2, said
         assert f"give --node, one of {node}-p0, {node}-p1" in said
     broker.stop()
     check_history()
+
+
+def test_answers_are_the_same_with_an_index_of_each_log(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    reader, sender = client_of(0, "reader"), client_of(1, "sender")
+    with RawClient(broker.port) as one, RawClient(broker.port) as other:
+        one.connect(reader, clean=False)
+        one.send(p.subscribe(1, ("a/+", 1)))
+        one.receive()
+        other.connect(sender, clean=False)
+        for number in range(1, 6):
+            other.send(p.publish(f"a/{number % 2}", b"%d" % number, 1, number))
+            other.receive()
+            found = one.receive(20)
+            assert isinstance(found, Publish)
+            one.send(p.puback(found.packet_id or 0))
+        one.disconnect()
+        other.disconnect()
+    logs = partition_names(Path(broker.data_dir, "node").read_text().strip(), 2)
+    questions = [
+        ("why", "--client", reader, "--topic", "a/#", "--last", "3"),
+        ("why", "--client", sender, "--topic", "a/1"),
+        ("log", "--session", reader),
+        *(("log", "--topic", "a/0", "--node", log) for log in logs),
+        ("replay", "--session", reader, "--json"),
+    ]
+    broker.stop()
+    before = [run(broker, *question) for question in questions]
+    assert all(code == 0 for code, _ in before), before
+    code, said = run(broker, "log", "index")
+    assert (code, said.count("the index covers records 1 to ")) == (0, 2), said
+    for number, log in enumerate(logs):
+        assert Path(broker.data_dir, f"p{number}", "index", f"FOLDMQ_LOG_{log}").is_dir()
+        assert "are indexed in" in run(broker, "log", "--node", log, "-n", "1", "-v")[1]
+    said = run(broker, "why", "--client", reader, "--topic", "a/1", "-v")[1]
+    assert said.count("are indexed in") == 2
+    assert [run(broker, *question) for question in questions] == before
+    # One whose index is being written does not keep the other.
+    files = IndexFiles(Path(broker.data_dir, "p0", "index", f"FOLDMQ_LOG_{logs[0]}"))
+    assert files.lock()
+    code, said = run(broker, "log", "index")
+    files.unlock()
+    assert (code, said.count("the index covers records 1 to ")) == (75, 1), said
+    assert f"another process writes the index in {files.path}" in said
+
+
+def test_pseudonyms_are_the_same_in_each_log(make_processes: Callable[..., Broker]) -> None:
+    broker = make_processes(*TWO, "--pseudonyms")
+    broker.start()
+    names = [f"person{number}" for number in range(6)]
+    known = {}
+    for name in names:
+        code, said = run(broker, "pseudonym", name)
+        assert code == 0, said
+        known[name] = said.strip()
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for name in names:
+            client = stack.enter_context(RawClient(broker.port))
+            assert client.connect(name, clean=False).code == 0
+            client.send(p.subscribe(1, ("a", 1)))
+            assert client.receive() == Suback(1, (1,))
+            clients.append(client)
+        nameless = stack.enter_context(RawClient(broker.port))
+        assert nameless.connect("").code == 0
+        nameless.send(p.publish("a", b"1", 1, 1))
+        for client in clients:
+            found = client.receive(20)
+            assert isinstance(found, Publish)
+            client.send(p.puback(found.packet_id or 0))
+            client.disconnect()
+    broker.restart(kill=True)
+    for name in names:
+        with RawClient(broker.port) as client:
+            assert client.connect(name, clean=False).session_present
+        code, said = run(broker, "sessions", "show", known[name])
+        assert (code, "a  QoS 1" in said) == (0, True), said
+        code, said = run(broker, "why", "--client", known[name], "--topic", "a")
+        assert (code, "acknowledged" in said) == (0, True), said
+    logs = partition_names(Path(broker.data_dir, "node").read_text().strip(), 2)
+    for number, log in enumerate(logs):
+        code, said = run(broker, "log", "--node", log, "--type", "SessionOpened")
+        assert code == 0, said
+        assert "person" not in said
+        opened = {one for one in known.values() if one in said}
+        assert opened == {one for one in known.values() if partition_of(one, 2) == number}
+    assert "person" not in broker.log
+    assert not list(Path(broker.data_dir).glob("p*/pseudonym.key"))
+    broker.stop()
+    code, said = run(broker, "log", "verify")
+    assert code == 0, said
 
 
 def test_live_commands_are_about_all_processes(make_processes: Callable[..., Broker]) -> None:
@@ -644,8 +739,7 @@ def test_why_follows_a_message_of_a_shared_subscription(
             ["--processes", "2", "--nats-listen", "127.0.0.1:14222"],
             "nats_listen cannot be combined",
         ),
-        (["--processes", "2", "--web", "127.0.0.1:14223"], "set web = off"),
-        (["--processes", "2", "--pseudonyms"], "pseudonyms cannot be combined yet"),
+        (["--processes", "2", "--bridge"], "bridge cannot be combined yet"),
         (["--processes", "99"], "must be at most 32"),
     ],
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from playedlogs import FakeSource
 
+from eventstore.format import TurnAssembler
 from eventstore.index import IndexFiles, LogIndex
+from eventstore.reading import LogPoint
 from projections.indexing import SegmentBuilder
+from projections.replay import EventReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
     from eventstore.format import Record
     from eventstore.reading import LogSource
+    from projections.audit import MessageStory
+    from projections.replay import EventEntry, EventFilter
 
 STREAM = "FOLDMQ_LOG_n"
 
@@ -84,3 +89,39 @@ def use(source: IndexedSource, files: IndexFiles) -> IndexedSource:
     if head is not None and head.last >= source.begin:
         source.index = LogIndex(files.segments, source.begin)
     return source
+
+
+def told(stories: list[MessageStory]) -> list[Any]:
+    """What is to be compared of stories."""
+    return [
+        (
+            story.ref,
+            story.time_ms,
+            story.session,
+            story.topic,
+            story.qos,
+            story.retain,
+            story.will,
+            story.size,
+            story.expires,
+            story.pid,
+            story.steps,
+            story.standing,
+            story.effective,
+            [
+                (copy.session, copy.filter, copy.qos, copy.retain, copy.fate, copy.pid, copy.steps)
+                for copy in story.copies
+            ],
+        )
+        for story in stories
+    ]
+
+
+async def listed(source: IndexedSource, selected: EventFilter, start: int) -> list[Any]:
+    reader = EventReader(as_log(source), selected)
+    turns = TurnAssembler(anywhere=True)
+    end = LogPoint(source.last)
+    found: list[EventEntry] = [
+        one async for one in reader.entries(LogPoint(start, 0), end, turns, ended=True)
+    ]
+    return [(one.at, one.time_ms, one.event, one.void) for one in found]

@@ -12,7 +12,7 @@ import pytest
 from harness.logs import LogBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from indexedlogs import STREAM, IndexedSource, as_log, build, use
+from indexedlogs import STREAM, IndexedSource, as_log, build, listed, told, use
 from playedlogs import MANY, played
 from randomnode import NAMES, Node
 from specification import snapshot
@@ -25,7 +25,6 @@ from eventstore.format import (
     Redelivered,
     SessionOpened,
     Subscribed,
-    TurnAssembler,
     entries,
     index_of,
     position,
@@ -36,9 +35,7 @@ from eventstore.reading import LogPoint, find_index
 from projections.indexing import session_at, topic_records
 from projections.indexing.indexed_sessions import own_events
 from projections.replay import (
-    EventEntry,
     EventFilter,
-    EventReader,
     find_stories,
     fold,
     head,
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from eventstore.format import Position
-    from projections.audit import MessageStory
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
@@ -70,42 +66,6 @@ def places(source: IndexedSource) -> Iterator[Position]:
         for index, _ in source.record(sequence).events():
             yield position(sequence, index)
         yield position(sequence, MAX_INDEX)
-
-
-def told(stories: list[MessageStory]) -> list[Any]:
-    """What is to be compared of stories."""
-    return [
-        (
-            story.ref,
-            story.time_ms,
-            story.session,
-            story.topic,
-            story.qos,
-            story.retain,
-            story.will,
-            story.size,
-            story.expires,
-            story.pid,
-            story.steps,
-            story.standing,
-            story.effective,
-            [
-                (copy.session, copy.filter, copy.qos, copy.retain, copy.fate, copy.pid, copy.steps)
-                for copy in story.copies
-            ],
-        )
-        for story in stories
-    ]
-
-
-async def listed(source: IndexedSource, selected: EventFilter, start: int) -> list[Any]:
-    reader = EventReader(as_log(source), selected)
-    turns = TurnAssembler(anywhere=True)
-    end = LogPoint(source.last)
-    found: list[EventEntry] = [
-        one async for one in reader.entries(LogPoint(start, 0), end, turns, ended=True)
-    ]
-    return [(one.at, one.time_ms, one.event, one.void) for one in found]
 
 
 class _Compared:

@@ -15,7 +15,7 @@ from randomnode import NAMES
 from cli.history.log_events import Selection
 from cli.logsource.point_resolution import parse_point
 from cli.web.pages import log
-from cli.web.pages.log import find_page
+from cli.web.pages.log import LogPage, Row, find_in_logs, find_page, merge_rows
 from eventstore.format import Queued, Subscribed, format_position, position, sequence_of
 
 if TYPE_CHECKING:
@@ -121,3 +121,76 @@ def test_what_was_looked_through_is_told() -> None:
     assert page.timed_out
     assert page.rows == []
     assert page.looked == (sequence_of(page.next or 0), fake.last)
+
+
+# ------------------------------------------------------------------------- several logs
+
+
+def all_pages_of_logs(
+    fakes: dict[str, FakeSource], count: int, *, backwards: bool, step: float
+) -> list[Row]:
+    found: list[Row] = []
+    after: str | None = None
+    sources = {name: as_source(fake) for name, fake in fakes.items()}
+    clock = ticking(step)
+    for _ in range(4 * sum(fake.last for fake in fakes.values()) + 400):
+        page = asyncio.run(
+            find_in_logs(
+                sources,
+                dict.fromkeys(fakes, Selection()),
+                count,
+                after,
+                backwards=backwards,
+                payload=False,
+                clock=clock,
+            )
+        )
+        assert len(page.rows) <= count
+        found += page.rows
+        if page.next is None:
+            return found
+        after = page.next
+    raise AssertionError("the pages do not end")
+
+
+@pytest.mark.slow
+@given(
+    logs=st.lists(MANY, min_size=2, max_size=3),
+    count=st.sampled_from([1, 7, 1000]),
+    backwards=st.booleans(),
+    step=st.sampled_from([0.0, 0.5, 10.0]),
+)
+def test_the_pages_of_several_logs_together_are_all_of_them_in_the_order_of_time(
+    logs: list[list[tuple[str, str, int]]], count: int, *, backwards: bool, step: float
+) -> None:
+    fakes = {f"n-p{at}": FakeSource(played(steps, 600)) for at, steps in enumerate(logs)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "_LOOK_BACK", 2)
+        found = all_pages_of_logs(fakes, count, backwards=backwards, step=step)
+    for name, fake in fakes.items():
+        expected = [one[0] for one in everything(fake)]
+        assert [row.at for row in found if row.log == name] == (
+            expected[::-1] if backwards else expected
+        )
+    times = [row.time_ms for row in found]
+    assert times == sorted(times, reverse=backwards)
+
+
+def rows_at(*times: int) -> LogPage:
+    rows = [Row(position(1, at), ms, "E", None, "", "", False, 0) for at, ms in enumerate(times)]
+    return LogPage(rows, None, False, (0, 0))
+
+
+def test_rows_wait_for_a_log_in_which_the_time_ran_out() -> None:
+    """That log was looked through as far as time 20: it may have rows at 25."""
+    pages = {"a": rows_at(10, 30), "b": rows_at(15)}
+    rows, taken = merge_rows(pages, 10, {"b": 20}, backwards=False)
+    assert ([row.time_ms for row in rows], taken) == ([10, 15], {"a": 1, "b": 1})
+    rows, _ = merge_rows(pages, 10, {}, backwards=False)
+    assert [row.time_ms for row in rows] == [10, 15, 30]
+
+
+def test_a_clock_that_was_set_back_does_not_keep_all_rows_waiting() -> None:
+    pages = {"a": rows_at(10), "b": rows_at(12)}
+    rows, _ = merge_rows(pages, 10, {"a": 9, "b": 8}, backwards=False)
+    assert [row.time_ms for row in rows] == [10]

@@ -9,12 +9,14 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.connection import KEY_SIZE, pseudonym
 from actors.exchange import qos0_exchange
 from actors.exchange.exchange import LogExchange
 from actors.exchange.qos0_messages import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session import Publisher
 from eventstore.format import INDEX_BITS, Followed
+from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
 from simulation.network import SimClient
@@ -47,6 +49,31 @@ def test_a_message_reaches_a_client_of_another_log(qos: int) -> None:
         assert payloads(reader.take()) == [b"%d" % number for number in range(20)]
 
     two(scenario)
+
+
+def test_with_pseudonyms_a_session_belongs_to_the_log_of_its_pseudonym() -> None:
+    key = bytes(range(KEY_SIZE))
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        name = next(
+            name for name in map(str, range(100)) if partition_of(pseudonym(name, key), 2) == 0
+        )
+        reader = await here.connect(name, filters=[("a", 1)])
+        stranger = SimClient(there)
+        stranger.send(p.connect(name, clean=False))
+        await here.go(0.1)
+        assert stranger.take()[0] == p.Connack(3)
+        for number in range(8):
+            nameless = await there.connect("", clean=True)
+            nameless.send(p.publish("a", b"%d" % number, 1, 1))
+        await here.go(1)
+        assert payloads(reader.take()) == [b"%d" % number for number in range(8)]
+        sessions = [name for name, _ in there.broker.node.state.sessions.items()]
+        own = [name for name in sessions if name.startswith("p-")]
+        assert len(own) == 8
+        assert all(partition_of(name, 2) == 1 for name in own)
+
+    two(scenario, pseudonym_key=key)
 
 
 def test_messages_of_qos_0_that_arrive_during_recovery_disturb_no_session() -> None:

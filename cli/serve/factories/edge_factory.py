@@ -22,14 +22,23 @@ if TYPE_CHECKING:
     from cli.settings import Settings
 
 
-def partition_edges(settings: Settings, node: str, most: int, clock: Clock, logs: int) -> Edges:
+def partition_edges(
+    settings: Settings, node: str, most: int, clock: Clock, logs: int, pseudonyms: bytes
+) -> Edges:
     """Return what passes at most that many clients on to the leaders of several logs.
 
-    Raises ConfigError for invalid files.
+    ``pseudonyms`` is the key of pseudonyms, empty without. Raises ConfigError for invalid files.
     """
-    bounds = limit_options(settings, most)
-    context = _client_context(settings)
-    return Edges(node, cluster_key(settings), context, bounds, most, clock.monotonic, logs)
+    return Edges(
+        node,
+        cluster_key(settings),
+        _client_context(settings),
+        limit_options(settings, most),
+        most,
+        clock.monotonic,
+        logs,
+        pseudonyms,
+    )
 
 
 class PeerSockets:

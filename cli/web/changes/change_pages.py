@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from cli.web.auth import Grant
     from cli.web.live import WebLogClient
     from cli.web.pages import Site
+    from eventstore.format import Position
 
-log = structlog.get_logger("foldmq")
+_log = structlog.get_logger("foldmq")
 
 _FIELDS: Final = ("do", "client", "older_than", "match", "filter")
 _LISTED: Final = 20
@@ -118,10 +119,11 @@ class ChangePages:
         by = f"{grant.name} (web page, from {request.remote or 'unknown'})"
         done: list[str] = []
         refused: list[str] = []
-        position = problem = None
-        for one in change.requests:
+        positions: dict[str, Position] = {}
+        problem = None
+        for log, one in change.requests:
             try:
-                answer = await self._link.ask("change", by=by, **one)
+                answer = await self._link.ask_log(log, "change", by=by, **one)
             except Refused as error:
                 refused.append(str(error))
                 continue
@@ -134,8 +136,10 @@ class ChangePages:
             refused += [
                 f"{name(which)}: {escaped(why, _REASON)}" for which, why in answer["refused"]
             ]
-            position = answer.get("position") or position
-        log.info("web page change", by=grant.name, do=change.requests[0]["do"], count=len(done))
+            if answer.get("position"):
+                positions[log] = answer["position"]
+        do = change.requests[0][1]["do"]
+        _log.info("web page change", by=grant.name, do=do, count=len(done))
         return self._page(
             request,
             "done",
@@ -144,7 +148,7 @@ class ChangePages:
             done=done,
             refused=refused[:_REFUSED],
             more_refused=max(0, len(refused) - _REFUSED),
-            position=position,
+            positions=positions,
         )
 
     def _page(self, request: web.Request, step: str, **values: Any) -> web.Response:
@@ -155,7 +159,7 @@ class ChangePages:
             "problem": None,
             "done": None,
         }
-        values = {**shown, "refused": [], "more_refused": 0, "position": None, **values}
+        values = {**shown, "refused": [], "more_refused": 0, "positions": {}, **values}
         code = 200 if values["problem"] is None else 400
         return self._site.page(request, "change.html", code, step=step, listed=_LISTED, **values)
 

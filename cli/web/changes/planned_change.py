@@ -33,8 +33,8 @@ class PlannedChange:
     """The names of the sessions or retained messages."""
     typed: str
     """The text that the operator types to confirm it."""
-    requests: list[dict[str, Any]]
-    """The requests to the broker."""
+    requests: list[tuple[str, dict[str, Any]]]
+    """The requests, each with the log to whose broker it goes."""
     done: str
     """The success message; the count precedes it."""
     back: str
@@ -59,7 +59,8 @@ async def plan_change(link: WebLogClient, given: Mapping[str, str]) -> PlannedCh
 
 
 async def _kick(link: WebLogClient, client: str) -> PlannedChange:
-    found = await link.ask("session", client=client, most=0)
+    log = await link.log_of(client)
+    found = await link.ask_log(log, "session", client=client, most=0)
     if found["connection"] is None:
         raise Refused(f"{name(client)} is not connected")
     return PlannedChange(
@@ -68,14 +69,15 @@ async def _kick(link: WebLogClient, client: str) -> PlannedChange:
         "the client may connect again at once.",
         concerned=[client],
         typed=_typed(client),
-        requests=[{"do": "kick", "client": client}],
+        requests=[(log, {"do": "kick", "client": client})],
         done="disconnected",
         back="/sessions",
     )
 
 
 async def _remove(link: WebLogClient, client: str) -> PlannedChange:
-    found = await link.ask("session", client=client, most=0)
+    log = await link.log_of(client)
+    found = await link.ask_log(log, "session", client=client, most=0)
     held = [count_of(found["subscriptions"]["total"], "subscription")]
     held.append(f"{count_of(found['queued'], 'queued message')}")
     state = "It is connected, and is disconnected first. " if found["connected"] else ""
@@ -84,7 +86,7 @@ async def _remove(link: WebLogClient, client: str) -> PlannedChange:
         effect=f"{state}Its {' and '.join(held)} are lost. This cannot be undone.",
         concerned=[client],
         typed=_typed(client),
-        requests=[{"do": "remove_sessions", "clients": [client]}],
+        requests=[(log, {"do": "remove_sessions", "clients": [client]})],
         done="removed",
         back="/sessions",
     )
@@ -99,19 +101,27 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
     if older_than is not None:
         wanted["offline_s"] = _span(older_than)
     wanted["without_logs"] = True
-    found = await _gathered(link, "sessions", wanted, "foldmq sessions purge")
+    pages = await link.ask_each("sessions", **wanted)
+    found = await _gathered(link, pages, "foldmq sessions purge")
     rows, shared = clients_of(found)
     if not rows:
         raise Refused("no matching offline session" + (f"; {left_out(shared)}" if shared else ""))
     rows.sort(key=lambda row: row["closed_ms"])
-    requests = [
-        {
-            "do": "remove_sessions",
-            "clients": [row["client"] for row in part],
-            # A session that connects meanwhile stays.
-            "offline_before_ms": part[-1]["closed_ms"],
-        }
-        for part in _portions(rows)
+    by_log: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_log.setdefault(row["log"], []).append(row)
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (
+            log,
+            {
+                "do": "remove_sessions",
+                "clients": [row["client"] for row in part],
+                # A session that connects meanwhile stays.
+                "offline_before_ms": part[-1]["closed_ms"],
+            },
+        )
+        for log, own in by_log.items()
+        for part in _portions(own)
     ]
     return PlannedChange(
         question=f"Remove {count_of(len(rows), 'offline session')}?",
@@ -127,7 +137,9 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
 
 async def _clear(link: WebLogClient, topic_filter: str) -> PlannedChange:
     check_filter(topic_filter)
-    rows = await _gathered(link, "retained", {"filter": topic_filter}, "foldmq retained rm")
+    # What is removed from the retained messages of one log, the others take from it.
+    log, page = await link.ask_any("retained", filter=topic_filter)
+    rows = await _gathered(link, [(log, page)], "foldmq retained rm")
     if not rows:
         raise Refused(f"no retained message on {name(topic_filter)}")
     topics = sorted(row["topic"] for row in rows)
@@ -138,23 +150,25 @@ async def _clear(link: WebLogClient, topic_filter: str) -> PlannedChange:
         "present subscribers are not told. This cannot be undone.",
         concerned=topics,
         typed=_typed(topics[0]) if len(topics) == 1 else str(len(topics)),
-        requests=[{"do": "clear_retained", "topics": part} for part in _portions(topics)],
+        requests=[(log, {"do": "clear_retained", "topics": part}) for part in _portions(topics)],
         done="removed",
         back="/retained",
     )
 
 
 async def _gathered(
-    link: WebLogClient, endpoint: str, wanted: Mapping[str, Any], command: str
+    link: WebLogClient, pages: Iterable[tuple[str, dict[str, Any]]], command: str
 ) -> list[dict[str, Any]]:
-    """Return all rows of a list; raises UsageError if there are too many."""
-    answer = await link.ask(endpoint, **wanted)
-    rows: list[dict[str, Any]] = answer["rows"]
-    while answer["cursor"] is not None:
-        if len(rows) > MOST:
-            raise UsageError(f"more than {MOST:,} are concerned: {command} has no limit")
-        answer = await link.ask("page", cursor=answer["cursor"])
+    """Return all rows of a list, from the first pages of each log; raises UsageError for many."""
+    rows: list[dict[str, Any]] = []
+    for log, first in pages:
+        answer = first
         rows += answer["rows"]
+        while answer["cursor"] is not None:
+            if len(rows) > MOST:
+                raise UsageError(f"more than {MOST:,} are concerned: {command} has no limit")
+            answer = await link.ask_log(log, "page", cursor=answer["cursor"])
+            rows += [{**row, "log": log} for row in answer["rows"]]
     return rows
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cli.web.history.activity import MINUTE_MS, Activity
     from cli.web.history.activity_reader import ActivityReader
     from cli.web.history.background_fold import Folding, Histories, MarkedHistory
+    from cli.web.history.log_activities import ActivityOfLogs, LogActivities
     from cli.web.history.log_charts import day_charts
     from cli.web.history.state_diffs import FoldingStates, StateDiffs
     from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
@@ -20,6 +21,7 @@ else:
             "activity": "MINUTE_MS Activity",
             "activity_reader": "ActivityReader",
             "background_fold": "Folding Histories MarkedHistory",
+            "log_activities": "ActivityOfLogs LogActivities",
             "log_charts": "day_charts",
             "timeline_marks": "MARK_LABELS",
             "state_diffs": "FoldingStates StateDiffs",
@@ -33,11 +35,13 @@ __all__ = [
     "MINUTE_MS",
     "SHORTEST_MS",
     "Activity",
+    "ActivityOfLogs",
     "ActivityReader",
     "Branch",
     "Folding",
     "FoldingStates",
     "Histories",
+    "LogActivities",
     "MarkedHistory",
     "StateDiffs",
     "TimeWindow",

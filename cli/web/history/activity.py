@@ -1,7 +1,8 @@
 """Activity of the last day, minute by minute: figures and marks from the log.
 
 All values are sums over records, so that records may be added in any order: the page reads new
-records first, and older ones backwards from there.
+records first, and older ones backwards from there. Messages that were taken from another log are
+not counted as published: they were published there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.web.history.timeline_marks import Mark, Marks, mark_kind
-from cli.web.history.topic_activity import TopicActivity, messages_by_topic
-from eventstore.format import count_runs
+from cli.web.history.topic_activity import TopicActivity, is_copied, messages_by_topic
+from eventstore.format import LOG_SESSION, count_runs
 from projections.replay import DiskUse
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +41,8 @@ FIGURES: Final = (
 )
 """The figures of each minute: messages, bytes, events by the kind of their mark."""
 _MARKS_A_MINUTE: Final = 20
+_NO_CLIENTS: Final = (LOG_SESSION, SHARE)
+"""Prefixes of sessions that begin without a CONNECT."""
 _USE_MS: Final = 6 * 3_600_000
 _NUMBER: Final = {name: number for number, name in enumerate(FIGURES)}
 
@@ -75,8 +79,9 @@ class Activity:
                 published += messages_by_topic(raw)
             else:
                 self._count(raw, record, minute)
-        minute.add("published", sum(one[1] for one in published))
-        minute.add("published_bytes", sum(one[2] for one in published))
+        own = [one for one in published if not is_copied(one[3])]
+        minute.add("published", sum(one[1] for one in own))
+        minute.add("published_bytes", sum(one[2] for one in own))
         if published:
             self.topics.take(published, size - len(record.payload), record.time_ms)
 
@@ -96,6 +101,8 @@ class Activity:
         kind = mark_kind(event, raw.get("reason", ""))
         # Each connection that ends with the broker is no restart of its own.
         if kind is None or (kind == "restart" and event == "SessionClosed"):
+            return
+        if kind == "connect" and raw["session"].startswith(_NO_CLIENTS):
             return
         count = raw["count"] if kind == "drop" else 1
         minute.add("dropped" if kind == "drop" else kind, count)

@@ -36,7 +36,11 @@ _DAY_MS: Final = KEPT_MINUTES * MINUTE_MS
 class ActivityReader:
     """Keeps the activity of the last day for pages; ``now`` returns Unix time in seconds."""
 
-    def __init__(self, link: WebLogClient, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, link: WebLogClient, now: Callable[[], float] = time.time, log: str = ""
+    ) -> None:
+        """Read the log of that name, or the only one."""
+        self._log = log
         self.activity = Activity()
         self.since_ms: int | None = None
         """Time from which the activity is complete; None: nothing was read yet."""
@@ -122,7 +126,7 @@ class ActivityReader:
         while time.monotonic() - self._asked < _PATIENCE:
             begun = time.monotonic()
             try:
-                async with self._link.log() as source:
+                async with self._link.log(self._log) as source:
                     await self._step(source)
             except FoldmqError as error:
                 self._error = error

@@ -1,4 +1,7 @@
-"""The histories of sessions for pages: folded in the background, a few at a time."""
+"""The histories of sessions for pages: folded in the background, a few at a time.
+
+A history is that of a session in one log.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,7 @@ class MarkedHistory(SessionHistory):
 @dataclass(slots=True)
 class _HeldHistory:
     history: MarkedHistory
+    log: str
     epoch: int
     asked: float
     progress: Folding = field(default_factory=lambda: Folding(0, 0))
@@ -74,26 +78,28 @@ class Histories:
 
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
-        self._held: OrderedDict[str, _HeldHistory] = OrderedDict()
+        self._held: OrderedDict[tuple[str, str], _HeldHistory] = OrderedDict()
         self._one = asyncio.Semaphore()
 
-    async def find(self, name: str, patience: float) -> MarkedHistory | Folding:
+    async def find(self, name: str, patience: float, log: str = "") -> MarkedHistory | Folding:
         """Return the history of a session up to the current end of the log.
 
-        After ``patience`` seconds, returns the progress instead; folding continues. Raises
-        NoLiveBroker, and the errors of reading the log.
+        ``log`` names the log, empty for the only one. After ``patience`` seconds, returns the
+        progress instead; folding continues. Raises NoLiveBroker, and the errors of reading the log.
         """
-        async with self._link.log() as source:
-            held = self._held.get(name)
+        key = log, name
+        async with self._link.log(log) as source:
+            held = self._held.get(key)
             outdated = held is not None and (
                 held.epoch != self._link.epoch or held.history.first_record != source.begin
             )
             if held is None or outdated:
-                self._forget(name)
+                self._forget(key)
                 history = MarkedHistory(name, source.begin)
-                held = self._held[name] = _HeldHistory(history, self._link.epoch, time.monotonic())
+                now = time.monotonic()
+                held = self._held[key] = _HeldHistory(history, log, self._link.epoch, now)
             last = source.last
-        self._held.move_to_end(name)
+        self._held.move_to_end(key)
         held.asked = time.monotonic()
         while len(self._held) > MOST_HISTORIES:
             self._forget(next(iter(self._held)))
@@ -112,14 +118,14 @@ class Histories:
         except (_AbandonedError, asyncio.CancelledError):
             return held.progress
         except FoldmqError:
-            self._forget(name)
+            self._forget(key)
             raise
         return held.history
 
     def close(self) -> None:
         """Cancel all folding."""
-        for name in list(self._held):
-            self._forget(name)
+        for key in list(self._held):
+            self._forget(key)
 
     async def _grow(self, held: _HeldHistory, last: int) -> None:
         history = held.history
@@ -138,11 +144,11 @@ class Histories:
             turn = time.monotonic()
 
         held.progress = Folding(0, last - begun)
-        async with self._one, self._link.log() as source:
+        async with self._one, self._link.log(held.log) as source:
             await history.grow(source, last, pause)
 
-    def _forget(self, name: str) -> None:
-        held = self._held.pop(name, None)
+    def _forget(self, key: tuple[str, str]) -> None:
+        held = self._held.pop(key, None)
         if held is not None and held.task is not None:
             held.task.cancel()
             held.task.add_done_callback(_ignore)

@@ -10,6 +10,7 @@ from cli.web.live import chart
 
 if TYPE_CHECKING:
     from cli.web.history.activity import Activity
+    from cli.web.history.log_activities import ActivityOfLogs
     from cli.web.live import Chart
 
 _POINTS: Final = 144
@@ -39,7 +40,9 @@ _CHARTS: Final = (
 )
 
 
-def day_charts(activity: Activity, since_ms: int, now_ms: int) -> list[tuple[Chart, str]]:
+def day_charts(
+    activity: Activity | ActivityOfLogs, since_ms: int, now_ms: int
+) -> list[tuple[Chart, str]]:
     """Return the charts with the units of their values.
 
     They begin at ``since_ms``, from which the activity is known, or a day ago. A point is the mean
@@ -64,7 +67,9 @@ def day_charts(activity: Activity, since_ms: int, now_ms: int) -> list[tuple[Cha
     return found
 
 
-def _mean(activity: Activity, name: str, first: int, end: int, share: float) -> float:
+def _mean(
+    activity: Activity | ActivityOfLogs, name: str, first: int, end: int, share: float
+) -> float:
     """Return the mean of a figure over some minutes."""
     return (
         sum(activity.figure(name, minute) for minute in range(first, end)) * share / (end - first)

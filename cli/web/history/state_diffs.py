@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.common import count_of
 from cli.history import diff_lines
@@ -53,22 +53,43 @@ class _Running:
     asked: float
 
 
+class _WantedDiff(NamedTuple):
+    """A difference: between the states of a log after two records."""
+
+    epoch: int
+    log: str
+    """Its name; empty: the only one."""
+    before: int
+    after: int
+
+    @property
+    def command(self) -> str:
+        """The command that shows it without a limit, as text."""
+        node = f" --node {self.log}" if self.log else ""
+        return f"foldmq diff --from {self.before} --to {self.after}{node} has no limit"
+
+
 class StateDiffs:
-    """Differences by moments; the least recently used are dropped, and one is folded at a time."""
+    """Differences by log and moments; one is folded at a time.
+
+    The least recently used are dropped.
+    """
 
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
-        self._found: OrderedDict[tuple[int, int, int], list[str]] = OrderedDict()
-        self._running: dict[tuple[int, int, int], _Running] = {}
+        self._found: OrderedDict[_WantedDiff, list[str]] = OrderedDict()
+        self._running: dict[_WantedDiff, _Running] = {}
         self._one = asyncio.Semaphore()
 
-    async def find(self, before: int, after: int, patience: float) -> list[str] | FoldingStates:
-        """Return the differences between the states after two records, as lines.
+    async def find(
+        self, before: int, after: int, patience: float, log: str = ""
+    ) -> list[str] | FoldingStates:
+        """Return the differences between the states after two records of a log, as lines.
 
         After ``patience`` seconds, returns the progress instead; folding continues. Raises
         UsageError beyond the limits, CutOff, NoLiveBroker, and the errors of reading the log.
         """
-        key = (self._link.epoch, before, after)
+        key = _WantedDiff(self._link.epoch, log, before, after)
         found = self._found.get(key)
         if found is not None:
             self._found.move_to_end(key)
@@ -95,53 +116,47 @@ class StateDiffs:
         for held in self._running.values():
             held.task.cancel()
 
-    async def _fold(self, key: tuple[int, int, int]) -> list[str]:
-        _, before, after = key
-        async with self._one, self._link.log() as source:
-            records = after - source.begin + 1
+    async def _fold(self, key: _WantedDiff) -> list[str]:
+        async with self._one, self._link.log(key.log) as source:
+            records = key.after - source.begin + 1
             if records > MOST_RECORDS:
                 raise UsageError(
                     f"the states of two moments are folded here from at most "
                     f"{MOST_RECORDS:,} records, and these need {records:,}: "
-                    f"{_command(before, after)}"
+                    f"{key.command}"
                 )
             return await self._lines(source, key)
 
-    async def _lines(self, source: LogSource, key: tuple[int, int, int]) -> list[str]:
-        _, before, after = key
-        replay = Replay(source, after, progress=self._progress(key))
-        from_moment = await replay.to(LogPoint(before))
+    async def _lines(self, source: LogSource, key: _WantedDiff) -> list[str]:
+        replay = Replay(source, key.after, progress=self._progress(key))
+        from_moment = await replay.to(LogPoint(key.before))
         old = _facts(replay, key)
-        to_moment = await replay.to(LogPoint(after))
+        to_moment = await replay.to(LogPoint(key.after))
         new = _facts(replay, key)
         lines = list(islice(diff_lines(old, new, from_moment, to_moment), MOST_LINES + 1))
         if len(lines) > MOST_LINES:
-            lines[-1] = f"and more than {count_of(MOST_LINES, 'line')}: {_command(before, after)}"
+            lines[-1] = f"and more than {count_of(MOST_LINES, 'line')}: {key.command}"
         return lines
 
-    def _progress(self, key: tuple[int, int, int]) -> Progress:
+    def _progress(self, key: _WantedDiff) -> Progress:
         @contextlib.contextmanager
         def shown(_what: str, _total: int, _unit: str = "", /) -> Iterator[Callable[[int], None]]:
             yield update
 
         def update(sequence: int) -> None:
             held = self._running[key]
-            held.progress = FoldingStates(sequence, key[2])
+            held.progress = FoldingStates(sequence, key.after)
             if time.monotonic() - held.asked > _PATIENCE:
                 held.task.cancel()
 
         return shown
 
 
-def _facts(replay: Replay, key: tuple[int, int, int]) -> StateFacts:
+def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
     state = replay.state
     if len(state.sessions) > MOST_ITEMS or len(state.retained) > MOST_ITEMS:
         raise UsageError(
             f"more than {MOST_ITEMS:,} sessions or retained messages are not compared here: "
-            f"{_command(key[1], key[2])}"
+            f"{key.command}"
         )
     return state_facts(state, None, replay.origins)
-
-
-def _command(before: int, after: int) -> str:
-    return f"foldmq diff --from {before} --to {after} has no limit"

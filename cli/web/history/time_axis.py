@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.web.history.timeline_marks import MARK_LABELS
+from eventstore.display import iso
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def _label(local_ms: int, step: int) -> str:
     return moment.strftime("%H:%M:%S" if step < _MINUTE else "%H:%M")
 
 
-def lane(window: TimeWindow, marks: Iterable[Mark]) -> list[list[float]]:
+def lane(window: TimeWindow, marks: Iterable[Mark]) -> list[list[Any]]:
     """Return the marks in a window as [place, count, record, time]; close ones as one."""
-    found: dict[int, list[float]] = {}
+    found: dict[int, list[Any]] = {}
     for mark in marks:
         if not window.holds(mark.time_ms):
             continue
@@ -108,12 +109,21 @@ def lane(window: TimeWindow, marks: Iterable[Mark]) -> list[list[float]]:
 
 
 def axis(
-    whole: TimeWindow, window: TimeWindow, marks: Mapping[str, Iterable[Mark]]
+    whole: TimeWindow,
+    window: TimeWindow,
+    marks: Mapping[str, Iterable[Mark]],
+    *,
+    by_time: bool = False,
 ) -> dict[str, Any]:
-    """Return the axis with its lanes as JSON."""
+    """Return the axis with its lanes as JSON.
+
+    Marks lead to their records, or ``by_time`` to their times: those of several logs.
+    """
     lanes = []
     for kind, label in MARK_LABELS.items():
         drawn = lane(window, marks.get(kind, ()))
+        if by_time:
+            drawn = [[place, count, iso(ms), ms] for place, count, _, ms in drawn]
         total = sum(round(one[1]) for one in drawn)
         lanes.append({"kind": kind, "label": label, "total": total, "marks": drawn})
     return {

@@ -1,7 +1,8 @@
 """Message counts per topic over the last day, as far as the log holds them.
 
 Messages of QoS 0 are not in the log, unless they are retained. The number of topics is limited;
-messages on further topics are only counted.
+messages on further topics are only counted. Of messages that were taken from another log, only the
+bytes count.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format import LOG_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,10 +96,11 @@ class TopicActivity:
                     continue
                 found = self._topics[topic] = TopicFigures()
             messages, stored = found.slots.get(slot, (0, 0.0))
-            found.slots[slot] = messages + count, stored + size + share * count
-            if time_ms >= found.last_ms:
+            own = 0 if is_copied(session) else count
+            found.slots[slot] = messages + own, stored + size + share * count
+            if own and time_ms >= found.last_ms:
                 found.last_ms, found.publisher = time_ms, session
-            if recent:
+            if own and recent:
                 self._minutes[minute][topic] += count
 
     def forget_before(self, time_ms: int) -> None:
@@ -113,34 +117,14 @@ class TopicActivity:
     def branches(
         self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
     ) -> dict[str, Branch]:
-        """Return the branches one level below a path by level; None: the first levels.
+        """Return the branches one level below a path; see :func:`topic_branches`."""
+        return topic_branches([self], under, now_ms, retained)
 
-        ``retained`` are rows of retained messages below the path.
-        """
-        found: dict[str, Branch] = {}
+    def figures(self, now_ms: int) -> Iterator[tuple[str, TopicFigures, float]]:
+        """Yield the topics with their figures and messages a second."""
         rates = self._rates(now_ms)
         for topic, figures in self._topics.items():
-            branch = _branch(found, under, topic)
-            if branch is None:
-                continue
-            branch.topics += 1
-            branch.is_topic |= topic == branch.path
-            for messages, size in figures.slots.values():
-                branch.messages += messages
-                branch.size += size
-            branch.rate += rates[topic] / (60 * RATE_MINUTES)
-            if figures.last_ms >= branch.last_ms:
-                branch.last_ms, branch.publisher = figures.last_ms, figures.publisher
-        for row in retained:
-            branch = _branch(found, under, row["topic"])
-            if branch is None:
-                continue
-            branch.retained += 1
-            branch.topics += row["topic"] not in self._topics
-            if row["topic"] == branch.path:
-                branch.is_topic = True
-                branch.set_by, branch.set_ms = row["set_by"], row["set_ms"]
-        return found
+            yield topic, figures, rates[topic] / (60 * RATE_MINUTES)
 
     def _rates(self, now_ms: int) -> Counter[str]:
         """Return the messages of the last whole minutes by topic."""
@@ -149,6 +133,49 @@ class TopicActivity:
         for minute in range(now - RATE_MINUTES, now):
             found.update(self._minutes.get(minute, {}))
         return found
+
+
+def topic_branches(
+    logs: Iterable[TopicActivity],
+    under: str | None,
+    now_ms: int,
+    retained: Iterable[Mapping[str, Any]],
+) -> dict[str, Branch]:
+    """Return the branches of all logs one level below a path by level; None: the first levels.
+
+    ``retained`` are rows of retained messages below the path.
+    """
+    found: dict[str, Branch] = {}
+    known: set[str] = set()
+    for log in logs:
+        for topic, figures, rate in log.figures(now_ms):
+            branch = _branch(found, under, topic)
+            if branch is None:
+                continue
+            branch.topics += topic not in known
+            known.add(topic)
+            branch.is_topic |= topic == branch.path
+            for messages, size in figures.slots.values():
+                branch.messages += messages
+                branch.size += size
+            branch.rate += rate
+            if figures.last_ms >= branch.last_ms and figures.publisher:
+                branch.last_ms, branch.publisher = figures.last_ms, figures.publisher
+    for row in retained:
+        branch = _branch(found, under, row["topic"])
+        if branch is None:
+            continue
+        branch.retained += 1
+        branch.topics += row["topic"] not in known
+        if row["topic"] == branch.path:
+            branch.is_topic = True
+            branch.set_by, branch.set_ms = row["set_by"], row["set_ms"]
+    return found
+
+
+def is_copied(session: str) -> bool:
+    """Return whether a publication by this session was taken from another log."""
+    return session.startswith(LOG_SESSION)
 
 
 def _branch(found: dict[str, Branch], under: str | None, topic: str) -> Branch | None:

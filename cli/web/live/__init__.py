@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from cli.web.live.samples import EVERY, Samples
     from cli.web.live.svg_charts import Chart, bars, chart
     from cli.web.live.topic_tails import TopicTails
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.live.web_log_client import WebLogClient, highest
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
             "paged_lists": "Listed Listings Order",
-            "web_log_client": "WebLogClient",
+            "web_log_client": "WebLogClient highest",
             "samples": "EVERY Samples",
             "svg_charts": "Chart bars chart",
             "topic_tails": "TopicTails",
@@ -33,4 +33,5 @@ __all__ = [
     "WebLogClient",
     "bars",
     "chart",
+    "highest",
 ]

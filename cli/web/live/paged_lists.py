@@ -1,7 +1,8 @@
 """Paged lists of the broker that stay the same when a page is requested again.
 
 The broker sends a list once, from beginning to end. Its rows are cached here for a while, so that a
-browser can go back and reload.
+browser can go back and reload. With several logs, a list has the rows of all; each row names its
+``log``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cli.common import clock
-from cli.live import Refused
+from cli.live import NoLiveBroker, Refused
+from cli.web.live.web_log_client import highest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cli.web.live.web_log_client import WebLogClient
 
@@ -26,6 +28,8 @@ _MOST_ROWS = 10_000
 _MOST_LISTS = 8
 _TOPS = (500, 50, 5, 1)
 """Numbers of highest rows to request at once, fewer if names are long."""
+_IN_EVERY_LOG = frozenset({"retained"})
+"""Lists of what every log has: that of one is shown."""
 MOST_SORTED = 5_000
 """Maximum number of rows sorted here, where the broker does not sort."""
 
@@ -63,7 +67,8 @@ class _HeldCursor:
     key: object
     about: dict[str, Any]
     rows: list[dict[str, Any]]
-    cursor: str | None
+    cursors: list[tuple[str, str]]
+    """The logs that have more rows, with the cursors of their lists."""
     as_of: str
     order: str | None = None
 
@@ -119,14 +124,23 @@ class Listings:
     async def _begin(
         self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
     ) -> _HeldCursor:
+        link = self._link
         if isinstance(order, str):
-            answer, _ = await self._link.ask_less(
-                endpoint, _TOPS, lambda count: {**wanted, "top": {"by": order, "count": count}}
-            )
+            answers, count = await link.ask_highest(endpoint, _TOPS, order, wanted)
+            rows = highest(answers, order, count)
         else:
-            answer = await self._link.ask(endpoint, **wanted)
-        rows, cursor = answer.pop("rows"), answer.pop("cursor")
-        held = _HeldCursor(key, answer, rows, cursor, clock(round(time.time() * 1000)))
+            one = endpoint in _IN_EVERY_LOG
+            answers = (
+                [await link.ask_any(endpoint, **wanted)]
+                if one
+                else (await link.ask_each(endpoint, **wanted))
+            )
+            rows = [row for _, answer in answers for row in answer["rows"]]
+        cursors = [
+            (log, cursor) for log, answer in answers if (cursor := answer["cursor"]) is not None
+        ]
+        now = clock(round(time.time() * 1000))
+        held = _HeldCursor(key, _about_all(answers), rows, cursors, now)
         if isinstance(order, Order):
             await self._put_in_order(held, wanted, order)
         return held
@@ -135,20 +149,24 @@ class Listings:
         """Read and sort a complete list, unless it is too long."""
         if not wanted and held.about.get("total", 0) > MOST_SORTED:
             return  # a partial list cannot be sorted
-        if await self._fill(held, MOST_SORTED) and held.cursor is None:
+        if await self._fill(held, MOST_SORTED) and not held.cursors:
             held.rows.sort(key=order.key)
             held.order = order.name
 
     async def _fill(self, held: _HeldCursor, count: int) -> bool:
         """Load rows up to a number; return False if the list has expired on the broker."""
-        while len(held.rows) < min(count, _MOST_ROWS) and held.cursor is not None:
-            cursor, held.cursor = held.cursor, None
+        while len(held.rows) < min(count, _MOST_ROWS) and held.cursors:
+            log, cursor = held.cursors.pop(0)
             try:
-                answer = await self._link.ask("page", cursor=cursor)
-            except Refused:
+                answer = await self._link.ask_log(log, "page", cursor=cursor)
+            except (Refused, NoLiveBroker) as error:
+                if isinstance(error, NoLiveBroker) and not log:
+                    raise
+                held.cursors.clear()
                 return False
-            held.rows += answer["rows"]
-            held.cursor = answer["cursor"]
+            held.rows += [{**row, "log": log} for row in answer["rows"]]
+            if answer["cursor"] is not None:
+                held.cursors.insert(0, (log, answer["cursor"]))
         return True
 
     def _keep(self, key: str, held: _HeldCursor) -> None:
@@ -156,3 +174,17 @@ class Listings:
         self._held.move_to_end(key)
         while len(self._held) > _MOST_LISTS:
             self._held.popitem(last=False)
+
+
+def _about_all(answers: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return what the brokers say of whole lists: numbers of rows are added up."""
+    found: dict[str, Any] = {}
+    for log, answer in answers:
+        about = {key: value for key, value in answer.items() if key not in ("rows", "cursor")}
+        if about.get("retained") is not None:  # every log has it
+            about["retained"] = {**about["retained"], "log": log}
+        total = found.get("total", 0) + about.get("total", 0)
+        found |= {key: value for key, value in about.items() if found.get(key) is None}
+        if "total" in about:
+            found["total"] = total
+    return found

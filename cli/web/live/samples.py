@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cli.inspection import add_free_space
 from cli.live import TooLarge
-from cli.top.text import Rates, between, waiting
+from cli.top.text import Rates, between, between_all, log_rows, status_of_logs, waiting
 from cli.web.live.svg_charts import Chart, chart
 from cli.web.live.web_log_client import WebLogClient
 from eventstore.task_end import end_tasks
@@ -26,13 +27,18 @@ _FIRST = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The status of the broker at a moment."""
+    """The status of the broker, or of those of all logs, at a moment."""
 
     time: float
     """Seconds."""
     status: dict[str, Any]
+    """That of several logs is added up."""
     rates: Rates | None
     """Rates since the previous sample; None for the first."""
+    statuses: dict[str, dict[str, Any]]
+    """The status of each broker that answers, by node."""
+    logs: list[dict[str, Any]]
+    """A row for each log with its status and rates, if there are several."""
 
 
 class Samples:
@@ -108,12 +114,24 @@ class Samples:
 
     async def _take(self) -> Sample:
         try:
-            status = await self._link.ask("status", topics=True)
+            answers = await self._link.poll("status", topics=True)
         except TooLarge:  # the names of the busiest topics are too long for a reply
-            status = await self._link.ask("status", topics=False)
+            answers = await self._link.poll("status", topics=False)
+        statuses = {broker.node: status for broker, status in answers}
         last = self._kept[-1] if self._kept else None
-        rates = between(last.status, status) if last is not None else None
-        taken = Sample(self._clock(), status, rates)
+        before = last.statuses if last is not None else {}
+        pairs = {node: (before[node], statuses[node]) for node in statuses if node in before}
+        rates = between_all(list(pairs.values()))
+        brokers = self._link.polled
+        if brokers is not None and brokers.several:
+            add_free_space(list(statuses.values()), brokers.directory)
+            status = status_of_logs(statuses, brokers)
+            each = {node: between(*pair) for node, pair in pairs.items()}
+            logs = log_rows(statuses, each, brokers)
+        else:
+            (status,) = statuses.values()
+            logs = []
+        taken = Sample(self._clock(), status, rates, statuses, logs)
         self._kept.append(taken)
         return taken
 

@@ -8,7 +8,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from cli.live import NoLiveBroker
 from eventstore.errors import UsageError
+from eventstore.format import LOG_SESSION
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -84,10 +86,19 @@ class TopicTails:
                 async with asyncio.timeout(_PATIENCE) as held.patience:
                     async for portion in trace.portions():
                         held.skipped += portion.skipped
-                        for line in portion.lines:
-                            if line.get("kind") == "publish" and "packet" in line:
-                                held.lines.appendleft(line)
+                        for line in filter(_is_shown, portion.lines):
+                            held.lines.appendleft({"log": "", **line})
+        except NoLiveBroker:
+            if not held.begun.is_set():
+                raise
+            # The next request begins a new trace.
         except TimeoutError:
             pass  # no page shows it any longer
         finally:
             self._held.pop(topic_filter, None)
+
+
+def _is_shown(line: dict[str, Any]) -> bool:
+    """Return whether a line is a message, in the log where a client published it."""
+    copied = str(line.get("client")).startswith(LOG_SESSION)
+    return line.get("kind") == "publish" and "packet" in line and not copied

@@ -59,6 +59,9 @@ class Lists:
         wanted: dict[str, Any] = {}
         if state is not None:
             wanted["connected"] = state == "connected"
+        if match is None and len(await self._link.logs()) > 1:
+            # The sessions of the other logs, for which these stand, are in the list themselves.
+            wanted["without_logs"] = True
         order: Order | str = sort if sort in _HIGHEST_SESSIONS else _BY_CLIENT
         if sort == "offline":
             order = _BY_OFFLINE
@@ -137,7 +140,8 @@ class Lists:
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
         """Return a retained message, with its payload as text if permitted."""
-        found = await self._link.ask("retained.get", topic=topic)
+        log, found = await self._link.ask_any("retained.get", topic=topic)
+        found["log"] = log
         encoded = found.pop("payload_base64")
         found["text"] = found["lines"] = None
         if not payload:
@@ -149,16 +153,16 @@ class Lists:
         if encoded is not None:
             payload = base64.b64decode(encoded)
         else:
-            payload = await self._from_log(found["ref"])
+            payload = await self._from_log(found["log"], found["ref"])
         return {
             "text": payload_text(payload, _PAYLOAD_SHOWN),
             "lines": _as_lines(payload),
             "more": max(0, len(payload) - _PAYLOAD_SHOWN),
         }
 
-    async def _from_log(self, ref: Position) -> bytes:
+    async def _from_log(self, log: str, ref: Position) -> bytes:
         """Return the payload of a message that is too large for a reply."""
-        async with self._link.log() as source:
+        async with self._link.log(log) as source:
             for record in await source.some([sequence_of(ref)]):
                 for stored in messages_of(record):
                     if 0 <= ref - stored.first < len(stored.payloads):

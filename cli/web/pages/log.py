@@ -1,30 +1,32 @@
 """A page of the event log: selected events from a position, forwards or backwards.
 
 The time for a page is limited, because a filter may match one event in millions. The page then
-shows the events found, and the position where the search continues.
+shows the events found, and the position where the search continues. The pages of several logs are
+merged by the times of the events; within a log the order of the log is kept.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cli.history import Selection
-from cli.logsource import cut_off, point_at, start_at
+from cli.logsource import cut_off, parse_point, point_at, start_at
 from cli.web.pages.session_at import of_few_records
-from eventstore.errors import CutOff
+from eventstore.errors import CutOff, UsageError
 from eventstore.format import (
     MAX_INDEX,
     Position,
     Record,
     TurnAssembler,
     entries,
+    format_position,
     index_of,
     position,
     sequence_of,
 )
-from eventstore.reading import LogPoint, LogSource
+from eventstore.reading import LogPoint, LogSource, time_of
 from projections.replay import EventEntry, EventFilter, TopicBook, payload_words, refs_of, words
 
 SECONDS = 3.0
@@ -50,6 +52,10 @@ class Row:
     payload: str
     void: bool
     """Its turn was not completed, so it has no effect."""
+    end: Position
+    """The position of its last entry."""
+    log: str = ""
+    """The log that it is in, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,154 @@ class LogPage:
     """A note if a part of the selection was deleted."""
     end: str | None = None
     """A note if the selection is beyond the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedLogPage:
+    """The events found in several logs, or in one."""
+
+    rows: list[Row]
+    next: str | None
+    """Where the next page begins, for a request; None: there are no more events."""
+    timed_out: bool
+    """Whether the time ran out in some log."""
+    looked: list[tuple[str, int, int]]
+    """The logs in which the time ran out, with the first and the last record searched."""
+    notes: list[str]
+    """What was deleted, or is beyond the end of a log."""
+    beyond: bool
+    """Whether the selection is beyond the end of each log."""
+
+
+_FINISHED = "-"
+"""In the place of a position: there is nothing more in that log."""
+
+
+def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
+    """Return where a page begins in each log, from :attr:`MergedLogPage.next`.
+
+    Raises UsageError for other text.
+    """
+    places = given.split(",") if given else [""] * len(logs)
+    if len(places) != len(logs):
+        raise UsageError("after must be a position such as 12.3 for each log")
+    return dict(zip(logs, places, strict=True))
+
+
+async def find_in_logs(
+    sources: Mapping[str, LogSource],
+    wanted: Mapping[str, Selection],
+    count: int,
+    after: str | None,
+    *,
+    backwards: bool,
+    payload: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> MergedLogPage:
+    """Return the next ``count`` selected events of all logs by time, as :func:`find_page`.
+
+    ``after`` is the place where it begins, None: at the beginning.
+    """
+    places = split_places(after, list(sources))
+
+    async def find(log: str) -> LogPage | None:
+        place = places[log]
+        if place == _FINISHED:
+            return None
+        return await find_page(
+            sources[log],
+            wanted[log],
+            count,
+            position_of(place),
+            backwards=backwards,
+            payload=payload,
+            clock=clock,
+        )
+
+    found = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
+    pages = {log: page for log, page in found.items() if page is not None}
+    limits = {
+        log: await time_of(sources[log], sequence_of(page.next))
+        for log, page in pages.items()
+        if page.timed_out and page.next is not None
+    }
+    rows, taken = merge_rows(pages, count, limits, backwards=backwards)
+    following = []
+    for log, place in places.items():
+        at = place
+        page = pages.get(log)
+        if page is not None:
+            at = _next_place(page, taken[log], place, backwards=backwards)
+        following.append(at)
+    label = len(sources) > 1
+    notes = [
+        f"log {log}: {note}" if label else note
+        for log, page in pages.items()
+        for note in (page.beginning, page.end)
+        if note is not None
+    ]
+    return MergedLogPage(
+        rows,
+        None if all(at == _FINISHED for at in following) else ",".join(following),
+        bool(limits),
+        [(log, *pages[log].looked) for log in limits],
+        notes,
+        all(page.end is not None for page in pages.values()),
+    )
+
+
+def merge_rows(
+    pages: Mapping[str, LogPage], count: int, limits: Mapping[str, int], *, backwards: bool
+) -> tuple[list[Row], dict[str, int]]:
+    """Return the first ``count`` rows of all logs by time, and how many of each log these are.
+
+    ``limits`` are the times that the search has reached in logs where the time for it ran out: rows
+    of other logs that are beyond it have to wait.
+    """
+    sign = -1 if backwards else 1
+    taken = dict.fromkeys(pages, 0)
+    rows: list[Row] = []
+    while len(rows) < count:
+        heads = [
+            (sign * page.rows[taken[log]].time_ms, log)
+            for log, page in pages.items()
+            if taken[log] < len(page.rows)
+        ]
+        free = [
+            head
+            for head in heads
+            if all(head[0] <= sign * time_ms for log, time_ms in limits.items() if log != head[1])
+        ]
+        if not free and rows:
+            break
+        # Clocks that were set back must not keep all rows waiting.
+        head = min(free or heads, key=lambda head: head[0], default=None)
+        if head is None:
+            break
+        log = head[1]
+        rows.append(replace(pages[log].rows[taken[log]], log=log))
+        taken[log] += 1
+    return rows, taken
+
+
+def _next_place(page: LogPage, taken: int, place: str, *, backwards: bool) -> str:
+    """Return where the next page begins in a log, of whose rows some were taken."""
+    if taken == len(page.rows):
+        return _FINISHED if page.next is None else format_position(page.next)
+    if not taken:
+        return place
+    last = page.rows[taken - 1]
+    return format_position(last.at if backwards else last.end)
+
+
+def position_of(given: str | None) -> Position | None:
+    """Return a position of a request, None if there is none; raises UsageError."""
+    if not given:
+        return None
+    moment = parse_point(given)
+    if moment.position is None:
+        raise UsageError("after must be a position such as 12.3")
+    return moment.position
 
 
 class _Budget:
@@ -267,6 +421,7 @@ class _Search:
             words(entry.event, self._topics),
             found.payload,
             entry.void,
+            _end_of(entry),
         )
 
     def _look(self, sequence: int) -> None:

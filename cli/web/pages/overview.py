@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis import (
-    Advice,
-    advise,
-    advise_on_broker,
-    advise_on_disk,
-    lagging_replicas,
-    merge_advice,
-)
+from cli.diagnosis import Advice, find_problems
 from cli.history import event_selection
 from cli.live import Refused
-from cli.logsource import parse_point
 from cli.web.history import day_charts
-from cli.web.live import EVERY
-from cli.web.pages.log import find_page
+from cli.web.live import EVERY, highest
+from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer
-from cli.web.pages.responses import Site, asked, choice, is_fragment, number
+from cli.web.pages.responses import Site, asked, choice, chosen_log, is_fragment, number
+from cli.web.pages.time_axis_values import check_times
 from eventstore.errors import CorruptLog, UsageError
-from eventstore.format import Position, format_position
 from projections.replay import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.history import ActivityReader
+    from cli.web.history import LogActivities
     from cli.web.live import Samples, WebLogClient
-    from eventstore.format import PointSpec
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)
@@ -53,12 +45,12 @@ class Pages:
     """Pages about the broker as a whole, one actor, and the log."""
 
     def __init__(
-        self, link: WebLogClient, site: Site, samples: Samples, reader: ActivityReader
+        self, link: WebLogClient, site: Site, samples: Samples, activities: LogActivities
     ) -> None:
         self._link = link
         self._site = site
         self._samples = samples
-        self._reader = reader
+        self._activities = activities
         self._problems: tuple[float, list[Advice]] = 0.0, []
         self._tops: dict[tuple[str, str], tuple[float, list[dict[str, Any]]]] = {}
 
@@ -83,6 +75,7 @@ class Pages:
             "overview.html",
             status=sample.status,
             rates=sample.rates,
+            rows=sample.logs,
             charts=self._samples.charts(),
             **await self._day(),
             busiest=[row for row in busiest if row["recent_us_per_s"] > 0],
@@ -95,7 +88,7 @@ class Pages:
 
     async def _day(self) -> dict[str, Any]:
         """Return the charts of the last day, as far as the log was read."""
-        reader = self._reader
+        reader = await self._activities.of()
         try:
             await reader.glance(_DAY_PATIENCE)
         except CorruptLog as error:
@@ -118,15 +111,9 @@ class Pages:
         until, advice = self._problems
         begun = time.monotonic()
         if begun >= until:
-            found = await self._link.ask("problems")
-            status = (await self._samples.latest()).status
-            async with self._link.log() as source:
-                behind = await lagging_replicas(source.client, self._link.node)
-            advice = [
-                *advise_on_broker(status, behind),
-                *advise_on_disk([status], [found]),
-                *map(advise, merge_advice(found["problems"])),
-            ]
+            statuses = (await self._samples.latest()).statuses
+            # Those that did not answer just now are left out.
+            advice, _ = await find_problems(self._link.polled or await self._link.open(), statuses)
             now = time.monotonic()
             self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice
         return advice[:most], max(0, len(advice) - most)
@@ -136,10 +123,8 @@ class Pages:
         until, rows = self._tops.get((endpoint, by), (0.0, []))
         begun = time.monotonic()
         if begun >= until:
-            answer, _ = await self._link.ask_less(
-                endpoint, _FEWER, lambda count: {"top": {"by": by, "count": count}}
-            )
-            rows = answer["rows"]
+            answers, count = await self._link.ask_highest(endpoint, _FEWER, by, {})
+            rows = highest(answers, by, count)
             now = time.monotonic()
             # The broker examines all actors: not every two seconds with 100,000 of them.
             self._tops[endpoint, by] = now + max(seconds / 2, _SHARE * (now - begun)), rows
@@ -150,19 +135,29 @@ class Pages:
         named = asked(request, "id")
         if named is None:
             raise UsageError("the URL lacks the id of an actor")
+        log = await chosen_log(request, self._link)
+        if not log and self._link.names:
+            raise UsageError("the URL lacks the log of the actor")
         found = others = gone = None
         try:
             found, _ = await self._link.ask_less(
-                "actor", _PARTS, lambda most: {"id": named, "most": most}
+                "actor", _PARTS, lambda most: {"id": named, "most": most}, log
             )
         except Refused as error:
             gone = str(error)
         if found is not None and found["actor"]["client"] is not None:
-            answer = await self._link.ask("actors", client=found["actor"]["client"])
-            others = answer["rows"][:_FEW_ACTORS]
+            answer = await self._link.ask_log(log, "actors", client=found["actor"]["client"])
+            others = [{**row, "log": log} for row in answer["rows"][:_FEW_ACTORS]]
         status = 200 if found is not None or is_fragment(request) else 404
         return self._site.page(
-            request, "actor.html", status, id=named, found=found, others=others, gone=gone
+            request,
+            "actor.html",
+            status,
+            id=named,
+            log=log,
+            found=found,
+            others=others,
+            gone=gone,
         )
 
     async def log(self, request: web.Request) -> web.Response:
@@ -176,22 +171,31 @@ class Pages:
         rows = max(1, number(request, "rows", _LOG_ROWS, _MOST_LOG_ROWS))
         after = asked(request, "after")
         found = problem = None
+        log = ""
         try:
+            log = await self._log_shown(request, query["session"])
             bounds = (query["from"], query["to"])
             wanted = event_selection(
                 query["session"], query["topic"], kinds, bounds, None, follow=False
             )
-            async with self._link.log() as source:
-                found = await find_page(
-                    source,
-                    wanted,
+            async with contextlib.AsyncExitStack() as stack:
+                names = [log] if log else await self._link.logs()
+                if len(names) > 1:
+                    check_times(wanted.start, wanted.end)
+                sources = {
+                    name: await stack.enter_async_context(self._link.log(name)) for name in names
+                }
+                found = await find_in_logs(
+                    sources,
+                    dict.fromkeys(names, wanted),
                     rows,
-                    _position(after),
+                    after,
                     backwards=order == "newest",
                     payload=query["payload"] is not None,
                 )
         except UsageError as error:
             problem = str(error)
+        query["log"] = log or None
         return self._site.page(
             request,
             "log.html",
@@ -199,17 +203,15 @@ class Pages:
             found=found,
             problem=problem,
             query={**query, "type": kinds, "order": order if order != "newest" else None},
-            following=None if found is None or found.next is None else format_position(found.next),
+            log=log,
             types=_TYPES,
             later=after is not None,
             withheld=withheld,
         )
 
-
-def _position(given: str | None) -> Position | None:
-    if given is None:
-        return None
-    moment: PointSpec = parse_point(given)
-    if moment.position is None:
-        raise UsageError("after must be a position such as 12.3")
-    return moment.position
+    async def _log_shown(self, request: web.Request, session: str | None) -> str:
+        """Return the log of which events are shown: one that is named, or that of a client."""
+        chosen = await chosen_log(request, self._link)
+        if chosen or session is None or session.startswith("$"):
+            return chosen
+        return await self._link.log_of(session)

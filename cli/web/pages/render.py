@@ -47,6 +47,7 @@ def environment() -> Environment:
         "counted": text.count_of,
         "options": options_text,
         "outcome": outcome_text,
+        "short_log": lambda log: log.rpartition("-")[2],
     }
     made.globals |= {"url": url, "version": version}
     return made

@@ -63,6 +63,8 @@ class Site:
             pages=PAGES,
             path=request.path,
             node=self._link.node,
+            logs=self._link.names,
+            absent=self._link.absent,
             again=request.raw_path,
             live_url=_live(request),
             grant=grant,
@@ -80,6 +82,18 @@ class Site:
     def away(self, request: web.Request, sentence: str) -> web.Response:
         """Return a page that says that the broker is unreachable and reloads itself."""
         return self.page(request, "away.html", 503, sentence=sentence)
+
+
+async def chosen_log(request: web.Request, link: WebLogClient) -> str:
+    """Return the log that a request names; empty if it names none, or there is only one.
+
+    Raises UsageError if there is no such log, and NoLiveBroker.
+    """
+    given = asked(request, "log")
+    found = await link.check_log(given)
+    if given is not None and not found and link.names:
+        raise UsageError(f"log must be one of {', '.join(link.names)}, not {escaped(given, 40)}")
+    return found
 
 
 def is_fragment(request: web.Request) -> bool:

@@ -14,7 +14,7 @@ from cli.live import Refused
 from cli.logsource import parse_point, point_at
 from cli.web.history import Folding, Histories, TimeWindow, axis, window_within
 from cli.web.live import bars
-from cli.web.pages.responses import Site, asked, is_fragment, moment_ms, number
+from cli.web.pages.responses import Site, asked, chosen_log, is_fragment, moment_ms, number
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.time_axis_values import (
     axis_about,
@@ -22,6 +22,7 @@ from cli.web.pages.time_axis_values import (
     moments_compared,
     pins_compared,
     place_text,
+    shared_moment,
 )
 from eventstore.errors import CutOff, UsageError
 from eventstore.format import format_position, position
@@ -60,7 +61,7 @@ class SessionPages:
         self._link = link
         self._site = site
         self._histories = histories
-        self._topics: tuple[tuple[int, int], TopicBook] | None = None
+        self._topics: tuple[tuple[str, int, int], TopicBook] | None = None
 
     def install(self, app: web.Application) -> None:
         """Add the pages."""
@@ -72,9 +73,10 @@ class SessionPages:
     async def session(self, request: web.Request) -> web.Response:
         """Show a session now, or as of ``at``."""
         client = _client(request)
+        log = await self._log(request, client)
         if asked(request, "at") is not None:
-            values = await self._as_of(request, client)
-            values |= await self._time_values(request, client)
+            values = await self._as_of(request, client, log)
+            values |= await self._time_values(request, client, log)
             return self._site.page(request, "session.html", **values)
         offset = number(request, "offset", 0, _MOST_OFFSET)
         view = gone = None
@@ -84,37 +86,46 @@ class SessionPages:
                 "session",
                 _PARTS,
                 lambda most: {"client": client, "offset": offset, "most": most},
+                log,
             )
         except Refused as error:
             gone = str(error)
         if view is not None:
             view["now_ms"] = round(time.time() * 1000)
             view["history"] = [line.strip() for line in history_lines(view, view["now_ms"])]
-            async with self._link.log() as source:
+            view["log"] = log
+            async with self._link.log(log) as source:
                 await describe_messages(view, source, self._book(source))
-        shown = {"view": view, "gone": gone, "offset": offset, "part": part}
-        shown |= await self._time_values(request, client)
+        shown = {"view": view, "gone": gone, "offset": offset, "part": part, "log": log}
+        shown |= await self._time_values(request, client, log)
         status = 200 if view is not None or is_fragment(request) else 404
         return self._site.page(
             request, "session.html", status, client=client, past=None, folding=None, **shown
         )
 
+    async def _log(self, request: web.Request, client: str) -> str:
+        """Return the log that has the session: one that is named, for a session of no client."""
+        given = await chosen_log(request, self._link) if client.startswith("$") else ""
+        return await self._link.log_of(client, given)
+
     def _book(self, source: LogSource) -> TopicBook:
         """Return the cached topics that are still valid."""
-        held = (self._link.epoch, source.first)
+        held = (source.stream, self._link.epoch, source.first)
         if self._topics is None or self._topics[0] != held:
             self._topics = held, TopicBook(source)
         return self._topics[1]
 
     async def past(self, request: web.Request) -> web.Response:
         """Return the part of the page that the slider changes."""
-        values = await self._as_of(request, _client(request))
+        client = _client(request)
+        values = await self._as_of(request, client, await self._log(request, client))
         return self._site.part(request, "past.html", **values)
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Return the time axis, once the log has been folded."""
         client = _client(request)
-        history = await self._histories.find(client, _PATIENCE)
+        log = await self._log(request, client)
+        history = await self._histories.find(client, _PATIENCE, log)
         reading = percent = why = drawn = None
         if isinstance(history, Folding):
             reading, percent = _progress(history), history.percent
@@ -128,27 +139,30 @@ class SessionPages:
 
     async def difference(self, request: web.Request) -> web.Response:
         """Return the part of the page with the difference between two moments."""
-        values = await self._time_values(request, _client(request))
+        client = _client(request)
+        values = await self._time_values(request, client, await self._log(request, client))
         return self._site.part(request, "difference.html", **values)
 
-    async def _time_values(self, request: web.Request, client: str) -> dict[str, Any]:
+    async def _time_values(self, request: web.Request, client: str, log: str) -> dict[str, Any]:
         """Return the values of the time axis for the template."""
         moments = moments_compared(request)
         diff = None
         if moments is not None:
-            diff = await self._difference(client, [parse_point(one) for one in moments])
-        about = axis_about("/session", {"client": client}, "Its events", "timeline")
+            diff = await self._difference(client, log, [parse_point(one) for one in moments])
+        about = axis_about("/session", _address(client, log), "Its events", "timeline")
         return {"about": about, "asked": pins_compared(request, diff)}
 
-    async def _difference(self, client: str, moments: Sequence[PointSpec]) -> dict[str, Any]:
-        history = await self._histories.find(client, _PATIENCE)
+    async def _difference(
+        self, client: str, log: str, moments: Sequence[PointSpec]
+    ) -> dict[str, Any]:
+        history = await self._histories.find(client, _PATIENCE, log)
         if isinstance(history, Folding):
             return {"folding": history}
-        async with self._link.log() as source:
+        async with self._link.log(log) as source:
             points = [_within(history, await point_at(source, one)) for one in moments]
             points.sort(key=lambda point: (point.sequence, point.index))
             seen = [await _seen(source, history, point) for point in points]
-            ends = [await moment_of(source, point) for point in points]
+            ends = [await shared_moment({"": source}, {"": point}) for point in points]
         return {
             "folding": None,
             "ends": ends,
@@ -156,18 +170,21 @@ class SessionPages:
             "lines": _changes(seen[0].state, seen[1].state),
         }
 
-    async def _as_of(self, request: web.Request, client: str) -> dict[str, Any]:
+    async def _as_of(self, request: web.Request, client: str, log: str) -> dict[str, Any]:
         """Return the session as of a moment for the template."""
         moment = parse_point(asked(request, "at") or "now")
         offset = number(request, "offset", 0, _MOST_OFFSET)
-        history = await self._histories.find(client, _PATIENCE)
+        history = await self._histories.find(client, _PATIENCE, log)
         values: dict[str, Any] = {"client": client, "gone": None, "offset": offset, "part": _PART}
+        values |= {"log": log, "about": {"fields": _address(client, log)}}
         if isinstance(history, Folding):
             return {**values, "folding": history, "past": None, "view": None}
-        async with self._link.log() as source:
+        async with self._link.log(log) as source:
             point = _within(history, await point_at(source, moment))
             past = await self._past(source, history, point, offset)
         view = past.pop("view")
+        if view is not None:
+            view["log"] = log
         return {**values, "folding": None, "past": past, "view": view}
 
     async def _past(
@@ -204,6 +221,11 @@ def _client(request: web.Request) -> str:
     if not client:
         raise UsageError("the URL lacks a client")
     return client
+
+
+def _address(client: str, log: str) -> dict[str, str]:
+    """Return the parameters of the page: a client's identifier says which log has its session."""
+    return {"client": client, "log": log} if log and client.startswith("$") else {"client": client}
 
 
 def _progress(folding: Folding) -> str:

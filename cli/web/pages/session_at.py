@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format import INDEX_BITS, sequence_of
-from projections.replay import TopicBook
+from eventstore.format import INDEX_BITS, LOG_SESSION, sequence_of
+from projections.replay import TopicBook, origins_of
 from projections.state import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt5 import SHARE
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cli.web.live import WebLogClient
     from eventstore.format import Position
     from eventstore.reading import LogSource
+    from projections.replay import OriginPlace
     from projections.state import InFlight, SessionState, SubscriptionState
 
 _MOST_RECORDS = 32
@@ -95,8 +96,8 @@ def of_few_records(refs: Iterable[Position]) -> list[Position]:
 async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -> None:
     """Add publisher and time to retained messages, as far as a few records of the log contain them.
 
-    The others follow when the page is rendered again. Raises NoLiveBroker, and the errors of
-    reading the log.
+    The rows are of one log, which they name. The others follow when the page is rendered again.
+    Raises NoLiveBroker, and the errors of reading the log.
     """
     for row in rows:
         row.setdefault("set_by", None)
@@ -104,7 +105,7 @@ async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -
     unknown = [row for row in rows if row["set_ms"] is None]
     if not unknown:
         return
-    async with link.log() as source:
+    async with link.log(unknown[0]["log"]) as source:
         book = TopicBook(source)
         refs = (row["ref"] for row in unknown if sequence_of(row["ref"]) <= source.last)
         await book.load(of_few_records(refs))
@@ -112,6 +113,24 @@ async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -
             known = book.get(row["ref"])
             if known is not None:
                 row["set_by"], row["set_ms"] = known.client, known.time_ms
+        taken = [row["ref"] for row in unknown if (row["set_by"] or "").startswith(LOG_SESSION)]
+        origins = await origins_of(source, of_few_records(taken))
+    await _describe_origins(link, unknown, origins)
+
+
+async def _describe_origins(
+    link: WebLogClient, rows: Sequence[dict[str, Any]], origins: Mapping[Position, OriginPlace]
+) -> None:
+    """Name the clients that published messages in the logs from which they were taken."""
+    for log in {place.log for place in origins.values()}.intersection(link.names):
+        async with link.log(log) as source:
+            book = TopicBook(source)
+            await book.load(of_few_records(one.ref for one in origins.values() if one.log == log))
+            for row in rows:
+                origin = origins.get(row["ref"])
+                known = book.get(origin.ref) if origin is not None and origin.log == log else None
+                if known is not None:
+                    row["set_by"], row["set_ms"] = known.client, known.time_ms
 
 
 def _part(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cli.web.history import MARK_LABELS
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from eventstore.format import Position
+    from eventstore.format import PointSpec, Position
     from eventstore.reading import LogPoint, LogSource
 
 
@@ -68,3 +69,70 @@ def place_text(at: Position | None) -> str | None:
 async def moment_of(source: LogSource, point: LogPoint) -> AsOf:
     """Return a point of the log with its time."""
     return AsOf(point, await time_of(source, point.sequence) if point.sequence else 0)
+
+
+def check_times(*moments: PointSpec | None) -> None:
+    """Raise UsageError if a moment is a position, which is one of a single log."""
+    for moment in moments:
+        if moment is not None and moment.position is not None:
+            raise UsageError(
+                f"{moment.text} is a position, and each log has its own: choose a log, or give a "
+                "time"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMoment:
+    """A moment of several logs, or of one: the point of each."""
+
+    points: Mapping[str, AsOf]
+    """By the names of the logs."""
+
+    @property
+    def record_ms(self) -> int:
+        """The time of the last record until then; 0: there is none."""
+        return max(one.record_ms for one in self.points.values())
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a record until then."""
+        return any(one.point.sequence for one in self.points.values())
+
+    @property
+    def place(self) -> str:
+        """The positions, or records, of the logs."""
+        several = len(self.points) > 1
+        return ", ".join(
+            f"{one.place} of {log.rpartition('-')[2]}" if several else one.place
+            for log, one in self.points.items()
+            if one.point.sequence
+        )
+
+
+async def shared_moment(
+    sources: Mapping[str, LogSource], points: Mapping[str, LogPoint]
+) -> SharedMoment:
+    """Return the points of some logs with their times."""
+    return SharedMoment({log: await moment_of(sources[log], points[log]) for log in sources})
+
+
+async def neighbours(
+    sources: Mapping[str, LogSource], moment: SharedMoment
+) -> tuple[int | None, int | None]:
+    """Return the times of the record before a moment and of the one after it, if there are any.
+
+    Records of several logs are in the order of their times.
+    """
+    before: list[int] = []
+    after: list[int] = []
+    for log, one in moment.points.items():
+        source, sequence = sources[log], one.point.sequence
+        while sequence >= source.begin:
+            time_ms = await time_of(source, sequence)
+            if time_ms < moment.record_ms:
+                before.append(time_ms)
+                break
+            sequence -= 1
+        if one.point.sequence < source.last:
+            after.append(await time_of(source, max(source.begin, one.point.sequence + 1)))
+    return max(before, default=None), min(after, default=None)

@@ -1,7 +1,12 @@
-"""The page about the broker through time: marks of the last day, a moment, two moments compared."""
+"""The page about the broker through time: marks of the last day, a moment, two moments compared.
+
+With several logs it is about all of them, or about one that is chosen. A moment of all is a time.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,25 +17,35 @@ from cli.logsource import parse_point, point_at
 from cli.web.history import (
     MINUTE_MS,
     SHORTEST_MS,
-    ActivityReader,
     FoldingStates,
+    LogActivities,
     StateDiffs,
     TimeWindow,
     axis,
     window_within,
 )
 from cli.web.live import bars
-from cli.web.pages.log import find_page
-from cli.web.pages.responses import Site, asked, moment_ms
-from cli.web.pages.time_axis_values import axis_about, moment_of, moments_compared, pins_compared
+from cli.web.pages.log import find_page, merge_rows
+from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
+from cli.web.pages.time_axis_values import (
+    axis_about,
+    check_times,
+    moments_compared,
+    neighbours,
+    pins_compared,
+    shared_moment,
+)
+from eventstore.display import iso
 from eventstore.format import position
-from eventstore.reading import LogPoint
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
     from cli.web.live import WebLogClient
-    from cli.web.pages.log import LogPage
-    from eventstore.reading import LogSource
-    from projections.replay import AsOf
+    from cli.web.pages.log import Row
+    from cli.web.pages.time_axis_values import SharedMoment
+    from eventstore.format import PointSpec
+    from eventstore.reading import LogPoint, LogSource
 
 _PATIENCE = 1.0
 """Seconds that a page waits for the log to be read."""
@@ -59,11 +74,11 @@ class TimePages:
     """Pages about the broker through time."""
 
     def __init__(
-        self, link: WebLogClient, site: Site, reader: ActivityReader, diffs: StateDiffs
+        self, link: WebLogClient, site: Site, activities: LogActivities, diffs: StateDiffs
     ) -> None:
         self._link = link
         self._site = site
-        self._reader = reader
+        self._activities = activities
         self._diffs = diffs
 
     def install(self, app: web.Application) -> None:
@@ -75,103 +90,168 @@ class TimePages:
 
     async def time(self, request: web.Request) -> web.Response:
         """Show the broker now, or as of ``at``."""
-        values = await self._moment(asked(request, "at"))
-        return self._site.page(request, "time.html", **values, **await self._about(request))
+        log = await chosen_log(request, self._link)
+        values = await self._moment(log, asked(request, "at"))
+        about = await self._about(request, log)
+        return self._site.page(request, "time.html", log=log, **values, **about)
 
     async def past(self, request: web.Request) -> web.Response:
         """Return the part of the page that the time axis changes."""
-        values = await self._moment(asked(request, "at") or "now")
-        return self._site.part(request, "time.html", **values)
+        log = await chosen_log(request, self._link)
+        values = await self._moment(log, asked(request, "at") or "now")
+        return self._site.part(request, "time.html", log=log, **values)
 
     async def axis(self, request: web.Request) -> web.Response:
         """Return the time axis of the last day, as far as it was read."""
-        reader = self._reader
+        log = await chosen_log(request, self._link)
+        reader = await self._activities.of(log)
         await reader.wait(_PATIENCE)
         drawn = None
         now_ms = round(time.time() * 1000)
         if reader.since_ms is not None:
-            drawn = self._axis(
-                request, TimeWindow(min(reader.since_ms, now_ms - SHORTEST_MS), now_ms)
-            )
+            whole = TimeWindow(min(reader.since_ms, now_ms - SHORTEST_MS), now_ms)
+            drawn = await self._axis(request, whole, log)
         return web.json_response(
             {"axis": drawn, "reading": reader.reading(), "percent": None, "why": reader.problem}
         )
 
-    def _axis(self, request: web.Request, whole: TimeWindow) -> dict[str, Any]:
+    async def _axis(self, request: web.Request, whole: TimeWindow, log: str) -> dict[str, Any]:
         window = window_within(whole, moment_ms(request, "from"), moment_ms(request, "to"))
-        activity = self._reader.activity
+        activity = (await self._activities.of(log)).activity
         count = max(1, min(_BARS, window.span_ms // MINUTE_MS))
         counts = [0] * count
         for minute in range(-(-window.begin_ms // MINUTE_MS), window.end_ms // MINUTE_MS + 1):
             place = (minute * MINUTE_MS - window.begin_ms) * count // window.span_ms
             counts[min(place, count - 1)] += activity.figure("published", minute)
-        return {**axis(whole, window, activity.marks(window)), "bars": bars(counts)}
+        by_time = len(await self._names(log)) > 1
+        drawn = axis(whole, window, activity.marks(window), by_time=by_time)
+        return {**drawn, "bars": bars(counts)}
 
     async def difference(self, request: web.Request) -> web.Response:
         """Return the part of the page with the difference between two moments."""
-        return self._site.part(request, "difference.html", **await self._about(request))
+        log = await chosen_log(request, self._link)
+        return self._site.part(request, "difference.html", **await self._about(request, log))
 
-    async def _about(self, request: web.Request) -> dict[str, Any]:
+    async def _names(self, log: str) -> list[str]:
+        """Return the names of the logs that a page is about."""
+        return [log] if log else await self._link.logs()
+
+    @contextlib.asynccontextmanager
+    async def _sources(self, log: str) -> AsyncIterator[dict[str, LogSource]]:
+        async with contextlib.AsyncExitStack() as stack:
+            names = await self._names(log)
+            yield {name: await stack.enter_async_context(self._link.log(name)) for name in names}
+
+    async def _about(self, request: web.Request, log: str) -> dict[str, Any]:
         """Return the values of the time axis for the template."""
         moments = moments_compared(request)
-        diff = None if moments is None else await self._difference(*moments)
-        about = axis_about("/time", {}, "Messages published")
+        diff = None if moments is None else await self._difference(log, *moments)
+        about = axis_about("/time", {"log": log} if log else {}, "Messages published")
         return {"about": about, "asked": pins_compared(request, diff)}
 
-    async def _difference(self, *given: str) -> dict[str, Any]:
-        async with self._link.log() as source:
-            points = [await point_at(source, parse_point(one)) for one in given]
-            first, last = sorted(point.sequence for point in points)
-            ends = [await moment_of(source, LogPoint(sequence)) for sequence in (first, last)]
-        found = await self._diffs.find(first, last, _PATIENCE)
-        if isinstance(found, FoldingStates):
-            return {"folding": found}
+    async def _difference(self, log: str, *given: str) -> dict[str, Any]:
+        async with self._sources(log) as sources:
+            moments = [await _points(sources, parse_point(one)) for one in given]
+            first, last = sorted(moments, key=_sequences)
+            ends = [await shared_moment(sources, points) for points in (first, last)]
+        found = await asyncio.gather(
+            *(
+                self._diffs.find(first[name].sequence, last[name].sequence, _PATIENCE, name)
+                for name in first
+            )
+        )
+        folding = [one for one in found if isinstance(one, FoldingStates)]
+        if folding:
+            done, of = sum(one.done for one in folding), sum(one.of for one in folding)
+            return {"folding": FoldingStates(done, of)}
+        lines: list[str] = []
+        for name, one in zip(first, found, strict=True):
+            changes = _changes(one) if not isinstance(one, FoldingStates) else []
+            lines += [f"log {name}", *changes] if changes and len(first) > 1 else changes
+        reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
         figures = []
-        if await self._reader.reach(ends[0].record_ms, _PATIENCE):
-            totals = self._reader.activity.totals(window)
+        if await reader.reach(ends[0].record_ms, _PATIENCE):
+            totals = reader.activity.totals(window)
             figures = [(label, f"{totals[name]:,}") for name, label in _SHOWN.items()]
         return {
             "folding": None,
             "ends": ends,
             "figures": figures,
-            "lines": _changes(found),
+            "lines": lines,
             "whole_minutes": True,
         }
 
-    async def _moment(self, at: str | None) -> dict[str, Any]:
+    async def _moment(self, log: str, at: str | None) -> dict[str, Any]:
         """Return the broker as of a moment: the figures of its minute, and the events before it."""
-        async with self._link.log() as source:
-            point = await point_at(source, None if at is None else parse_point(at))
-            as_of = await moment_of(source, point)
-            found = await self._events(source, point)
+        async with self._sources(log) as sources:
+            points = await _points(sources, None if at is None else parse_point(at))
+            as_of = await shared_moment(sources, points)
+            rows = await _events(sources, points)
+            one = len(sources) == 1
+            if one:
+                ((source, point),) = zip(sources.values(), points.values(), strict=True)
+                before, after = _records_beside(source, point)
+            else:
+                before, after = (
+                    None if ms is None else iso(ms) for ms in await neighbours(sources, as_of)
+                )
         return {
             "past": at is not None,
             "as_of": as_of,
-            "found": found,
-            "figures": await self._figures(as_of),
-            "record": point.sequence,
-            "last": source.last,
+            "at": str(point.sequence) if one else iso(as_of.record_ms),
+            "rows": rows,
+            "figures": await self._figures(log, as_of),
+            "before": before,
+            "after": after,
         }
 
-    async def _figures(self, as_of: AsOf) -> list[tuple[str, int]]:
+    async def _figures(self, log: str, as_of: SharedMoment) -> list[tuple[str, int]]:
         minute = as_of.record_ms // MINUTE_MS * MINUTE_MS
-        if not await self._reader.reach(as_of.record_ms, _PATIENCE):
+        reader = await self._activities.of(log)
+        if not await reader.reach(as_of.record_ms, _PATIENCE):
             return []
-        totals = self._reader.activity.totals(TimeWindow(minute, minute + 1))
+        totals = reader.activity.totals(TimeWindow(minute, minute + 1))
         return [(label, totals[name]) for name, label in _SHOWN.items()]
 
-    async def _events(self, source: LogSource, point: LogPoint) -> LogPage | None:
-        if not point.sequence:
-            return None
-        wanted = event_selection(None, None, [], (None, None), None, follow=False)
-        after = position(point.sequence, point.index)
-        return await find_page(
-            source,
-            wanted,
-            _EVENTS,
-            after + 1,
-            backwards=True,
-            payload=False,
-            seconds=_EVENT_SECONDS,
-        )
+
+def _sequences(points: Mapping[str, LogPoint]) -> list[int]:
+    return [point.sequence for point in points.values()]
+
+
+def _records_beside(source: LogSource, point: LogPoint) -> tuple[str | None, str | None]:
+    """Return the record before a point of a log and the one after it, as places of a request."""
+    record = point.sequence
+    before = str(record - 1) if record > 1 else None
+    return before, str(record + 1) if record < source.last else None
+
+
+async def _points(
+    sources: Mapping[str, LogSource], moment: PointSpec | None
+) -> dict[str, LogPoint]:
+    """Return the point of each log at a moment; None: its end.
+
+    Raises UsageError for a position if there are several logs.
+    """
+    if len(sources) > 1:
+        check_times(moment)
+    return {log: await point_at(source, moment) for log, source in sources.items()}
+
+
+async def _events(sources: Mapping[str, LogSource], points: Mapping[str, LogPoint]) -> list[Row]:
+    """Return the last events until a moment, the latest first."""
+    wanted = event_selection(None, None, [], (None, None), None, follow=False)
+    pages = {}
+    for log, source in sources.items():
+        point = points[log]
+        if point.sequence:
+            pages[log] = await find_page(
+                source,
+                wanted,
+                _EVENTS,
+                position(point.sequence, point.index) + 1,
+                backwards=True,
+                payload=False,
+                seconds=_EVENT_SECONDS,
+            )
+    return merge_rows(pages, _EVENTS, {}, backwards=True)[0]

@@ -15,7 +15,7 @@ from projections.replay import sizes_by_levels
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.history import ActivityReader, Branch
+    from cli.web.history import Branch, LogActivities
     from cli.web.live import TopicTails, WebLogClient
 
 _PATIENCE = 1.0
@@ -38,11 +38,11 @@ class TopicPages:
     """Pages about topics, and the disk use of topics and clients."""
 
     def __init__(
-        self, link: WebLogClient, site: Site, reader: ActivityReader, tails: TopicTails
+        self, link: WebLogClient, site: Site, activities: LogActivities, tails: TopicTails
     ) -> None:
         self._link = link
         self._site = site
-        self._reader = reader
+        self._activities = activities
         self._tails = tails
         self._retained: dict[str | None, tuple[float, list[dict[str, Any]], bool]] = {}
 
@@ -56,11 +56,11 @@ class TopicPages:
         """Show the branches one level below a path."""
         under = request.query.get("under")
         sort = choice(request, "sort", _SORTS) or "level"
-        reader = self._reader
+        reader = await self._activities.of()
         await reader.glance(_PATIENCE)
         retained, all_of_them = await self._rows(under)
         now_ms = round(time.time() * 1000)
-        found = reader.activity.topics.branches(under, now_ms, retained)
+        found = reader.activity.branches(under, now_ms, retained)
         rows = sorted(found.values(), key=lambda one: one.level)
         if sort != "level":
             rows.sort(key=lambda one: _figure(one, sort), reverse=True)
@@ -74,14 +74,14 @@ class TopicPages:
             query={"under": under, "sort": sort if sort != "level" else None},
             since_ms=reader.since_ms,
             reading=reader.problem or reader.reading(),
-            left_out=reader.activity.topics.left_out,
+            left_out=reader.activity.topics_left_out,
             all_retained=all_of_them,
         )
 
     async def disk(self, request: web.Request) -> web.Response:
         """Show the topics and the clients that have the most bytes of the log."""
         levels = number(request, "levels", _LEVELS, _MOST_LEVELS)
-        reader = self._reader
+        reader = await self._activities.of()
         await reader.glance(_PATIENCE)
         use = reader.activity.disk_use()
         tables = {
@@ -107,7 +107,7 @@ class TopicPages:
         begun = time.monotonic()
         if begun >= until:
             wanted = "#" if under is None else f"{under}/#"
-            answer = await self._link.ask("retained", filter=wanted)
+            _, answer = await self._link.ask_any("retained", filter=wanted)
             rows, all_of_them = answer["rows"], answer["cursor"] is None
             while len(self._retained) >= _KEPT:
                 del self._retained[next(iter(self._retained))]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING
 
-from cli.history import explain_no_message, story_lines
+from cli.history import (
+    WantedStories,
+    explain_no_message,
+    find_histories,
+    published_anywhere,
+    told_lines,
+)
 from cli.logsource import check_filter, parse_point, point_at
-from cli.web.pages.responses import Site, asked, number
+from cli.web.pages.responses import Site, asked, chosen_log, number
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import position, sequence_of
-from projections.replay import find_stories, message_at, topic_matcher
+from eventstore.reading import silent
+from projections.replay import message_at
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from cli.history import LogStory
     from cli.web.live import WebLogClient
     from eventstore.reading import LogSource
-    from projections.audit import MessageStory
 
 _SECONDS = 10.0
 """Maximum seconds for an answer."""
@@ -39,18 +47,15 @@ class WhyPage:
 
     async def why(self, request: web.Request) -> web.Response:
         """Show the history of the last messages on a topic, or of the one at a position."""
-        given = {key: asked(request, key) for key in ("topic", "client", "position", "at")}
-        stories: list[list[str]] = []
+        given = {key: asked(request, key) for key in ("topic", "client", "position", "at", "log")}
+        stories: list[tuple[str, list[str]]] = []
         problem = None
         code = 200
         try:
             last = max(1, number(request, "last", 1, _MOST))
             if given["topic"] is not None or given["position"] is not None:
-                found = await self._found(given, last)
-                stories = [
-                    [line.removeprefix("  ") for line in story_lines(story, given["client"])]
-                    for story in found
-                ]
+                log = await self._log(request, given)
+                stories = await self._found(given, log, last)
         except UsageError as error:
             problem, code = str(error), 400
         except NotFound as error:
@@ -59,42 +64,82 @@ class WhyPage:
             request, "why.html", code, query=given, stories=stories, problem=problem
         )
 
-    async def _found(self, given: dict[str, str | None], last: int) -> list[MessageStory]:
+    async def _log(self, request: web.Request, given: dict[str, str | None]) -> str:
+        """Return the log to search: that of the receiver, or the one of a position.
+
+        Empty for the only log, and for all.
+        """
+        chosen = await chosen_log(request, self._link)
+        if given["client"] is not None:
+            return await self._link.log_of(given["client"], chosen or None)
+        if given["position"] is not None and not chosen and self._link.names:
+            raise UsageError("a position is one of a log: choose the log, or give the receiver")
+        return chosen
+
+    async def _found(
+        self, given: dict[str, str | None], log: str, last: int
+    ) -> list[tuple[str, list[str]]]:
+        """Return the log and the lines of each history; raises NotFound if there are none."""
         if (given["topic"] is None) == (given["position"] is None):
             raise UsageError("give either a topic or a position")
         if given["at"] is not None and given["topic"] is None:
             raise UsageError("a time needs a topic: a position names one message already")
         try:
-            async with asyncio.timeout(_SECONDS), self._one, self._link.log() as source:
-                return await _stories(source, given, last)
+            async with (
+                asyncio.timeout(_SECONDS),
+                self._one,
+                contextlib.AsyncExitStack() as stack,
+            ):
+                sources = {
+                    name: await stack.enter_async_context(self._link.log(name))
+                    for name in await self._link.logs()
+                }
+                found = await _stories(sources, log, given, last)
         except TimeoutError:
             raise UsageError(
                 f"the log was not read within {_SECONDS:.0f} s: foldmq why has no limit"
             ) from None
+        return [
+            (
+                one.log,
+                [line.removeprefix("  ") for line in told_lines(one, log, given["client"])],
+            )
+            for one in found
+        ]
 
 
 async def _stories(
-    source: LogSource, given: dict[str, str | None], last: int
-) -> list[MessageStory]:
+    sources: dict[str, LogSource], log: str, given: dict[str, str | None], last: int
+) -> list[LogStory]:
     """Return the histories of the messages; raises NotFound if there are none."""
-    wanted: dict[str, Any] = {"client": given["client"], "last": last}
-    topic, place = given["topic"], given["position"]
+    topic, place, client = given["topic"], given["position"], given["client"]
+    several = len(sources) > 1
+    moment = parse_point(given["at"]) if given["at"] is not None else None
     if topic is not None:
         check_filter(topic)
-        wanted |= {"matches": topic_matcher(topic), "topic_filter": topic}
+    if topic is not None and several and not log:
+        groups = await published_anywhere(sources, topic, last, moment, silent)
+        if not groups:
+            raise NotFound("the logs record no such message")
+        return [one for group in groups for one in group]
+    source = sources[log]
+    ref = until = None
     if place is not None:
-        moment = parse_point(place)
-        if moment.position is None:
+        named = parse_point(place)
+        if named.position is None:
             raise UsageError("a position is a number such as 12.3")
-        first = position(sequence_of(moment.position), 0)
-        wanted["ref"] = await message_at(source, moment.position if "." in place else first)
-    if given["at"] is not None:
-        point = await point_at(source, parse_point(given["at"]))
-        wanted["until"] = position(point.sequence, point.index)
-    found = await find_stories(source, **wanted)
-    if not found:
+        first = position(sequence_of(named.position), 0)
+        ref = await message_at(source, named.position if "." in place else first)
+    if moment is not None:
+        point = await point_at(source, moment)
+        until = position(point.sequence, point.index)
+    wanted = WantedStories(topic, client, last, ref, until, moment)
+    logs = sources if several else {}
+    groups = await find_histories(source, logs, log or None, wanted, silent)
+    if not groups:
+        record = "logs record" if several else "log records"
         if topic is None:
-            raise NotFound("the log records no such message")
-        explanation = await explain_no_message(source, topic, given["client"], wanted.get("until"))
-        raise NotFound(f"the log records no such message; {explanation}")
-    return found
+            raise NotFound(f"the {record} no such message")
+        explanation = await explain_no_message(source, topic, client, until)
+        raise NotFound(f"the {record} no such message; {explanation}")
+    return [one for group in groups for one in group]
