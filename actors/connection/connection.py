@@ -72,7 +72,8 @@ _FRAME_ROOM = 1024 * 1024
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
-"""Seconds after the CONNECT during which the client's input has low priority."""
+"""Seconds after the CONNECT during which the client's input has low priority while other input of
+low priority waits."""
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
 """Approximate maximum packets of a client taken in one turn; one of QoS 1 or 2 counts as eight."""
@@ -233,7 +234,7 @@ class Connection(SocketActor):
             if self._read_between == kernel.turns or len(data) > _LARGE:
                 self.pause(ReadPause.TURN)
             self._read_between = kernel.turns
-        if self._new_until is not None and self._new_until <= self.now:
+        if self._new_until is not None and self._may_settle(data):
             self._new_until = None
             self._drop_throttle()
         if self._new_until is None:
@@ -260,6 +261,17 @@ class Connection(SocketActor):
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
             self.kernel.tell_low_priority(self, data, first=self.identity is not None)
+
+    def _may_settle(self, data: bytes) -> bool:
+        """Return whether input of a new client gets normal priority from this read on.
+
+        A client that connects while no other does need not wait for its turn among new clients.
+        """
+        if self.settled:
+            return True
+        return (
+            self.session is not None and len(data) <= _SMALL and not self.kernel.low_priority_waits
+        )
 
     def _acknowledges(self, data: bytes) -> bool:
         """Return whether a read begins with an acknowledgement and is no longer than all due.
