@@ -81,6 +81,8 @@ _LARGE = 2 * 1024
 """Bytes above which a read is handled after those of clients that send less."""
 _LEAST_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
+_PUBLISH, _SUBSCRIBE = 0x30, 0x80
+"""First bytes of PUBLISH and SUBSCRIBE; those of acknowledgements are between them."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
@@ -265,13 +267,13 @@ class Connection(SocketActor):
     def _may_settle(self, data: bytes) -> bool:
         """Return whether input of a new client gets normal priority from this read on.
 
-        A client that connects while no other does need not wait for its turn among new clients.
+        Messages and acknowledgements need not wait if no other new client does. A SUBSCRIBE waits
+        in any case: those of many clients that connect share a record.
         """
         if self.settled:
             return True
-        return (
-            self.session is not None and len(data) <= _SMALL and not self.kernel.low_priority_waits
-        )
+        usual = _PUBLISH <= data[0] < _SUBSCRIBE and len(data) <= _SMALL
+        return usual and self.session is not None and not self.kernel.low_priority_waits
 
     def _acknowledges(self, data: bytes) -> bool:
         """Return whether a read begins with an acknowledgement and is no longer than all due.
