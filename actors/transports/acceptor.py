@@ -183,7 +183,9 @@ class Acceptor(SocketAcceptor):
         busy_recently: Callable[[], bool] = _never_busy,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(*(listener, admit, self._connect, descriptors, busy_recently), clock=clock)
+        super().__init__(
+            listener, admit, self._connect, descriptors, busy_recently, _AT_ONCE, clock
+        )
         self._make = make
         self._taking: set[asyncio.Task[Any]] = set()
 
