@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_AT_ONCE = 2
-"""Connections accepted in one turn while the broker is busy, however long that takes."""
-_WORK = 0.0002
-"""Seconds after which no more are accepted in that turn; setting them up takes longer than that."""
+_AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 6, 0.00006
+"""Connections accepted in one turn while the broker is busy, at least and at most; seconds after
+which no more than the former are accepted. Setting them up takes several times as long."""
 _BREAK = 0.002
-"""Seconds until the next ones while the broker is busy: at least a thousand per second."""
+"""Seconds until the next ones while the broker is busy: one to three thousand per second."""
 _MOST_AT_ONCE = 16
 """Connections accepted in one turn when the broker is not busy, or when the event loop came back
 late from such a break."""
@@ -117,7 +116,10 @@ class SocketAcceptor:
         busy = self._busy_recently()
         share = 1 + late / _BREAK
         least, until = round(self._at_once * share), self._clock() + _WORK * share
-        for number in range(max(_MOST_AT_ONCE, self._at_once)):
+        most = max(_MOST_AT_ONCE, self._at_once)
+        if busy:
+            most = min(most, max(least, round(_BUSY_AT_ONCE * share)))
+        for number in range(most):
             if busy and number >= least and self._clock() >= until:
                 break
             try:
