@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 6, 0.00006
+_AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 10, 0.0001
 """Connections accepted in one turn while the broker is busy, at least and at most; seconds after
 which no more than the former are accepted. Setting them up takes several times as long."""
 _BREAK = 0.002
