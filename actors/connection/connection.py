@@ -72,7 +72,8 @@ _FRAME_ROOM = 1024 * 1024
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
-"""Seconds after the CONNECT during which the client's input has low priority."""
+"""Seconds after the CONNECT during which the client's input has low priority while other input of
+low priority waits."""
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
 """Approximate maximum packets of a client taken in one turn; one of QoS 1 or 2 counts as eight."""
@@ -80,6 +81,8 @@ _LARGE = 2 * 1024
 """Bytes above which a read is handled after those of clients that send less."""
 _LEAST_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
+_PUBLISH, _SUBSCRIBE = 0x30, 0x80
+"""First bytes of PUBLISH and SUBSCRIBE; those of acknowledgements are between them."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
@@ -233,7 +236,7 @@ class Connection(SocketActor):
             if self._read_between == kernel.turns or len(data) > _LARGE:
                 self.pause(ReadPause.TURN)
             self._read_between = kernel.turns
-        if self._new_until is not None and self._new_until <= self.now:
+        if self._new_until is not None and self._may_settle(data):
             self._new_until = None
             self._drop_throttle()
         if self._new_until is None:
@@ -260,6 +263,17 @@ class Connection(SocketActor):
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
             self.kernel.tell_low_priority(self, data, first=self.identity is not None)
+
+    def _may_settle(self, data: bytes) -> bool:
+        """Return whether input of a new client gets normal priority from this read on.
+
+        Messages and acknowledgements need not wait if no other new client does. A SUBSCRIBE waits
+        in any case: those of many clients that connect share a record.
+        """
+        if self.settled:
+            return True
+        usual = _PUBLISH <= data[0] < _SUBSCRIBE and len(data) <= _SMALL
+        return usual and self.session is not None and not self.kernel.low_priority_waits
 
     def _acknowledges(self, data: bytes) -> bool:
         """Return whether a read begins with an acknowledgement and is no longer than all due.

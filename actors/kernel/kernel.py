@@ -341,6 +341,11 @@ class Kernel(ActorRegistry):
         """True if there was other than low-priority work recently."""
         return self.clock() - self._told < _AT_WORK
 
+    @property
+    def low_priority_waits(self) -> bool:
+        """True while low-priority actors are ready or have a break."""
+        return self._low_priority.cooling_down or bool(self._low_priority)
+
     def run_turn(self) -> None:
         """Run due work: a turn, then parts of longer work, then some low-priority actors."""
         if self._yields:

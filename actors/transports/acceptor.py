@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_AT_ONCE = 2
-"""Connections accepted in one turn while the broker is busy: less than a millisecond of work."""
+_AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 10, 0.0001
+"""Connections accepted in one turn while the broker is busy, at least and at most; seconds after
+which no more than the former are accepted. Setting them up takes several times as long."""
 _BREAK = 0.002
-"""Seconds until the next ones while the broker is busy: a thousand per second."""
+"""Seconds until the next ones while the broker is busy: one to three thousand per second."""
 _MOST_AT_ONCE = 16
 """Connections accepted in one turn when the broker is not busy, or when the event loop came back
 late from such a break."""
@@ -46,8 +48,8 @@ class SocketAcceptor:
     ``admit(address)`` returns whether a connection is admitted; others are closed at once, before
     anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
     ``take(socket)`` gets the socket of an admitted one. ``busy_recently()`` returns whether other
-    clients wait meanwhile. ``at_once`` is the maximum of connections accepted in one iteration of
-    the event loop while they do. Use: construct, :meth:`start`, :meth:`close`.
+    clients wait meanwhile. ``at_once`` connections are accepted in one iteration of the event loop
+    even if they do. ``clock`` gives seconds. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SocketAcceptor:
         descriptors: Descriptors | None = None,
         busy_recently: Callable[[], bool] = _never_busy,
         at_once: int = _AT_ONCE,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._listener = listener
         self._admit = admit
@@ -65,6 +68,7 @@ class SocketAcceptor:
         self._descriptors = descriptors or Descriptors()
         self._busy_recently = busy_recently
         self._at_once = at_once
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
@@ -110,8 +114,14 @@ class SocketAcceptor:
         late = max(0.0, self._loop.time() - self._due) if self._due else 0.0
         self._due = 0.0
         busy = self._busy_recently()
-        most = min(_MOST_AT_ONCE, round(self._at_once * (1 + late / _BREAK)))
-        for _ in range(most if busy else max(_MOST_AT_ONCE, self._at_once)):
+        share = 1 + late / _BREAK
+        least, until = round(self._at_once * share), self._clock() + _WORK * share
+        most = max(_MOST_AT_ONCE, self._at_once)
+        if busy:
+            most = min(most, max(least, round(_BUSY_AT_ONCE * share)))
+        for number in range(most):
+            if busy and number >= least and self._clock() >= until:
+                break
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -173,8 +183,11 @@ class Acceptor(SocketAcceptor):
         make: Callable[[], asyncio.BaseProtocol],
         descriptors: Descriptors | None = None,
         busy_recently: Callable[[], bool] = _never_busy,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(listener, admit, self._connect, descriptors, busy_recently)
+        super().__init__(
+            listener, admit, self._connect, descriptors, busy_recently, _AT_ONCE, clock
+        )
         self._make = make
         self._taking: set[asyncio.Task[Any]] = set()
 

@@ -140,16 +140,20 @@ def test_while_others_are_at_work_it_takes_breaks(run: Callable[..., None]) -> N
     run(work())
 
 
-@pytest.mark.parametrize(("busy", "most"), [(False, 16), (True, 2)])
-def test_at_rest_more_are_accepted_in_one_iteration(
-    run: Callable[..., None], busy: bool, most: int
+@pytest.mark.parametrize(
+    ("busy", "takes", "most"), [(False, 1.0, 16), (True, 1.0, 2), (True, 0.00002, 3), (True, 0, 6)]
+)
+def test_the_time_that_accepting_takes_is_bounded_while_others_wait(
+    run: Callable[..., None], busy: bool, takes: float, most: int
 ) -> None:
     async def work() -> None:
         Taken.all = []
         seen: list[str] = []
         listener = tcp()
         acceptor = Acceptor(
-            listener, lambda host: not seen.append(host), Taken, busy_recently=lambda: busy
+            *(listener, lambda host: not seen.append(host), Taken),
+            busy_recently=lambda: busy,
+            clock=lambda: takes * len(seen),
         )
         with clients(listener.getsockname(), 20):
             acceptor.start()
