@@ -179,7 +179,7 @@ def test_log_tells_of_checkpoints_and_cuts(cut: Cut) -> None:
         r"-          repeated: retained: .*lamp \(2 messages from .*, \"on\"$",
         r"-          checkpoint \d+ \(from \d+\.\d+\) complete: \d+ sessions, 2 retained messages$",
         r"-          repeated: still to be delivered: hall.*\(4 messages from .*\"open\", \"shut\"",
-        rf"-          log cut before record {cut.first} of [\d :.-]+: it was larger than keep_bytes$",
+        rf"-          log cut before record {cut.first} of [\d :.-]+: it was larger than keep_",
         r"archive    sent from the queue hall/door \(\d+\.0\) QoS 1, packet 1, for hall/#$",
     ):
         assert re.search(r"^[\d :.-]{23} +\d+\.\d+  " + pattern, out, re.MULTILINE), pattern
