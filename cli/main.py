@@ -22,7 +22,7 @@ app = Program(
 def main() -> NoReturn:
     """Run the command; a FoldmqError becomes one line on stderr and its exit code."""
     argv_secrets.hide(sys.argv)
-    defer("aiohttp")
+    defer("aiohttp", "nats.js", "urllib.request")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names chosen by clients may not exist in the encoding of the terminal.

@@ -1,6 +1,6 @@
 """A session, connection or subscription of a running broker as text."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.common import duration_text, idle, text
@@ -257,14 +257,3 @@ def _more(found: Found) -> Iterator[str]:
     hidden = found["total"] - len(found["rows"])
     if hidden > 0:
         yield f"    and {hidden:,} more ({_FULL})"
-
-
-def json_object(found: object, key: str = "") -> object:
-    """Return a reply with positions in their text form, such as ``12.3``."""
-    if isinstance(found, Mapping):
-        return {name: json_object(value, name) for name, value in found.items()}
-    if isinstance(found, Iterable) and not isinstance(found, str):
-        return [json_object(one) for one in found]
-    if isinstance(found, int) and key in ("position", "ref", "oldest"):
-        return format_position(found)
-    return found
