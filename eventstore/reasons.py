@@ -97,7 +97,7 @@ CLOSE_REASONS: Final[Mapping[str, str]] = {
     "session_failed": "the actor of the session failed",
     "broker_stopped": "the broker was stopped",
     "shared": "it is a shared subscription, which has no connection of its own",
-    "broker_restarted": "the broker crashed: found connected at the next start",
+    "broker_restarted": "the broker crashed; the next start found it connected",
 }
 """Values of SessionClosed.reason."""
 
@@ -132,7 +132,6 @@ RESEND_REASONS: Final[Mapping[str, str]] = {
     "ack_wait": "it was not acknowledged for `ack_wait`",
 }
 """Values of Redelivered.cause."""
-
 
 PAUSE_REASONS: Final[Mapping[str, str]] = {
     "connect": "its CONNECT is not answered yet",
