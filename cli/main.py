@@ -8,7 +8,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli.common import painted
-from cli.program import CommandGroup, Program, argv_secrets, defer, show_version
+from cli.program import (
+    CommandGroup,
+    Program,
+    argv_secrets,
+    defer,
+    end_process,
+    show_version,
+)
 from protocol.errors import FoldmqError
 
 app = Program(
@@ -17,6 +24,14 @@ app = Program(
     cls=CommandGroup,
     no_args_is_help=True,
 )
+
+
+def run_program() -> NoReturn:
+    """Run the command as a program of its own."""
+    try:
+        main()
+    except SystemExit as ended:
+        end_process(ended)
 
 
 def main() -> NoReturn:
@@ -67,4 +82,4 @@ def _foldmq(
 
 
 if __name__ == "__main__":
-    main()
+    run_program()
