@@ -185,6 +185,11 @@ def _fact(label: str, said: str) -> str:
     return "\n".join(_lines(begin + said, " " * len(begin)))
 
 
+def _detail(said: str) -> str:
+    begin = " " * (_LABEL + 2)
+    return "\n".join(_lines(begin + said, begin + "  "))
+
+
 def _problem(said: str) -> str:
     lines = _lines(f"  {said}", "    ")
     return "\n".join(painted(line, "red", sys.stdout) for line in lines)
@@ -221,7 +226,7 @@ def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[st
     dropped = sum(found["dropped"].values())
     yield _fact("dropped", text.count_of(dropped, "message"))
     for line in dropped_by(found["dropped"]):
-        yield _fact("", line)
+        yield _detail(line)
 
 
 def _stored(log: Mapping[str, Any]) -> str:
