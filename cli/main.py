@@ -8,7 +8,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli.common import painted
-from cli.program import CommandGroup, Program, argv_secrets, defer, show_version
+from cli.program import (
+    CommandGroup,
+    Program,
+    argv_secrets,
+    defer,
+    end_process,
+    show_version,
+)
 from protocol.errors import FoldmqError
 
 app = Program(
@@ -19,10 +26,18 @@ app = Program(
 )
 
 
+def run_program() -> NoReturn:
+    """Run the command as a program of its own."""
+    try:
+        main()
+    except SystemExit as ended:
+        end_process(ended)
+
+
 def main() -> NoReturn:
     """Run the command; a FoldmqError becomes one line on stderr and its exit code."""
     argv_secrets.hide(sys.argv)
-    defer("aiohttp")
+    defer("aiohttp", "nats.js", "urllib.request")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names chosen by clients may not exist in the encoding of the terminal.
@@ -67,4 +82,4 @@ def _foldmq(
 
 
 if __name__ == "__main__":
-    main()
+    run_program()

@@ -1,29 +1,80 @@
-"""The reasons in events for drops, and for the ends of connections and sessions."""
+"""The reasons in events and counters for drops, and for the ends of connections and sessions.
+
+Commands and the web page show the sentences, events and JSON output have the codes. Names of
+settings are in backticks, which the functions remove.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DROP_REASONS: Final[Mapping[str, str]] = {
-    "queue_messages": "the session's queue has reached `max_queued_messages`",
-    "queue_bytes": "the session's queue has reached `max_queued_bytes`",
-    "slow_reader": "QoS 0 messages to a client with `max_outbound_bytes` of unread output",
-    "unsubscribed": "the messages were still queued when the client unsubscribed",
-    "reserved_topic": "a client published to a topic reserved for the broker",
-    "not_permitted": "the permissions do not allow the client to publish or to receive it",
-    "topic_levels": "the topic has more than `max_topic_levels` levels",
-    "packet_too_large": "the packet is larger than the client accepts (MQTT 5)",
-    "payload_format": "the payload is not UTF-8 as its Payload Format Indicator says, and "
-    "`check_payload_format` is set",
-    "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
+    "queue_messages": "the queue had as many messages as `max_queued_messages` allows",
+    "queue_bytes": "the queue had as many bytes as `max_queued_bytes` allows",
+    "slow_reader": "the client had as many bytes of unread output as `max_outbound_bytes` allows",
+    "unsubscribed": "the client unsubscribed while it waited",
+    "reserved_topic": "the topic is reserved for the broker",
+    "not_permitted": "the permissions do not let the client publish or read this topic "
+    "(`permissions`)",
+    "topic_levels": "the topic has more levels than `max_topic_levels` allows",
+    "packet_too_large": "larger than the Maximum Packet Size of the client",
+    "payload_format": "the payload is not UTF-8 as its Payload Format Indicator says "
+    "(`check_payload_format`)",
+    "other_prefix": "it came from NATS for other users (`bridge_user_map`)",
 }
 """Values of MessageDropped.reason."""
 
+_COUNTED_REASONS: Final[Mapping[str, str]] = {
+    "expired": "expired before it was sent (Message Expiry Interval)",
+    "message_too_large": "too large for a record of the log",
+    "bridge_unavailable": "the NATS server of the bridge is not available",
+    "bridge_slow": "the NATS server of the bridge does not keep up",
+    "bridge_too_large": "too large for the other side of the bridge",
+    "bridge_not_permitted": "the permissions do not let NATS clients publish to this topic "
+    "(`permissions`)",
+    "bridge_reply": "an answer to a request from NATS that does not wait any more",
+    "bridge_unknown_user": "it is not known which user published it (`bridge_user_map`)",
+    "bridge_cut": "cut off from the log before NATS had it",
+    "exchange_unavailable": "QoS 0 for another log, whose broker was not available",
+    "exchange_slow": "QoS 0 from another log, faster than this broker routes them",
+    "exchange_too_large": "QoS 0 for another log, too large to pass on",
+}
+"""Reasons for which drops are counted and not recorded."""
+
+_WITH_VALUE: Final[Mapping[str, tuple[str, str]]] = {
+    "queue_messages": (
+        "max_queued_messages",
+        "the queue was full: {} messages waited, as many as {} allows",
+    ),
+    "queue_bytes": (
+        "max_queued_bytes",
+        "the queue was full: with it, more than the {} bytes would have waited that {} allows",
+    ),
+    "slow_reader": (
+        "max_outbound_bytes",
+        "the client did not read: {} bytes of output waited, as many as {} allows",
+    ),
+}
+"""Reason of a drop -> its setting, and the sentence with the value of the setting."""
+_OF_PUBLISHER: Final[Mapping[str, str]] = {
+    "not_permitted": "the permissions do not let the client publish to this topic (`permissions`)",
+}
+_OF_RECEIVER: Final[Mapping[str, str]] = {
+    "not_permitted": "the permissions do not let the client read this topic (`permissions`)",
+}
+_OF_SHARED: Final[Mapping[str, str]] = {
+    "slow_reader": "no connected member reads fast enough (`max_outbound_bytes`)",
+    "not_permitted": "the permissions let no connected member read this topic (`permissions`)",
+    "packet_too_large": "larger than the Maximum Packet Size of each connected member",
+}
+
 CLOSE_REASONS: Final[Mapping[str, str]] = {
-    "disconnect": "the client sent DISCONNECT: its will is discarded",
+    "disconnect": "the client sent DISCONNECT",
     "closed": "the client closed the connection without a DISCONNECT",
     "error": "the network connection failed",
     "keep_alive": "the client sent no packet for one and a half times its keep alive",
@@ -48,7 +99,7 @@ CLOSE_REASONS: Final[Mapping[str, str]] = {
     "session_lost": "the session belongs to another connection or has ended",
     "broker_stopped": "the broker was stopped",
     "shared": "it is a shared subscription, which has no connection of its own",
-    "broker_restarted": "found connected at the start: the previous broker crashed",
+    "broker_restarted": "the broker crashed; the next start found it connected",
 }
 """Values of SessionClosed.reason."""
 
@@ -56,8 +107,110 @@ BROKER_ENDS: Final = frozenset({"broker_restarted", "broker_stopped"})
 """Those for which the broker is the reason, not the client."""
 
 EXPIRY_REASONS: Final[Mapping[str, str]] = {
-    "expired": "its session expiry passed",
+    "expired": "it expired",
     "removed": "an operator removed it",
-    "no_members": "the last member of the shared subscription left it",
+    "no_members": "its last member left",
 }
 """Values of SessionExpired.reason."""
+
+CUT_REASONS: Final[Mapping[str, str]] = {
+    "keep": "its records were older than `keep`",
+    "keep_bytes": "it was larger than `keep_bytes`",
+    "archived": "an archive has its records",
+    "salvage": "foldmq salvage left out what it could not read",
+}
+"""Values of LogCut.reason."""
+
+LEADER_CAUSES: Final[Mapping[str, str]] = {
+    "first": "the log had no leader before",
+    "stopped": "the leader before it was stopped",
+    "dead": "the process of the leader before it had ended",
+    "silent": "the leader before it did not answer",
+}
+"""Values of BrokerStarted.cause."""
+
+RESEND_REASONS: Final[Mapping[str, str]] = {
+    "resumed": "the client connected again",
+    "ack_wait": "it was not acknowledged for `ack_wait`",
+}
+"""Values of Redelivered.cause."""
+
+PAUSE_REASONS: Final[Mapping[str, str]] = {
+    "connect": "its CONNECT is not answered yet",
+    "log": "the disk does not keep up",
+    "slow_reader": "it publishes to a client that does not read fast enough",
+    "loading": "messages of its session are read from the log first",
+    "drain": "the broker is shutting down",
+    "nats": "it publishes faster than the bridge sends to NATS",
+    "rate": "it publishes faster than it may (`publish_rate`)",
+    "turn": "other clients come first",
+    "work": "its earlier packets are still being handled",
+    "backlog": "it publishes faster than its receivers read",
+}
+"""Why a connection is not read."""
+
+
+def drop_text(reason: str, *, received: bool | None = None, shared: bool = False) -> str:
+    """Return why messages were dropped, as a sentence; an unknown reason as it is.
+
+    ``received`` says whether the client was to receive them; None: it is not known whether it
+    published them. ``shared`` says that the receiver is a shared subscription.
+    """
+    apart = _OF_SHARED if shared else {}
+    if not shared and received is not None:
+        apart = _OF_RECEIVER if received else _OF_PUBLISHER
+    return _plain(reason, apart, DROP_REASONS, _COUNTED_REASONS)
+
+
+def drop_text_with_limit(
+    reason: str, limits: Mapping[str, Any] | None, *, shared: bool = False
+) -> str:
+    """Return why a message was not delivered, with the value of the limit, if there is one.
+
+    ``limits`` are the limits that held, by the names of their settings; None: not recorded.
+    """
+    text = drop_text(reason, received=True, shared=shared)
+    if reason not in _WITH_VALUE:
+        return text
+    setting, sentence = _WITH_VALUE[reason]
+    value = (limits or {}).get(setting)
+    if isinstance(value, int):
+        return sentence.format(f"{value:,}", setting)
+    return f"{text}; its value is not on record"
+
+
+def close_text(reason: str) -> str:
+    """Return why a connection ended, as a sentence; an unknown reason as it is."""
+    return _plain(reason, CLOSE_REASONS)
+
+
+def expiry_text(reason: str) -> str:
+    """Return why a session ended that did not end with its connection."""
+    return _plain(reason, EXPIRY_REASONS)
+
+
+def cut_text(reason: str) -> str:
+    """Return why the log was cut, as a sentence; an unknown reason as it is."""
+    return _plain(reason, CUT_REASONS)
+
+
+def resend_text(cause: str) -> str:
+    """Return why packets were sent again, as a sentence; an unknown cause as it is."""
+    return _plain(cause, RESEND_REASONS)
+
+
+def pause_text(reason: str) -> str:
+    """Return why a connection is not read, as a sentence; an unknown reason as it is."""
+    return _plain(reason, PAUSE_REASONS)
+
+
+def leader_text(cause: str) -> str:
+    """Return why another node became the leader, as a sentence; an unknown cause as it is."""
+    return _plain(cause, LEADER_CAUSES)
+
+
+def _plain(reason: str, *tables: Mapping[str, str]) -> str:
+    for table in tables:
+        if reason in table:
+            return table[reason].replace("`", "")
+    return escaped(reason)

@@ -219,7 +219,8 @@ def test_every_reason_that_is_described_is_given_somewhere() -> None:
     source = "".join(path.read_text("utf-8") for path in sources)
     described = [*DROP_REASONS, *CLOSE_REASONS]
     assert [reason for reason in described if f'"{reason}"' not in source] == []
-    given = set(re.findall(r'MessageDropped\(\s*[\w.]+,\s*"(\w+)"', source))
+    drop = r'(?:MessageDropped|dropped|dropped_unrecorded)\(\s*[\w.]+,\s*"(\w+)"'
+    given = set(re.findall(drop, source))
     assert given
     assert given <= set(DROP_REASONS)
 

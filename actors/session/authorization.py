@@ -5,14 +5,13 @@ Each refusal is counted, and some are logged.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from actors.authz import BRIDGE
 from actors.limits import RejectionLog, network_of
+from actors.session.decisions import dropped_unrecorded
 from actors.session.publisher import select
 from eventstore.display import escaped
-from eventstore.format import MessageDropped
 from protocol.mqtt import ReasonCode, is_reserved_filter
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ _APPLIED_AT_ONCE = 64
 """Clients that get changed permissions in one iteration of the event loop."""
 _SHOWN = 200
 """Maximum characters of a topic in a log line."""
-_RECORDED, _MOST_RECORDED = 1024, 8
-"""Maximum characters of a denied topic in an event, and maximum number of such topics."""
 
 
 class Authorizer:
@@ -140,9 +137,8 @@ class Authorizer:
             connection.ignore_input()
             return select(packet, range(first))
         if packet.qos or packet.retain:
-            topics = dict.fromkeys(packet.topics[at].decode() for at in refused)
-            some = [topic[:_RECORDED] for topic in islice(topics, _MOST_RECORDED)]
-            node.emit(MessageDropped(session, "not_permitted", len(refused), topics=some))
+            topics = [packet.topics[at] for at in refused]
+            node.emit(dropped_unrecorded(session, "not_permitted", topics))
         node.dropped["not_permitted"] += len(refused)
         node.clients.dropped(session, "not_permitted", len(refused), node.clock.time_ms())
         gone = set(refused)

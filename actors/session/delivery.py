@@ -349,7 +349,7 @@ class Delivery:
             if not connection.writable and batch.publisher is not None and not batch.qos:
                 connection.throttle_publisher(batch.publisher, len(batch))
             return
-        event = MessageDropped(self._session.name, "slow_reader", len(batch))
+        event = decisions.dropped_unrecorded(self._session.name, "slow_reader", batch.topics)
         self._count_dropped(event, self._session.emit(event))
 
     def _count_dropped(self, event: MessageDropped, at: Position) -> None:

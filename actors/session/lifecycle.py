@@ -22,7 +22,6 @@ from actors.session.session_messages import (
     Retry,
 )
 from eventstore.format import (
-    MessageDropped,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -499,7 +498,9 @@ class SessionLifecycle:
         if not self._node.permissions.authorize_will_on_publish(
             session.state, connection, will.topic
         ):
-            at = session.emit(MessageDropped(session.name, "not_permitted", 1))
+            topics = [will.topic.encode()]
+            event = decisions.dropped_unrecorded(session.name, "not_permitted", topics)
+            at = session.emit(event)
             self._node.count_dropped(
                 "not_permitted", 1, client=session.name, position=format_position(at)
             )

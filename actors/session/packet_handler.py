@@ -10,7 +10,7 @@ import structlog
 from actors.session import decisions
 from actors.session.publisher import select
 from actors.session.session_messages import NEXT_TURN, Packets
-from eventstore.format import MessageDropped, format_position, from_runs
+from eventstore.format import format_position, from_runs
 from projections.state import QOS_MASK
 from protocol.mqtt import (
     FAILURE,
@@ -156,14 +156,15 @@ class PacketHandler:
     def _without(self, packet: Publishes, invalid: set[tuple[bytes, bytes]]) -> Publishes:
         """Return a packet without messages of an invalid payload, which are recorded as dropped."""
         pairs = zip(packet.blocks or (), packet.payloads, strict=True)
-        keep = [at for at, pair in enumerate(pairs) if pair not in invalid]
-        dropped = len(packet) - len(keep)
-        if dropped:
+        gone = {at for at, pair in enumerate(pairs) if pair in invalid}
+        if gone:
             name, where = self._session.name, None
             if packet.qos or packet.retain:
-                event = MessageDropped(name, "payload_format", dropped)
+                topics = [packet.topics[at] for at in sorted(gone)]
+                event = decisions.dropped_unrecorded(name, "payload_format", topics)
                 where = format_position(self._session.emit(event))
-            self._node.count_dropped("payload_format", dropped, client=name, position=where)
+            self._node.count_dropped("payload_format", len(gone), client=name, position=where)
+        keep = [at for at in range(len(packet)) if at not in gone]
         return select(packet, keep)
 
     def _reasons(

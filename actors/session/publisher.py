@@ -11,14 +11,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
-from actors.session.decisions import dropped
+from actors.session.decisions import dropped, dropped_unrecorded
 from actors.session.mqtt5 import remaining_properties
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
 from eventstore.format import (
     ESCAPED,
     NAMES,
-    MessageDropped,
     MessagePublished,
     Position,
     Released,
@@ -358,9 +357,11 @@ class Publisher:
     def _drop(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
         """Return a packet without the messages on some topics, which are recorded as dropped."""
         keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
-        dropped = len(packet) - len(keep)
-        at = self._node.emit(MessageDropped(self._name, reason, dropped))
-        self._node.count_dropped(reason, dropped, client=self._name, position=format_position(at))
+        event = dropped_unrecorded(
+            self._name, reason, [raw for raw in packet.topics if raw in topics]
+        )
+        where = format_position(self._node.emit(event))
+        self._node.count_dropped(reason, event.count, client=self._name, position=where)
         return select(packet, keep)
 
     def _record(

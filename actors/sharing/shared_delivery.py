@@ -146,7 +146,7 @@ class SharedDelivery(Delivery):
             self._count_left(message.batch, 1)
             self._send_queued_later()
         else:
-            self._drop_qos0(len(message.batch))
+            self._drop_qos0(message.batch.topics)
 
     def _count_left(self, batch: Batch, sign: int) -> None:
         """Add messages to those waiting to be divided, or remove them."""
@@ -163,12 +163,12 @@ class SharedDelivery(Delivery):
             self._count_left(rest, 1)
             self._send_queued_later()
             batch = batch.select(range(at_once))
-        self._drop_qos0(len(self._divide(batch)[0].waiting))
+        self._drop_qos0([batch.topics[at] for at in self._divide(batch)[0].waiting])
 
-    def _drop_qos0(self, count: int) -> None:
+    def _drop_qos0(self, topics: Sequence[bytes]) -> None:
         """Record that QoS 0 messages are dropped because no member takes them."""
-        if count and any(member.may_read for member in self._group.ordered()):
-            event = MessageDropped(self._session.name, "slow_reader", count)
+        if topics and any(member.may_read for member in self._group.ordered()):
+            event = decisions.dropped_unrecorded(self._session.name, "slow_reader", topics)
             self._count_dropped(event, self._session.emit(event))
 
     def continue_sending(self) -> None:

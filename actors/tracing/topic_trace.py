@@ -54,14 +54,13 @@ _REMEMBERED = 10_000
 """Maximum messages and deliveries that are kept."""
 
 
-_BEFORE = frozenset({MessagePublished, RetainedCleared, RetainedExpired})
+_BEFORE = frozenset({MessageDropped, MessagePublished, RetainedCleared, RetainedExpired})
 _FOLLOWED = _BEFORE | {
     Acked,
     Assigned,
     Completed,
     Delivered,
     Expired,
-    MessageDropped,
     Queued,
     Received,
     Redelivered,
@@ -217,7 +216,10 @@ class TopicTrace:
             self._published(event, at, payloads)
             return
         part: Event | None = None
-        if isinstance(event, (Delivered, Queued, Released, MessageDropped, Expired, Assigned)):
+        if isinstance(event, MessageDropped) and event.topics:
+            topics = [topic for topic in event.topics if self._matches(topic)]
+            part = replace(event, topics=topics) if topics else None
+        elif isinstance(event, (Delivered, Queued, Released, MessageDropped, Expired, Assigned)):
             part = self._with_refs(event) if self._messages and event.refs else None
         elif isinstance(event, (Acked, Received, Refused, Completed, Redelivered, Returned)):
             part = self._with_pids(event) if self._sent else None

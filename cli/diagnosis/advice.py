@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cli.common import text
+from eventstore.reasons import close_text, drop_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -159,34 +160,18 @@ def _why_queue_grows(one: Mapping[str, Any]) -> str:
 
 def _drops(one: Mapping[str, Any], client: str) -> _Described:
     reasons = sorted(one["by"].items(), key=lambda item: -item[1])
-    listed = ", ".join(
-        f"{count:,} {_REASONS.get(reason, text.escaped(reason))}"
-        for reason, count in reasons[:_LISTED]
-    )
+    listed = "; ".join(f"{count:,}: {drop_text(reason)}" for reason, count in reasons[:_LISTED])
     return (
         "lost messages",
         (
             f"{text.count_of(one['count'], 'message')} since the broker's start, the last "
-            f"{_since(one)} ago: {listed}"
+            f"{_since(one)} ago ({listed})"
         ),
         _CAUSES.get(reasons[0][0], "see the reasons above"),
         f"foldmq log --type MessageDropped --session {client} -n 5",
     )
 
 
-_REASONS = {
-    "queue_messages": "because its queue was full (max_queued_messages)",
-    "queue_bytes": "because its queue was full (max_queued_bytes)",
-    "slow_reader": "at QoS 0 because it read too slowly (max_outbound_bytes)",
-    "not_permitted": "that the permissions forbid",
-    "expired": "that expired while they waited",
-    "packet_too_large": "larger than it accepts (Maximum Packet Size)",
-    "message_too_large": "too large for a record of the log",
-    "reserved_topic": "that it published to a reserved topic",
-    "unsubscribed": "that waited when it unsubscribed",
-    "topic_levels": "on topics with too many levels (max_topic_levels)",
-    "payload_format": "whose payload is not UTF-8 as announced",
-}
 _CAUSES = {
     "queue_messages": "it was offline, or took messages more slowly than they came",
     "queue_bytes": "it was offline, or took messages more slowly than they came",
@@ -246,7 +231,7 @@ def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
 
 
 def _flapping(one: Mapping[str, Any], client: str) -> _Described:
-    ended = f", the last end: {text.escaped(one['last_close'])}" if one["last_close"] else ""
+    ended = f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
     return (
         "connects again and again",
         (

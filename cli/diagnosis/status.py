@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
-from cli.inspection import add_free_space, added_up, log_broker
+from cli.inspection import add_free_space, added_up, dropped_by, log_broker
 from cli.live import open_brokers
 
 if TYPE_CHECKING:
@@ -185,6 +185,11 @@ def _fact(label: str, said: str) -> str:
     return "\n".join(_lines(begin + said, " " * len(begin)))
 
 
+def _detail(said: str) -> str:
+    begin = " " * (_LABEL + 2)
+    return "\n".join(_lines(begin + said, begin + "  "))
+
+
 def _problem(said: str) -> str:
     lines = _lines(f"  {said}", "    ")
     return "\n".join(painted(line, "red", sys.stdout) for line in lines)
@@ -218,9 +223,10 @@ def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[st
     yield _fact(
         "waiting", f"{queued} queued ({size}), {unacknowledged:,} sent and not acknowledged"
     )
-    dropped = {reason: count for reason, count in found["dropped"].items() if count}
-    listed = ", ".join(f"{text.escaped(reason)} {count:,}" for reason, count in dropped.items())
-    yield _fact("dropped", f"{sum(dropped.values()):,}" + (f" ({listed})" if listed else ""))
+    dropped = sum(found["dropped"].values())
+    yield _fact("dropped", text.count_of(dropped, "message"))
+    for line in dropped_by(found["dropped"]):
+        yield _detail(line)
 
 
 def _stored(log: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cli.common import progress, text
+from cli.common import Style, has_colours, painted, progress, text
 from cli.logsource import (
     SourceFlags,
     check_filter,
@@ -21,7 +21,25 @@ from cli.logsource import (
     write_notice,
 )
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
-from eventstore.format import PointSpec, TurnAssembler, sequence_of
+from eventstore.format import (
+    BrokerStarted,
+    BrokerStopped,
+    Event,
+    Expired,
+    MessageDropped,
+    OperatorActed,
+    PointSpec,
+    Redelivered,
+    Refused,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    SubscriptionDenied,
+    TurnAssembler,
+    WillFired,
+    sequence_of,
+)
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (
     EVENT_TYPES,
@@ -210,12 +228,16 @@ class _EventPrinter:
     def __init__(self, topics: TopicBook, look: Look) -> None:
         self._topics = topics
         self._look = look
+        self._colours = has_colours(sys.stdout)
 
     async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics of its messages."""
         await self._topics.load(refs_of(entry.event))
         line = self._object(entry) if self._look.as_json else self._line(entry)
         sys.stdout.write(line + "\n")
+
+    def _painted(self, said: str, style: Style | None) -> str:
+        return painted(said, style, sys.stdout) if self._colours else said
 
     def _object(self, entry: EventEntry) -> str:
         area = entry.area if self._look.payload else None
@@ -230,4 +252,32 @@ class _EventPrinter:
             said += payload_words(entry.event, entry.area)
         if entry.void:
             said = f"void (its turn was not completed): {said}"
-        return f"{text.stamp(entry.at, entry.time_ms)}  {who:<10} {said}"
+        stamp = self._painted(text.stamp(entry.at, entry.time_ms), "dim")
+        style = "dim" if entry.void else event_style(entry.event)
+        return f"{stamp}  {who:<10} {self._painted(said, style)}"
+
+
+def event_style(event: Event) -> Style | None:
+    """Return the style of an event: red for losses, yellow for what may explain one."""
+    if isinstance(event, SessionClosed):
+        return None if event.reason in _ORDERLY else "yellow"
+    if isinstance(event, BrokerStarted):
+        return "red" if event.crashed else "bold"
+    return _STYLES.get(type(event))
+
+
+_ORDERLY = frozenset({"disconnect", "broker_stopped", "shared"})
+"""Reasons for the end of a connection that are no sign of trouble."""
+_STYLES: dict[type, Style] = {
+    MessageDropped: "red",
+    SubscriptionDenied: "red",
+    Refused: "red",
+    Expired: "red",
+    SessionOpened: "green",
+    SessionTakenOver: "yellow",
+    SessionExpired: "yellow",
+    Redelivered: "yellow",
+    WillFired: "yellow",
+    OperatorActed: "bold",
+    BrokerStopped: "bold",
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +21,9 @@ from eventstore.format import (
 )
 from eventstore.index import BadIndex
 from eventstore.reading import LogPoint
-from projections.replay import EventFilter, EventReader, reason_text
-from protocol.mqtt import ReasonCode, matches
+from eventstore.reasons import drop_text
+from projections.replay import EventFilter, EventReader, denial_text, may_concern
+from protocol.mqtt import matches
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ async def explain_no_message(
     found = ["messages of QoS 0 are recorded only if they are retained"]
     if client is not None:
         found += await _of_client(source, topic, client, last)
+    found += await _refused(source, topic, last)
     found += await _wills(source, topic, last)
     if not _has_wildcard(topic):
         known = await _topics(source, last)
@@ -69,10 +72,9 @@ def _has_wildcard(topic: str) -> bool:
 
 
 async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
-    """Return what was denied to a client on a topic, and how much it did not read."""
+    """Return the filters for a topic that a client was denied, and how much it did not read."""
     filters: dict[str, int] = {}
-    published: dict[str, str] = {}
-    unread, latest = 0, ""
+    unread, latest, doubtful = 0, "", False
     chosen = EventFilter((SubscriptionDenied, MessageDropped), client)
     async for entry in _entries(source, chosen, last):
         event = entry.event
@@ -81,28 +83,44 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
                 plain = split_share(name)[1]
                 if plain == topic or (not _has_wildcard(topic) and matches(plain, topic)):
                     filters[name] = code
-        elif isinstance(event, MessageDropped) and event.reason == "not_permitted":
-            for name in event.topics:
-                if matches(topic, name):
-                    published[name] = _place(entry)
-        elif isinstance(event, MessageDropped) and event.reason == "slow_reader":
+        elif (
+            isinstance(event, MessageDropped)
+            and event.reason == "slow_reader"
+            and may_concern(event, partial(matches, topic))
+        ):
             unread += event.count
             latest = _place(entry)
+            doubtful = doubtful or len(event.topics) != 1
     who = text.name(client)
     found = [
         f"{who} was denied {text.name(name)}: {denial_text(code)}" for name, code in filters.items()
-    ]
-    found += [
-        f"the permissions did not let {who} publish to {text.name(name)} at {place} (permissions)"
-        for name, place in islice(published.items(), _MOST_ALIKE)
     ]
     if unread:
         were = "message was" if unread == 1 else "messages were"
         found.append(
             f"{unread:,} {were} dropped for {who}, at last at {latest}, because it did not read "
-            "(max_outbound_bytes): the log does not name their topics"
+            "(max_outbound_bytes)"
+            + (": the log does not say which topic each of them was on" if doubtful else "")
         )
     return found
+
+
+async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
+    """Return the latest publications on a topic that were dropped instead of being recorded."""
+    found: dict[tuple[str, str, str], str] = {}
+    async for entry in _entries(source, EventFilter((MessageDropped,), None, topic), last):
+        event = entry.event
+        if isinstance(event, MessageDropped) and event.reason != "slow_reader" and not event.refs:
+            for name in event.topics:
+                if matches(topic, name):
+                    what = (event.session, name, event.reason)
+                    found.pop(what, None)
+                    found[what] = _place(entry)
+    return [
+        f"{text.name(who)} published to {text.name(name)} at {place}, which was dropped: "
+        f"{drop_text(reason, received=False)}"
+        for (who, name, reason), place in islice(reversed(found.items()), _MOST_ALIKE)
+    ]
 
 
 async def _entries(source: LogSource, chosen: EventFilter, last: int) -> AsyncIterator[EventEntry]:
@@ -195,18 +213,3 @@ async def _topics(source: LogSource, last: int) -> dict[str, bool]:
                     for topic in raw["topics"]:
                         note(topic)
     return found
-
-
-def denial_text(code: int) -> str:
-    """Return why a subscription was denied, from its reason code."""
-    return _DENIALS.get(code) or reason_text(code)
-
-
-_DENIALS: dict[int, str] = {
-    ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
-    ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
-    "max_wildcard_patterns, max_shared_members, max_subscriptions_total)",
-    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not valid here",
-    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
-    "(shared_for_mqtt3)",
-}

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
-from cli.common import progress, text
-from cli.history.missing_message import denial_text, explain_no_message
+from cli.common import Style, has_colours, painted, progress, text
+from cli.history.missing_message import explain_no_message
 from cli.history.why_logs import LogStory, not_taken, stories_elsewhere
 from cli.logsource import (
     SourceFlags,
@@ -22,7 +22,7 @@ from cli.logsource import (
 from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.format import LOG_SESSION, PointSpec, Position, format_position, position
 from eventstore.reading import LogSource, Progress
-from eventstore.reasons import CLOSE_REASONS
+from eventstore.reasons import close_text, drop_text_with_limit, expiry_text, resend_text
 from projections.audit import (
     DeliveryCopy,
     DeniedFilter,
@@ -32,9 +32,11 @@ from projections.audit import (
     SubscriberState,
     UnreadDrops,
 )
-from projections.replay import end_text, find_stories, message_at, topic_matcher
+from projections.replay import denial_text, find_stories, message_at, topic_matcher
 from protocol.mqtt import ReasonCode
 from protocol.mqtt5 import SHARE
+
+Paint: TypeAlias = Callable[[str, Style | None], str]
 
 _LISTED = 10
 _FATES = {
@@ -50,35 +52,16 @@ _FATES = {
     "gone": "not delivered: the session ended first",
 }
 
-_DROPPED = {
-    "unsubscribed": "the client unsubscribed while it waited",
-    "not_permitted": "the permissions do not let the client read this topic (permissions)",
-    "packet_too_large": "larger than the Maximum Packet Size of the client",
-    "other_prefix": "it came from NATS for other users (bridge_user_map)",
+_FATE_STYLES: dict[str, Style] = {
+    "queued": "yellow",
+    "in_flight": "yellow",
+    "releasing": "yellow",
+    "acknowledged": "green",
+    "refused": "red",
+    "expired": "red",
+    "dropped": "red",
+    "gone": "red",
 }
-"""``MessageDropped.reason`` as a sentence, for reasons without a limit."""
-_DROPPED_SHARED = {
-    "not_permitted": "the permissions let no connected member read this topic (permissions)",
-    "packet_too_large": "larger than the Maximum Packet Size of each connected member",
-}
-_LIMITED = {
-    "queue_messages": (
-        "max_queued_messages",
-        "the queue was full: {} messages waited, as many as {} allows",
-        "the queue had as many messages as {} allows",
-    ),
-    "queue_bytes": (
-        "max_queued_bytes",
-        "the queue was full: with it, more than the {} bytes would have waited that {} allows",
-        "the queue had as many bytes as {} allows",
-    ),
-    "slow_reader": (
-        "max_outbound_bytes",
-        "the client did not read: {} bytes of output waited, as many as {} allows",
-        "the client had as many bytes of unread output as {} allows",
-    ),
-}
-"""Reason of a drop -> its setting, the reason as a sentence with and without the value."""
 TOO_LARGE = f"0x{ReasonCode.PACKET_TOO_LARGE:02x}"
 """The reason code with which the broker ends a delivery that the client no longer accepts."""
 
@@ -208,17 +191,28 @@ async def find_histories(
     return groups[-wanted.last :]
 
 
-def told_lines(found: LogStory, node: str | None, client: str | None) -> Iterator[str]:
+def _plain(said: str, _style: Style | None) -> str:
+    return said
+
+
+def _on_stdout(said: str, style: Style | None) -> str:
+    return painted(said, style, sys.stdout)
+
+
+def told_lines(
+    found: LogStory, node: str | None, client: str | None, paint: Paint = _plain
+) -> Iterator[str]:
     """Yield a history as text; ``node`` is the log that has the session of the client."""
     elsewhere = found.log not in ("", node)
     mine = None if elsewhere else client
-    yield from story_lines(found.story, mine, brief=elsewhere and client is not None)
+    yield from story_lines(found.story, mine, brief=elsewhere and client is not None, paint=paint)
     if found.note:
         yield f"  {found.note}"
 
 
 def _write(found: list[LogStory], node: str | None, client: str | None, *, as_json: bool) -> None:
     """Print histories; ``node`` is the log that has the session of the client."""
+    paint = _on_stdout if has_colours(sys.stdout) else _plain
     for number, one in enumerate(found):
         log, story, note = one
         if as_json:
@@ -230,7 +224,7 @@ def _write(found: list[LogStory], node: str | None, client: str | None, *, as_js
             sys.stdout.write("\n")
         if log:
             sys.stdout.write(f"log {log}\n")
-        for line in told_lines(one, node, client):
+        for line in told_lines(one, node, client, paint):
             sys.stdout.write(line + "\n")
 
 
@@ -243,31 +237,36 @@ def _position(where: str) -> Position:
     return moment.position
 
 
-def story_lines(story: MessageStory, client: str | None, *, brief: bool = False) -> Iterator[str]:
-    """Yield the history of a message as text, with other sessions in short; ``brief``: all."""
-    yield _message(story)
+def story_lines(
+    story: MessageStory, client: str | None, *, brief: bool = False, paint: Paint = _plain
+) -> Iterator[str]:
+    """Yield the history of a message as text, with other sessions in short; ``brief``: all.
+
+    ``paint`` returns a text in a style.
+    """
+    yield paint(_message(story), "bold")
     by = _publisher(story)
     if story.before:
         yield f"  published{by} before the log begins, which is with record {story.before}"
     else:
-        yield f"  {text.stamp(story.ref, story.time_ms or 0)}  published{by}"
+        yield f"  {paint(text.stamp(story.ref, story.time_ms or 0), 'dim')}  published{by}"
     for step in story.steps:
-        yield f"  {text.stamp(step.at, step.time_ms)}  {_own_step(step)}"
+        yield f"  {paint(text.stamp(step.at, step.time_ms), 'dim')}  {_own_step(step)}"
     if story.effective:
-        yield _matched(story)
+        yield _matched(story, paint)
     elif not any(step.what == "discarded" for step in story.steps):
         yield "  waiting for PUBREL from its publisher before it is delivered"
     if brief:
         return
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
-        yield f"  {text.name(client)} {_reason(story)}"
+        yield f"  {paint(f'{text.name(client)} {_reason(story)}', _reason_style(story))}"
     for copy in mine[:_LISTED] if client is None else mine:
-        yield from copy_lines(copy, expires=story.expires)
+        yield from copy_lines(copy, story.expires, paint)
     if client is not None and story.standing is not None:
         shared = [copy for copy in story.copies if copy.session in story.standing.shared]
         for copy in shared:
-            yield from copy_lines(copy, expires=story.expires)
+            yield from copy_lines(copy, story.expires, paint)
 
 
 def _message(story: MessageStory) -> str:
@@ -307,12 +306,15 @@ def _own_step(step: StoryStep) -> str:
     return "discarded: the session of its publisher ended before the PUBREL"
 
 
-def _matched(story: MessageStory) -> str:
+def _matched(story: MessageStory, paint: Paint) -> str:
     if not story.copies and story.before:
         return "  the log records no delivery since it begins"
     if not story.copies:
         return "  recorded for no session (QoS 0 deliveries are not recorded)"
-    shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
+    shown = (
+        f"{text.name(copy.session, 40)} ({paint(_short(copy), _FATE_STYLES.get(copy.fate))})"
+        for copy in story.copies[:_LISTED]
+    )
     more = len(story.copies) - _LISTED
     rest = f" and {more:,} more" if more > 0 else ""
     return f"  recorded for {', '.join(shown)}{rest}"
@@ -349,6 +351,16 @@ def _reason(story: MessageStory) -> str:
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
+def _reason_style(story: MessageStory) -> Style | None:
+    """Return the style of the reason: red for a loss."""
+    standing = story.standing
+    if standing is None or not standing.known:
+        return "yellow"
+    if standing.denied or standing.unread is not None:
+        return "red"
+    return None if standing.filters and standing.connected else "yellow"
+
+
 def _earlier(standing: SubscriberState) -> str:
     """Return what became of the session that a client had before."""
     earlier = standing.earlier
@@ -362,25 +374,21 @@ def _earlier(standing: SubscriberState) -> str:
     had = "with no matching subscription"
     if earlier.filters:
         had = f"which was subscribed to {', '.join(map(text.name, earlier.filters))}"
-    reason = end_text(earlier.reason)
-    how = "ended"
+    reason, how = expiry_text(earlier.reason), "ended"
     if earlier.closed:
-        known = CLOSE_REASONS.get(earlier.reason)
-        reason = known.replace("`", "") if known is not None else text.escaped(earlier.reason)
-        how = "ended with its connection"
+        reason, how = close_text(earlier.reason), "ended with its connection"
     when = f"{format_position(earlier.at)}, {text.clock(earlier.time_ms)}"
     return f": its last one, {had}, {how} at {when} ({reason})"
 
 
 def _unread(drops: UnreadDrops) -> str:
     """Return which messages were dropped for a client that read too slowly."""
-    place = StoryStep(drops.at, drops.time_ms, "dropped", 0, "slow_reader", drops.limits)
     when = f"{format_position(drops.at)}, {text.clock(drops.time_ms)}"
     was = "was" if drops.dropped == 1 else "were"
     likely = "most likely" if drops.messages and drops.dropped >= drops.messages else "perhaps"
     return (
         f"{text.count_of(drops.dropped, 'message')} of that moment {was} dropped for it, {likely} "
-        f"this one, at {when}: {_drop_reason(place, shared=False)}"
+        f"this one, at {when}: {drop_text_with_limit('slow_reader', drops.limits)}"
     )
 
 
@@ -425,14 +433,15 @@ def _member(member: str) -> str:
     return f"member {text.name(member)}"
 
 
-def copy_lines(copy: DeliveryCopy, expires: int = 0) -> Iterator[str]:
+def copy_lines(copy: DeliveryCopy, expires: int = 0, paint: Paint = _plain) -> Iterator[str]:
     """Yield the delivery of a message to one session; ``expires`` is its expiry, 0: never."""
+    fate = paint(_fate(copy, expires), _FATE_STYLES.get(copy.fate))
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
     held = f", subscription {text.name(copy.filter)}" if copy.filter else ""
-    yield f"  for {text.name(copy.session)}{held}{granted}: {origin}{_fate(copy, expires)}"
+    yield f"  for {text.name(copy.session)}{held}{granted}: {origin}{fate}"
     for step in copy.steps:
-        yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step, copy)}"
+        yield f"    {paint(text.stamp(step.at, step.time_ms), 'dim')}  {_copy_step(step, copy)}"
 
 
 def _fate(copy: DeliveryCopy, expires: int) -> str:
@@ -444,25 +453,12 @@ def _fate(copy: DeliveryCopy, expires: int) -> str:
     if copy.fate == "queued" and shared:
         return "waits until a member is connected and has room"
     if copy.fate == "dropped" and last is not None:
-        return f"dropped: {_drop_reason(last, shared=shared)}"
+        return f"dropped: {drop_text_with_limit(last.detail, last.limits, shared=shared)}"
     if copy.fate == "assigned" and last is not None:
         return f"given to its {_member(last.detail)}"
     if copy.fate == "refused" and last is not None:
         return f"not accepted: {_code_text(last.detail)}"
     return _FATES[copy.fate]
-
-
-def _drop_reason(step: StoryStep, *, shared: bool) -> str:
-    """Return why a message was dropped, as a sentence; an unknown reason as it is."""
-    reason = step.detail
-    if reason in _LIMITED:
-        setting, with_value, without = _LIMITED[reason]
-        value = (step.limits or {}).get(setting)
-        if isinstance(value, int):
-            return with_value.format(f"{value:,}", setting)
-        return f"{without.format(setting)}; its value is not on record"
-    found = (_DROPPED_SHARED if shared else {}).get(reason) or _DROPPED.get(reason)
-    return found or text.escaped(reason)
 
 
 def _code_text(code: str) -> str:
@@ -486,7 +482,7 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
         case "delivered":
             return f"sent as packet {step.pid}"
         case "redelivered":
-            return f"sent again as packet {step.pid}: {text.escaped(step.detail)}"
+            return f"sent again as packet {step.pid}: {resend_text(step.detail)}"
         case "acked" | "refused" if step.detail == TOO_LARGE:
             # No client may send this code: the broker ended the delivery, without sending it again.
             return f"packet {step.pid} not sent again: {_code_text(step.detail)}"
@@ -501,8 +497,8 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             return "expired in the queue"
         case "dropped":
             shared = copy.session.startswith(SHARE)
-            return f"dropped: {_drop_reason(step, shared=shared)}"
-    return f"the session ended: {end_text(step.detail)}" if step.detail else "the session ended"
+            return f"dropped: {drop_text_with_limit(step.detail, step.limits, shared=shared)}"
+    return f"the session ended: {expiry_text(step.detail)}" if step.detail else "the session ended"
 
 
 _ANSWERED = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cli.inspection.receivers import denied_subscriptions, outcome_lines, outcome_text, preview
     from cli.inspection.session_list import clients_of, left_out, session_selection
     from cli.inspection.session_page import history_lines, session_lines
-    from cli.inspection.status_totals import add_free_space, added_up
+    from cli.inspection.status_totals import add_free_space, added_up, dropped_by
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -43,7 +43,7 @@ else:
             "retained": "retained",
             "session_list": "clients_of left_out session_list session_selection",
             "session_page": "history_lines session_lines",
-            "status_totals": "add_free_space added_up",
+            "status_totals": "add_free_space added_up dropped_by",
             "tail": "tail",
         },
     )
@@ -62,6 +62,7 @@ __all__ = [
     "connection_of",
     "connection_rates",
     "denied_subscriptions",
+    "dropped_by",
     "find_actor",
     "gather",
     "history_lines",

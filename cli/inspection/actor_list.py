@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cli.common import Column, Table, duration_text, idle, progress, text
-from cli.inspection.session_page import json_object
+from cli.inspection.reply_json import json_object
 from cli.live import LiveBroker, LogBrokers, TooLarge, open_brokers
 from cli.logsource import SourceFlags
 from eventstore.errors import UsageError

@@ -11,10 +11,10 @@ from typing import Any
 from cli.common import text
 from cli.inspection.actor_list import TYPES, log_broker
 from cli.inspection.published_messages import add_published
+from cli.inspection.reply_json import json_object
 from cli.inspection.session_page import (
     actor_words,
     connection_lines,
-    json_object,
     session_lines,
     subscription_lines,
 )

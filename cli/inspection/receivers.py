@@ -7,7 +7,7 @@ from typing import Any
 
 from cli.common import Column, Style, Table, text
 from cli.inspection.actor_list import LOG_COLUMN, Row, log_broker
-from cli.inspection.session_page import json_object
+from cli.inspection.reply_json import json_object
 from cli.live import LiveBroker, LogBrokers, open_brokers
 from cli.logsource import SourceFlags, check_topic
 from eventstore.format import format_position

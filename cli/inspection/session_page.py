@@ -1,10 +1,12 @@
 """A session, connection or subscription of a running broker as text."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.common import duration_text, idle, text
+from cli.inspection.status_totals import dropped_by
 from eventstore.format import format_position
+from eventstore.reasons import close_text, pause_text
 from projections.replay import options_text
 
 Found = Mapping[str, Any]
@@ -75,15 +77,15 @@ def history_lines(found: Found, now_ms: int) -> Iterator[str]:
     if found.get("takeovers"):
         parts.append(text.count_of(found["takeovers"], "takeover"))
     if found.get("last_close"):
-        last = text.escaped(found["last_close"])
-        parts.append(f"last end {last} {_ago(found['last_close_ms'], now_ms)}")
+        when = _ago(found["last_close_ms"], now_ms)
+        parts.append(f"last end {when}: {close_text(found['last_close'])}")
     if parts:
         yield f"  since the start: {', '.join(parts)}"
     if found.get("dropped"):
-        reasons = sorted(found["dropped_by"].items(), key=lambda one: -one[1])
-        listed = ", ".join(f"{text.escaped(reason)} {count:,}" for reason, count in reasons)
         count = text.count_of(found["dropped"], "message")
-        yield f"  dropped: {count} ({listed}), the last {_ago(found['dropped_ms'], now_ms)}"
+        yield f"  dropped: {count}, the last {_ago(found['dropped_ms'], now_ms)}"
+        for line in dropped_by(found["dropped_by"]):
+            yield f"    {line}"
     if found.get("denied"):
         listed = ", ".join(text.name(what) for what in found.get("denied_what", ()))
         yield f"  denied: {found['denied']:,} ({listed})"
@@ -114,7 +116,7 @@ def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator
     if found["gated"]:
         waits.append(f"{text.size(found['gated'])} wait for the disk")
     if found["paused"]:
-        why = ", ".join(text.escaped(one).replace("_", " ") for one in found["paused"])
+        why = ", ".join(map(pause_text, found["paused"]))
         waits.append(f"not read now: {why}")
     if waits:
         yield f"  {'; '.join(waits)}"
@@ -265,14 +267,3 @@ def _more(found: Found) -> Iterator[str]:
     hidden = found["total"] - len(found["rows"])
     if hidden > 0:
         yield f"    and {hidden:,} more ({_FULL})"
-
-
-def json_object(found: object, key: str = "") -> object:
-    """Return a reply with positions in their text form, such as ``12.3``."""
-    if isinstance(found, Mapping):
-        return {name: json_object(value, name) for name, value in found.items()}
-    if isinstance(found, Iterable) and not isinstance(found, str):
-        return [json_object(one) for one in found]
-    if isinstance(found, int) and key in ("position", "ref", "oldest"):
-        return format_position(found)
-    return found

@@ -7,9 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from eventstore.datadir import DataDir
+from eventstore.reasons import drop_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 Status = dict[str, Any]
@@ -70,6 +71,13 @@ def added_up(found: Sequence[Status]) -> Status:
     total["dropped"] = dict(dropped)
     total["log"] = _logs([one["log"] for one in found if one["log"] is not None])
     return total
+
+
+def dropped_by(reasons: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each reason for which messages were dropped, the most frequent first."""
+    for reason, count in sorted(reasons.items(), key=lambda one: -one[1]):
+        if count:
+            yield f"{count:,}: {drop_text(reason)}"
 
 
 def _logs(logs: Sequence[Status]) -> Status | None:

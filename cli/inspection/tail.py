@@ -8,7 +8,7 @@ from typing import Any
 from cli.common import text
 from cli.inspection.actor_list import log_broker
 from cli.inspection.actor_page import ACTOR_ID
-from cli.inspection.session_page import json_object
+from cli.inspection.reply_json import json_object
 from cli.live import (
     LiveTrace,
     LogBrokers,

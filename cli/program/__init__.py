@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cli.program.command_table import GROUPS, HIDDEN, CommandEntry
     from cli.program.deferred_import import defer
     from cli.program.help_pages import PageCommand, Program
+    from cli.program.process_end import end_process
     from cli.program.setting_flags import with_settings_flags
     from cli.program.version_command import show_version
 else:
@@ -21,6 +22,7 @@ else:
             "command_table": "CommandEntry GROUPS HIDDEN",
             "deferred_import": "defer",
             "help_pages": "PageCommand Program",
+            "process_end": "end_process",
             "setting_flags": "with_settings_flags",
             "version_command": "show_version",
         },
@@ -35,6 +37,7 @@ __all__ = [
     "Program",
     "argv_secrets",
     "defer",
+    "end_process",
     "show_version",
     "with_settings_flags",
 ]

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from eventstore.format.event_json import field_values, json_object
     from eventstore.format.events import (
         LOG_SESSION,
+        LONGEST_DROPPED_TOPIC,
+        MOST_DROPPED_TOPICS,
         NATS_SESSION,
         UPCASTERS,
         VERSIONS,
@@ -149,7 +151,9 @@ __all__ = [
     "INDEX_BITS",
     "LEAST_RECORD",
     "LOG_SESSION",
+    "LONGEST_DROPPED_TOPIC",
     "MAX_INDEX",
+    "MOST_DROPPED_TOPICS",
     "NAMES",
     "NAME_BYTES",
     "NATS_SESSION",
@@ -263,6 +267,8 @@ __all__ = [
 
 _MODULE_OF = {
     "LOG_SESSION": "events",
+    "LONGEST_DROPPED_TOPIC": "events",
+    "MOST_DROPPED_TOPICS": "events",
     "NATS_SESSION": "events",
     "LogEvent": "events",
     "UPCASTERS": "events",

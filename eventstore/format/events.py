@@ -62,6 +62,12 @@ LOG_SESSION: Final = "$log/"
 No client can have such an identifier."""
 
 
+MOST_DROPPED_TOPICS: Final[int] = 8
+"""Maximum topics that a MessageDropped names: one with as many may concern others, too."""
+LONGEST_DROPPED_TOPIC: Final[int] = 1024
+"""Maximum characters of such a topic, which is cut off behind them."""
+
+
 class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
     """An event in the log is invalid."""
 
@@ -409,7 +415,7 @@ class MessageDropped:
     e: Literal["MessageDropped"] = "MessageDropped"
     v: Literal[1] = 1
     topics: list[str] = field(default_factory=list)
-    """Some of the topics of messages that a client was not permitted to publish."""
+    """The distinct topics of messages without a position, at most eight of them."""
 
 
 @dataclass(slots=True)

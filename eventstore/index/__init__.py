@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from eventstore.index.index_files import IndexFiles
     from eventstore.index.keys import (
         CHECKS,
+        DROPPED,
         GROUP_BITS,
         LIFECYCLE,
         RARE,
@@ -32,8 +33,8 @@ else:
         __name__,
         {
             "index_files": "IndexFiles",
-            "keys": "CHECKS GROUP_BITS LIFECYCLE RARE REFERRED RETAINED_EXPIRED SESSION STATES "
-            "TOPIC group_key pack_sequences states_due unpack_sequences",
+            "keys": "CHECKS DROPPED GROUP_BITS LIFECYCLE RARE REFERRED RETAINED_EXPIRED SESSION "
+            "STATES TOPIC group_key pack_sequences states_due unpack_sequences",
             "log_index": "LogIndex SavedState",
             "segment": "BadIndex Segment SegmentHead write_segment",
         },
@@ -41,6 +42,7 @@ else:
 
 __all__ = [
     "CHECKS",
+    "DROPPED",
     "GROUP_BITS",
     "LIFECYCLE",
     "RARE",

@@ -10,6 +10,7 @@ key                 value
                     sent again
 ``T`` topic         records that name the topic of a message
 ``E`` topic         the records among them in which its retained message expires
+``D`` topic         records that name the topic of messages dropped without ever having a position
 ``R`` group         triples: a record of the group, a later one that refers to messages in it, and
                     the indexes of these messages in the former, as runs
 ``K`` type          records with an event of a rare type
@@ -34,6 +35,7 @@ SESSION: Final = "S"
 LIFECYCLE: Final = "L"
 TOPIC: Final = "T"
 RETAINED_EXPIRED: Final = "E"
+DROPPED: Final = "D"
 REFERRED: Final = "R"
 RARE: Final = "K"
 CHECKS: Final = "C"

@@ -77,12 +77,20 @@ class LogIndex:
         return None
 
     def topics(
-        self, prefix: str, matches: Callable[[str], bool], first: int = 0, last: int | None = None
+        self,
+        prefix: str,
+        matches: Callable[[str], bool],
+        first: int = 0,
+        last: int | None = None,
+        kind: str = TOPIC,
     ) -> list[int]:
-        """Return the records that name a matching topic; all such topics begin with the prefix."""
+        """Return the records that name a matching topic; all such topics begin with the prefix.
+
+        ``kind`` is ``TOPIC`` or ``DROPPED``.
+        """
         found: set[int] = set()
         for segment in self._between(first, last):
-            for key, value in segment.starting(TOPIC + prefix):
+            for key, value in segment.starting(kind + prefix):
                 if matches(key[1:]):
                     found.update(unpack_sequences(value))
         return self._within(sorted(found), first, last)

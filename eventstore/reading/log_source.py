@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from eventstore.display import clock, escaped, name
+from eventstore.display import clock, name
 from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog
 from eventstore.format import ChainChecker, Record, decode_record, sequence_of
 from eventstore.log import (
@@ -19,6 +19,7 @@ from eventstore.log import (
     read_stored,
 )
 from eventstore.nats import LOG_STREAM_PREFIX, read_bounds
+from eventstore.reasons import cut_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -138,7 +139,7 @@ class LogSource:
         event = self.cut.event
         if event.first == self.first:
             said += f" of {clock(event.begins_ms)}"
-        why = escaped(event.reason)
+        why = cut_text(event.reason)
         return f"{said}: what was before it was cut off on {clock(self.cut.time_ms)} ({why})"
 
     def require_whole(self) -> None:

@@ -45,7 +45,7 @@ class EarlierSession(NamedTuple):
 
 
 class UnreadDrops(NamedTuple):
-    """QoS 0 deliveries dropped when a message took effect; the log does not say of which messages.
+    """QoS 0 deliveries dropped when a message took effect; the log does not say which messages.
 
     Their reason is ``slow_reader``.
     """
@@ -55,7 +55,8 @@ class UnreadDrops(NamedTuple):
     time_ms: int
     dropped: int
     messages: int
-    """Number of messages for the session that the log records in that turn; 0: in another turn."""
+    """Number of messages for the session that the log records in that turn, on the same topic if
+    the drops name it alone; 0: in another turn."""
     limits: Mapping[str, Any] | None
     """The limits that held, by the names of their settings; None: not recorded."""
 

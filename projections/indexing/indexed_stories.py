@@ -218,13 +218,17 @@ class _Following:
         for sequence in records:
             if sequence <= index.last:
                 await self._plan_turn(sequence)
-        new = set(records)
+        # These records give messages other positions, also in the turn of the message.
         repeating = set(index.rare("RetainedSnapshot", records[0]))
+        new = {*records, *repeating.intersection(self._planned)}
+        known = set(new)
         while new:
-            found = index.referring(new, index.last) - self._planned
-            self._plan(found)
-            self._doubtful |= found
-            new = found & repeating  # these records give messages other positions
+            found = index.referring(new, index.last)
+            doubtful = found - self._planned
+            self._plan(doubtful)
+            self._doubtful |= doubtful
+            new = (found & repeating) - known
+            known |= new
         latest = index.latest_rare("LimitsApplied", records[0])
         if latest is not None and latest >= self._source.begin:
             self._plan([latest])

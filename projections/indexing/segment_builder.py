@@ -17,6 +17,7 @@ from eventstore.format import (
 )
 from eventstore.index import (
     CHECKS,
+    DROPPED,
     LIFECYCLE,
     RARE,
     REFERRED,
@@ -203,10 +204,10 @@ def _collect(raw: dict[str, Any], keys: set[str]) -> None:
             keys.add(TOPIC + raw["topic"])
     if kind in RARE_EVENTS:
         keys.add(RARE + kind)
-    if kind == "MessageDropped":
-        return  # its topics belong to messages that were never published
+    # The topics of a MessageDropped belong to messages that were never recorded.
+    listed = DROPPED if kind == "MessageDropped" else TOPIC
     for topic in raw.get("topics", ()):
-        keys.add(TOPIC + topic)
+        keys.add(listed + topic)
     if kind == "RetainedExpired":
         keys.update(RETAINED_EXPIRED + topic for topic in raw["topics"])
 

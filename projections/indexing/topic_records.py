@@ -15,7 +15,7 @@ from eventstore.format import (
     entries,
     from_runs,
 )
-from eventstore.index import BadIndex
+from eventstore.index import DROPPED, TOPIC, BadIndex
 from eventstore.reading import fetch_listed
 from projections.audit import topic_of
 
@@ -51,15 +51,29 @@ class TopicRecords:
     def __init__(self, index: LogIndex, topic_filter: str, matches: Callable[[str], bool]) -> None:
         """Raise BadIndex."""
         self._index = index
+        self._topic_filter = topic_filter
         self._matches = matches
-        if "+" in topic_filter or "#" in topic_filter:
-            named = index.topics(fixed_prefix(topic_filter), matches)
-        else:
-            named = index.topic(topic_filter)
-        self.named = named
+        self.named = self._naming(TOPIC)
         """Records that name a matching topic."""
-        self._named = frozenset(named)
+        self._named = frozenset(self.named)
+        self._dropped: list[int] | None = None
         self._exact: tuple[int, set[int]] | None = None
+
+    def _naming(self, kind: str) -> list[int]:
+        topic_filter = self._topic_filter
+        if "+" in topic_filter or "#" in topic_filter:
+            return self._index.topics(fixed_prefix(topic_filter), self._matches, kind=kind)
+        return self._index.sequences(kind + topic_filter)
+
+    def _besides(self, last: int) -> set[int]:
+        """Return the records, up to one, whose events name no matching message by position.
+
+        They name the topics of messages that were dropped, or messages from before the index.
+        """
+        if self._dropped is None:
+            self._dropped = self._naming(DROPPED)
+        found = {one for one in self._dropped if one <= last}
+        return found | self._index.referring_before(last)
 
     def concerning(self, last: int) -> set[int]:
         """Return the records, up to one, that may contain an event about a matching message.
@@ -70,7 +84,7 @@ class TopicRecords:
             return self._exact[1]
         found = {one for one in self.named if one <= last}
         found |= self._index.referring(found, last)
-        return found | self._index.referring_before(last)
+        return found | self._besides(last)
 
     async def narrow(self, source: LogSource, first: int, last: int) -> None:
         """Read the named records, if that leaves fewer to read between two records.
@@ -90,7 +104,7 @@ class TopicRecords:
                         messages.setdefault(at >> INDEX_BITS, set()).add(at & MAX_INDEX)
             known = {sequence: frozenset(found) for sequence, found in messages.items()}
             found = {*named, *self._index.referring_to(known, last)}
-            self._exact = last, found | self._index.referring_before(last)
+            self._exact = last, found | self._besides(last)
         except (BadIndex, CorruptLog, UnreadableEvent):
             self._exact = None  # reading the records tells of it in its place
 

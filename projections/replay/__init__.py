@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         refs_of,
     )
     from projections.replay.event_text import (
-        end_text,
+        denial_text,
         event_object,
         payload_words,
         reason_text,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         published_here,
         taken_from,
     )
+    from projections.replay.receiver_past import may_concern
     from projections.replay.replay import AsOf, Origins, Replay, fold, head
     from projections.replay.salvage_needs import SalvageNeeds
     from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
@@ -43,9 +44,10 @@ else:
         {
             "disk_use": "DiskUse sizes_by_levels",
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
-            "event_text": "end_text event_object payload_words reason_text words",
+            "event_text": "denial_text event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
             "origin_search": "OriginPlace origin_of origins_of published_here taken_from",
+            "receiver_past": "may_concern",
             "replay": "AsOf Origins Replay fold head",
             "salvage_needs": "SalvageNeeds",
             "session_history": "SessionEvent SessionHistory SessionMoment",
@@ -71,11 +73,12 @@ __all__ = [
     "SessionMoment",
     "TopicBook",
     "Topics",
-    "end_text",
+    "denial_text",
     "event_object",
     "find_stories",
     "fold",
     "head",
+    "may_concern",
     "message_at",
     "options_text",
     "origin_of",

@@ -131,6 +131,7 @@ class EventFilter:
 
 
 _WITH_TOPICS = (
+    MessageDropped,
     MessagePublished,
     MessagesCarried,
     RetainedCleared,

@@ -58,10 +58,19 @@ from eventstore.format import (
     position_text,
     sequence_of,
 )
+from eventstore.reasons import (
+    close_text,
+    cut_text,
+    drop_text,
+    expiry_text,
+    leader_text,
+    resend_text,
+)
 from projections.audit import topic_of
 from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
 from protocol.mqtt import ReasonCode
+from protocol.mqtt5 import SHARE
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3
@@ -143,10 +152,10 @@ def _interval(seconds: int) -> str:
 
 
 def _closed(event: SessionClosed, _topics: Topics) -> str:
-    code = f" with reason code 0x{event.code:02x}" if event.code else ""
+    code = f" (reason code 0x{event.code:02x})" if event.code else ""
     changed = f", session expiry {_interval(event.expiry)}" if event.expiry is not None else ""
     waits = f", its will waits {event.grace} s" if event.grace else ""
-    return f"connection ended: {display.escaped(event.reason)}{code}{changed}{waits}"
+    return f"connection ended: {close_text(event.reason)}{code}{changed}{waits}"
 
 
 def _published(event: MessagePublished, _topics: Topics) -> str:
@@ -188,10 +197,12 @@ def _queued(event: Queued, topics: Topics) -> str:
 def _dropped(event: MessageDropped, topics: Topics) -> str:
     what = _messages(event.refs, topics) or display.count_of(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
-    by = f", for {display.name(event.filter)}" if event.filter else ""
+    by = f" for {display.name(event.filter)}" if event.filter else ""
     if event.topics:
         what += f" to {position_text.several(map(display.name, event.topics), len(event.topics))}"
-    return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
+    shared = event.session.startswith(SHARE)
+    why = drop_text(event.reason, received=bool(event.refs), shared=shared)
+    return f"dropped{where} {what}{by}: {why}"
 
 
 def _codes(reasons: Sequence[Run]) -> str:
@@ -220,12 +231,13 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
 
 
 def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
-    codes = from_runs(event.reasons)
-    denied = (
-        f"{display.name(one)} {reason_text(code)}"
-        for one, code in zip(event.filters, codes, strict=False)
+    denied: dict[int, list[str]] = {}
+    for one, code in zip(event.filters, from_runs(event.reasons), strict=False):
+        denied.setdefault(code, []).append(one)
+    return "subscription denied: " + "; ".join(
+        f"{position_text.several(map(display.name, filters), len(filters))}: {denial_text(code)}"
+        for code, filters in denied.items()
     )
-    return f"subscription denied: {position_text.several(denied, len(event.filters))}"
 
 
 def _limits(event: LimitsApplied, _topics: Topics) -> str:
@@ -247,15 +259,18 @@ def reason_text(code: int) -> str:
     return f"0x{code:02x} ({name})"
 
 
-def end_text(reason: str) -> str:
-    """Return why a session ended that did not end with its connection."""
-    return _EXPIRED.get(reason) or display.escaped(reason)
+def denial_text(code: int) -> str:
+    """Return why a subscription was denied, from its reason code, as a sentence."""
+    return _DENIALS.get(code) or reason_text(code)
 
 
-_EXPIRED = {
-    "expired": "it expired",
-    "removed": "an operator removed it",
-    "no_members": "its last member left",
+_DENIALS: dict[int, str] = {
+    ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
+    ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
+    "max_wildcard_patterns, max_shared_members, max_subscriptions_total)",
+    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not valid here",
+    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
+    "(shared_for_mqtt3)",
 }
 
 
@@ -308,7 +323,7 @@ def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
 def _cut(event: LogCut, _topics: Topics) -> str:
     return (
         f"log cut before record {event.first} of {display.clock(event.begins_ms)}: "
-        f"{display.escaped(event.reason)}"
+        f"{cut_text(event.reason)}"
     )
 
 
@@ -348,7 +363,7 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     what = f"broker started{crash}, foldmq {display.escaped(event.software)}"
     if not event.epoch:
         return what
-    cause = f" ({display.escaped(event.cause)})" if event.cause else ""
+    cause = f": {leader_text(event.cause)}" if event.cause else ""
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
@@ -370,7 +385,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
     SessionClosed: _closed,
-    SessionExpired: lambda event, _: f"session ended: {end_text(event.reason)}",
+    SessionExpired: lambda event, _: f"session ended: {expiry_text(event.reason)}",
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
         "unsubscribed "
@@ -380,7 +395,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     MessagePublished: _published,
     Delivered: _delivered,
     Queued: _queued,
-    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {display.escaped(event.cause)}",
+    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
     Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})",
     Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})",
     Refused: lambda event, _: f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})",

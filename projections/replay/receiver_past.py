@@ -6,6 +6,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from eventstore.format import (
+    LONGEST_DROPPED_TOPIC,
+    MOST_DROPPED_TOPICS,
     LimitsApplied,
     MessageDropped,
     MessagePublished,
@@ -30,7 +32,7 @@ from protocol.mqtt import matches
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventstore.format import Event, Position, Record
     from eventstore.reading import LogSource
@@ -164,20 +166,27 @@ async def _unread_drops(
     (record,) = (one for one in await source.some([sequence]) if one.sequence == sequence)
     until = record.time_ms + _STEPS_MS
     at, time_ms, count, messages = 0, 0, 0, 0
+    alike = 0
+    """Number of the messages among them on its topic."""
+    single = True
+    """Whether each of the drops names its topic alone."""
     last = sequence
+    topic = story.topic or ""
     async for part in source.records(sequence - record.part, source.last):
         for index, event in part.events():
-            if _is_unread(event, client):
+            if _is_unread(event, client, topic):
                 at, time_ms = position(part.sequence, index), part.time_ms
                 count += event.count
+                single = single and len(event.topics) == 1
             else:
                 messages += _matching(event, standing)
+                alike += _on_topic(event, topic)
         last = part.sequence
         if part.last:
             break
     if not (count and messages) and last < source.last:
         # A message to many receivers is sent in steps, in later turns.
-        messages = 0
+        messages = alike = 0
         turns = TurnAssembler()
         async for record in source.records(last + 1, source.last):
             if record.time_ms > until:
@@ -186,23 +195,40 @@ async def _unread_drops(
                 if not any(raw["e"] == "MessageDropped" for raw in part.raw_events):
                     continue
                 for index, event in part.events():
-                    if _is_unread(event, client):
+                    if _is_unread(event, client, topic):
                         at, time_ms = position(part.sequence, index), part.time_ms
                         count += event.count
     if not count:
         return None
     limits = await _limits(source, sequence_of(at))
-    return UnreadDrops(at, time_ms, count, messages, limits)
+    return UnreadDrops(at, time_ms, count, (single and alike) or messages, limits)
 
 
-def _is_unread(event: Event, client: str) -> TypeGuard[MessageDropped]:
-    """Return whether an event drops unnamed messages of a client that did not read."""
+def may_concern(event: MessageDropped, matches: Callable[[str], bool]) -> bool:
+    """Return whether messages without a position that were dropped may be on a matching topic.
+
+    Earlier versions recorded no topics of most drops, and of many topics some are recorded.
+    """
+    named = event.topics
+    return not named or len(named) >= MOST_DROPPED_TOPICS or any(map(matches, named))
+
+
+def _is_unread(event: Event, client: str, topic: str) -> TypeGuard[MessageDropped]:
+    """Return whether an event may drop a message on a topic of a client that did not read."""
     return (
         isinstance(event, MessageDropped)
         and event.session == client
         and event.reason == "slow_reader"
         and not event.refs
+        and may_concern(event, topic[:LONGEST_DROPPED_TOPIC].__eq__)
     )
+
+
+def _on_topic(event: Event, topic: str) -> int:
+    """Return how many messages on a topic take effect with an event that names their topics."""
+    if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
+        return 0
+    return sum(topic_of(event, offset) == topic for offset in range(event.count))
 
 
 def _matching(event: Event, standing: SubscriberState) -> int:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         encode_unsubscribe,
     )
     from protocol.mqtt5.decoder_v5 import PacketDecoderV5
-    from protocol.mqtt5.field_reader import SHARE, check_topic_filter, split_share
+    from protocol.mqtt5.field_reader import check_topic_filter
     from protocol.mqtt5.properties import (
         MAX_PROPERTY_BYTES,
         MOST_PROPERTIES,
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         encode_suback_v5,
         encode_unsuback_v5,
     )
+    from protocol.mqtt5.shared_filters import SHARE, split_share
     from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 else:
     __getattr__ = lazy_exports(
@@ -100,7 +101,7 @@ else:
                 "encode_unsubscribe"
             ),
             "decoder_v5": "PacketDecoderV5",
-            "field_reader": "SHARE check_topic_filter split_share",
+            "field_reader": "check_topic_filter",
             "properties": (
                 "MAX_PROPERTY_BYTES MOST_PROPERTIES MessageProperties ReceivedProperties "
                 "decode_message_properties encode_message_properties encode_properties "
@@ -117,6 +118,7 @@ else:
                 "encode_explained_ack encode_explained_acks encode_server_auth "
                 "encode_server_disconnect encode_suback_v5 encode_unsuback_v5"
             ),
+            "shared_filters": "SHARE split_share",
             "subscription_options": "NO_LOCAL RETAIN_AS_PUBLISHED RETAIN_HANDLING",
         },
     )

@@ -20,6 +20,7 @@ from protocol.mqtt5.properties import (
     malformed,
     violation,
 )
+from protocol.mqtt5.shared_filters import SHARE, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,17 +132,6 @@ class FieldReader:
 
 _NONE: Mapping[int, Value] = {}
 _KEPT = 4096
-
-SHARE = "$share/"
-"""Prefix of the filter of a shared subscription."""
-
-
-def split_share(topic_filter: str) -> tuple[str, str]:
-    """Split a legal filter into share name and filter; the name is empty if it is not shared."""
-    if not topic_filter.startswith(SHARE):
-        return "", topic_filter
-    name, _, rest = topic_filter[len(SHARE) :].partition("/")
-    return name, rest
 
 
 def check_topic_filter(topic_filter: str) -> None:

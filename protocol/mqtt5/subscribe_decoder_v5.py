@@ -6,8 +6,9 @@ import sys
 from typing import cast
 
 from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
-from protocol.mqtt5.field_reader import SHARE, FieldReader
+from protocol.mqtt5.field_reader import FieldReader
 from protocol.mqtt5.properties import SUBSCRIPTION_IDENTIFIER, violation
+from protocol.mqtt5.shared_filters import SHARE
 from protocol.mqtt5.subscription_options import (
     LEGAL_OPTIONS,
     QOS_BITS,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.mqtt5.field_reader import SHARE
 from protocol.mqtt5.properties import malformed, violation
+from protocol.mqtt5.shared_filters import SHARE
 
 NO_LOCAL: Final = 0x04
 """The client's own messages are not sent to it."""

@@ -54,11 +54,13 @@ def of_joined(data: bytes, lengths: Integers, valid: Flags | None = None) -> pa.
     return pa.Array.from_buffers(pa.string(), len(lengths), buffers)
 
 
-def of_lists(lengths: Integers, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values as an array of lists of the given lengths."""
+def of_lists(
+    lengths: Integers, values: pa.Array, kind: pa.DataType, valid: Flags | None = None
+) -> pa.Array:
+    """Return values as an array of lists of the given lengths; null where not ``valid``."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    buffers = [None, _buffer(offsets)]
+    buffers = [_bits(valid), _buffer(offsets)]
     return pa.Array.from_buffers(kind, len(lengths), buffers, children=[values])
 
 

@@ -169,6 +169,16 @@ def _cleared(group: EventGroup) -> EntryColumn:
     return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
 
 
+def _dropped_topics(group: EventGroup) -> EntryColumn:
+    """Return the topics that MessageDropped events name; null where they name none."""
+    lists: list[list[str]] = [[] for _ in range(len(group))]
+    for place, raw in group.added():
+        lists[place] = raw.get("topics", [])
+    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    names = of_texts(name.encode() for some in lists for name in some)
+    return of_events(group, of_lists(lengths, names, ENTRIES["topics"], lengths > 0))
+
+
 _OWN: Final[Mapping[tuple[str, str], Maker]] = {
     **{(kind, "topic"): _topics for kind in MESSAGES},
     **{(kind, "size"): _sizes for kind in MESSAGES},
@@ -191,6 +201,7 @@ _OWN: Final[Mapping[tuple[str, str], Maker]] = {
     ("Queued", "queued_bytes"): _total("size", "queued_bytes"),
     ("Expired", "queued_bytes"): _total("size", "queued_bytes"),
     ("MessageDropped", "refs"): _dropped_refs,
+    ("MessageDropped", "topics"): _dropped_topics,
     ("SessionClosed", "expiry"): _changed_expiry,
     ("Subscribed", "filters"): _granted,
     ("Unsubscribed", "filters"): _taken,

@@ -75,7 +75,8 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "queued_bytes": "payload bytes added to or taken from the queue, at the first entry",
     "refs": "positions of the dropped messages; empty if they were never recorded",
     "filters": "topic filters with the granted QoS; the QoS is null where none is granted",
-    "topics": "topics whose retained messages ended",
+    "topics": "topics whose retained messages ended, or at most eight distinct ones of dropped "
+    "messages without positions",
     "software": "version of foldmq that started",
     "resumed": "whether a session existed before the connection",
     "clean": "whether the session ends with its connection",

@@ -37,6 +37,7 @@ COLUMNS: Final = (
     "size",
     "count",
     "refs",
+    "topics",
 )
 """The required columns of the log's entries."""
 TYPES: Final = (
@@ -139,7 +140,7 @@ def traffic_windows(
     of the window), the keys, the :data:`MEASURES`. A topic with more levels than ``levels`` counts
     for its first ones, as ``a/b/#``. A client counts for its publications and for deliveries to it.
     A key is null if it is unknown: its record was cut off, or there is none, as for messages
-    dropped at QoS 0.
+    dropped at QoS 0. Their topic is known if the event of the drop names one only.
     """
     _check(by, levels, window_s)
     window_ms = window_s * 1000
@@ -261,6 +262,7 @@ def _with_messages(entries: DataFrame) -> DataFrame:
     """
     kind = F.col("type")
     dropped = (kind == "MessageDropped") & (F.size("refs") > 0)
+    named = (kind == "MessageDropped") & (F.size("topics") == 1)
     refers = kind.isin("Delivered", "Queued", "MessagesCarried") | (
         (kind == "RetainedSnapshot") & F.col("session").isNotNull()
     )
@@ -268,6 +270,7 @@ def _with_messages(entries: DataFrame) -> DataFrame:
     same = Window.partitionBy("node", "message")
     return (
         entries.where(kind.isin(*TYPES))
+        .withColumn("topic", F.when(named, F.col("topics")[0]).otherwise(F.col("topic")))
         .withColumn("count", F.when(dropped, F.lit(1)).otherwise(F.col("count")))
         .withColumn("message", F.explode(F.when(dropped, F.col("refs")).otherwise(F.array(own))))
         .select("node", "message", "time_ms", "type", "session", "topic", "qos", "size", "count")

@@ -257,7 +257,7 @@ def test_reserved_topics_are_dropped_and_counted(node: FakeNode) -> None:
     box = node.subscribe("s", "#", 1)
     publish(node, packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7]))
     dropped, published = (event for event, _, _ in node.events)
-    assert dropped == MessageDropped("p", "reserved_topic", 2)
+    assert dropped == MessageDropped("p", "reserved_topic", 2, topics=["$SYS/x", "$JS/y"])
     assert isinstance(published, MessagePublished)
     assert (published.topics, from_runs(published.pids)) == (["a"], [6])
     assert got(box) == [("a", b"2")]

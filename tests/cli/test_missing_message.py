@@ -51,6 +51,7 @@ def source() -> LogSource:
     log.record(
         MessageDropped("pump", "not_permitted", 1, topics=["secret/z"]),
         MessageDropped("slug", "slow_reader", 3),
+        MessageDropped("snail", "slow_reader", 2, topics=["big/q1"]),
     )
     log.record(
         MessagePublished("p", 1, False, ["hall/door", "lamp"], [0, 1], [1, 2], 1, 0, 2),
@@ -83,16 +84,27 @@ def test_what_the_log_says_instead(source: LogSource) -> None:
 def test_denied_publications_are_named(source: LogSource) -> None:
     for topic in ("secret/z", "secret/#"):
         (denied,) = told(source, topic, "pump", None)
-        assert denied.startswith("the permissions did not let pump publish to secret/z at 4.0, ")
+        assert denied.startswith("pump published to secret/z at 4.0, ")
+        assert denied.endswith(
+            ", which was dropped: the permissions do not let the client publish to this topic "
+            "(permissions)"
+        )
     assert told(source, "secret/z", "pump", position(3, MAX_INDEX)) == []
-    (unread,) = told(source, "secret/z", "slug", None)
+    unread, also = told(source, "secret/z", "slug", None)
     assert "secret/z" not in unread
+    assert also == denied, "whoever asks"
 
 
 def test_messages_that_a_client_did_not_read_are_counted(source: LogSource) -> None:
     (unread,) = told(source, "big/q0", "slug", None)
     assert unread.startswith("3 messages were dropped for slug, at last at 4.1, ")
-    assert "max_outbound_bytes" in unread
+    assert unread.endswith(
+        "(max_outbound_bytes): the log does not say which topic each of them was on"
+    )
+    (named,) = told(source, "big/q1", "snail", None)
+    assert named.startswith("2 messages were dropped for snail, at last at 4.2, ")
+    assert named.endswith("because it did not read (max_outbound_bytes)")
+    assert told(source, "big/q0", "snail", None) == []
 
 
 def test_a_will_that_is_not_published_is_named(source: LogSource) -> None:

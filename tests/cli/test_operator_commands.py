@@ -28,8 +28,9 @@ from cli.inspection.actor_list import STATES, TYPES, check_order, gather_top, id
 from cli.inspection.actor_page import ask_session, connection_rates, read_session
 from cli.inspection.actor_tree import Tree
 from cli.inspection.receivers import outcome_lines
+from cli.inspection.reply_json import json_object
 from cli.inspection.session_list import session_selection
-from cli.inspection.session_page import json_object, session_lines, subscription_lines
+from cli.inspection.session_page import session_lines, subscription_lines
 from cli.live import broker_client
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
 from cli.live.broker_search import open_broker

@@ -21,6 +21,9 @@ NUMBERS = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib")
 BROKER = ("actors", "cli.settings.settings", "pydantic_settings", "pykka", "uvloop", "spark")
 PAGES = ("aiohttp.client", "jinja2", "textual", "prometheus_client", "structlog")
 NATS = ("asyncio", "nats", "ssl")
+PACKETS = ("nats.js.client", "protocol.mqtt5.field_reader", "protocol.mqtt.packets")
+"""JetStream, and MQTT: commands that ask a broker over NATS need neither."""
+CLIENT = ("asyncio", "http.client", "nats", "projections", "protocol.mqtt5.field_reader")
 NOTHING = (*NUMBERS, *BROKER, *PAGES, *NATS, "paho", "pydantic", "projections", "rich")
 
 
@@ -70,11 +73,13 @@ def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
     ("arguments", "modules"),
     [
         # without a broker, so that each ends with an error after its imports
-        ("pub -p 1 -t a -m b", (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
+        ("pub -p 1 -t a -m b", (*NUMBERS, *BROKER, *PAGES, *CLIENT)),
         ("sub -p 1 -t a -W 0", (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
-        ("sessions ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, "pydantic", "paho")),
-        ("retained ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, "pydantic", "paho")),
-        ("subscriptions --topic a --data-dir none", (*NUMBERS, *BROKER, *PAGES, "pydantic")),
+        ("sessions ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
+        ("retained ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
+        ("subscriptions --topic a --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
+        ("status --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
+        ("doctor --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
         ("log --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
         ("why --topic a --client b --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
         ("replay --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),

@@ -27,6 +27,7 @@ publish = ["plant/locked"]
 subscribe = ["plant/closed"]
 """
 
+DENIED = "the permissions do not let the client publish to this topic (permissions)"
 CRASHED = "the previous run crashed or was killed; everything acknowledged is in the log"
 
 
@@ -68,11 +69,12 @@ def test_sessions_tell_what_happened_to_their_clients(
     lines = run("sessions", "show", "reader", *data).lines
     assert any(line.startswith("  since the start: 3 connects, 1 takeover, ") for line in lines)
     (event,) = run("log", "--type", "MessageDropped", "--session", "writer", *data).lines
-    assert event.endswith("dropped 1 message to plant/locked: not_permitted")
+    assert event.endswith(f"dropped 1 message to plant/locked: {DENIED}")
     (event,) = run(
         "log", "--type", "MessageDropped", "--session", "writer", "--json", *data
     ).objects
-    assert event["topics"] == ["plant/locked"]
+    assert (event["topics"], event["reason"]) == (["plant/locked"], "not_permitted")
+    assert run("log", "--topic", "plant/+", "--json", *data).objects == [event]
     clients.close()
 
 

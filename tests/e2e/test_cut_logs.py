@@ -179,7 +179,7 @@ def test_log_tells_of_checkpoints_and_cuts(cut: Cut) -> None:
         r"-          repeated: retained: .*lamp \(2 messages from .*, \"on\"$",
         r"-          checkpoint \d+ \(from \d+\.\d+\) complete: \d+ sessions, 2 retained messages$",
         r"-          repeated: still to be delivered: hall.*\(4 messages from .*\"open\", \"shut\"",
-        rf"-          log cut before record {cut.first} of [\d :.-]+: keep_bytes$",
+        rf"-          log cut before record {cut.first} of [\d :.-]+: it was larger than keep_",
         r"archive    sent from the queue hall/door \(\d+\.0\) QoS 1, packet 1, for hall/#$",
     ):
         assert re.search(r"^[\d :.-]{23} +\d+\.\d+  " + pattern, out, re.MULTILINE), pattern
@@ -206,7 +206,7 @@ def test_log_of_earlier(cut: Cut) -> None:
     first = cut.events[0]
     said = (
         rf"the log begins with record {cut.first} of [\d :.-]+: "
-        r"what was before it was cut off on [\d :.-]+ \(keep_bytes\)"
+        r"what was before it was cut off on [\d :.-]+ \(it was larger than keep_bytes\)"
     )
     for moment in ("1", "1.7", "1h ago"):
         ran = run("log", *cut.data, "--from", moment, "-n", "1", "--json")
@@ -249,7 +249,8 @@ def test_replay_of_what_was_cut_off(cut: Cut) -> None:
             line = refused("replay", *cut.data, "--at", moment, *more, code=66)
             found = re.fullmatch(
                 rf"{what}: the log begins with record {cut.first} of [\d :.-]+: what was before "
-                r"it was cut off on [\d :.-]+ \(keep_bytes\); states can be rebuilt from record "
+                r"it was cut off on [\d :.-]+ \(it was larger than keep_bytes\); states can be "
+                r"rebuilt from record "
                 r"(\d+), [\d :.-]+ on",
                 line,
             )

@@ -79,7 +79,7 @@ def test_log_says_what_happened(data: tuple[str, str]) -> None:
         r"screen     acknowledged packet 1 \(PUBACK\)$",
         r"sensor     released hall/window \(\d+\.\d+\), packet 2 \(PUBREL\)$",
         r"screen     completed packet 2 \(PUBCOMP\)$",
-        r"archive    dropped hall/door \(\d+\.\d+\): queue_messages, for hall/#$",
+        r"archive    dropped hall/door \(\d+\.\d+\) for hall/#: the queue had as many messages",
         r"sensor     published lamp QoS 1 retained, 2 B, packet 5$",
     ):
         line = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +\d+\.\d+  " + pattern

@@ -95,7 +95,8 @@ class Tail:
 @pytest.fixture
 def quiet(tmp_path: Path) -> Iterator[Broker]:
     """A broker of its own, so that its log and its traces are known."""
-    made = Broker(tmp_path, args=["--metrics", "off", "--web", "off"], forked=True)
+    limits = ("--max-topic-levels", "100")
+    made = Broker(tmp_path, args=["--metrics", "off", "--web", "off", *limits], forked=True)
     made.start()
     try:
         yield made
@@ -181,6 +182,18 @@ def test_a_topic_is_traced_from_publisher_to_acknowledgement(quiet: Broker, own:
         logged = {**in_log(quiet, "panel"), **in_log(quiet, "lock")}
         for line in (delivered, acked):
             assert logged[line["position"]] == line["what"]
+
+
+def test_a_refused_publication_is_in_the_trace_of_its_topic(quiet: Broker, own: Clients) -> None:
+    panel = own.connect("panel")
+    deep = "deep" + "/x" * 200  # more than max_topic_levels
+    with Tail(quiet, "--topic", "deep/#", "--json") as tail:
+        panel.publish(deep, b"no", 1)
+        dropped = tail.wait(what="MessageDropped")
+        assert dropped["client"] == "panel"
+        (named,) = dropped["event"]["topics"]
+        assert named.startswith(deep[:200])
+        assert in_log(quiet, "panel")[dropped["position"]] == "MessageDropped"
 
 
 def test_an_actor_is_traced_until_it_ends(quiet: Broker, own: Clients) -> None:

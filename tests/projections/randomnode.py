@@ -216,7 +216,12 @@ class Node:
 
     def refuse(self, name: str, number: int) -> None:
         state = self.live.sessions.get(name)
-        if state is None or not state.inflight:
+        if state is None:
+            return
+        if not state.inflight:
+            reason = ("slow_reader", "not_permitted")[number % 2]
+            topics = [b"a", b"a/b", b"a", b"c"][number % 4 :]
+            self.emit(decisions.dropped_unrecorded(name, reason, topics))
             return
         pids = [*state.inflight][:: 1 + number % 2]
         refs = [state.inflight[pid].ref for pid in pids]

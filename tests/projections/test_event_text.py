@@ -9,21 +9,35 @@ import pytest
 from eventstore.format import (
     Acked,
     Assigned,
+    BrokerStarted,
     Completed,
     Delivered,
     Event,
     Expired,
+    LogCut,
+    MessageDropped,
     Queued,
     Received,
+    Redelivered,
     Refused,
     RetainedExpired,
     Returned,
     SessionClosed,
+    SessionExpired,
     SessionOpened,
     Subscribed,
+    SubscriptionDenied,
     WillArmed,
     decode_record,
     position,
+)
+from eventstore.reasons import (
+    CLOSE_REASONS,
+    CUT_REASONS,
+    DROP_REASONS,
+    EXPIRY_REASONS,
+    LEADER_CAUSES,
+    RESEND_REASONS,
 )
 from projections.replay import event_object, words
 from projections.replay.topic_lookup import Published
@@ -49,10 +63,13 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
             SessionOpened("c", True, False, 5, expiry=0xFFFFFFFF),
             "connected: session resumed, MQTT 5, session expiry never",
         ),
-        (SessionClosed("c", "closed"), "connection ended: closed"),
+        (
+            SessionClosed("c", "closed"),
+            "connection ended: the client closed the connection without a DISCONNECT",
+        ),
         (
             SessionClosed("c", "disconnect", code=4, expiry=0),
-            "connection ended: disconnect with reason code 0x04, session expiry 0 s",
+            "connection ended: the client sent DISCONNECT (reason code 0x04), session expiry 0 s",
         ),
         (
             Subscribed("c", [("a", 1), ("b", 0)], options=[0x2C, 0x10], identifier=7),
@@ -91,6 +108,56 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
 )  # fmt: skip
 def test_events_in_words(event: Event, said: str) -> None:
     assert words(event, NONE) == said
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (
+            MessageDropped("c", "queue_messages", 1, [REF], "t"),
+            ("dropped message 5.0 for t: the queue had as many messages as max_queued_messages "
+            "allows"),
+        ),
+        (
+            MessageDropped("$share/g/t", "not_permitted", 1, [REF], "t", 4),
+            ("dropped from the queue message 5.0 for t: the permissions let no connected member "
+            "read this topic (permissions)"),
+        ),
+        (
+            MessageDropped("c", "not_permitted", 1, [REF]),
+            ("dropped message 5.0: the permissions do not let the client read this topic "
+            "(permissions)"),
+        ),
+        (
+            SubscriptionDenied("c", ["a", "b", "c"], [0x87, 0x8F, 0x87]),
+            ("subscription denied: a, c: the permissions do not let it subscribe to that "
+            "(permissions); b: the filter is not valid here"),
+        ),
+        (Redelivered("c", [7], "ack_wait"),
+            "sent again packet 7: it was not acknowledged for ack_wait"),
+        (SessionExpired("c", "removed"), "session ended: an operator removed it"),
+    ],
+    ids=lambda value: value.e if hasattr(value, "e") else "",
+)  # fmt: skip
+def test_reasons_are_sentences(event: Event, said: str) -> None:
+    assert words(event, NONE) == said
+
+
+def test_no_event_shows_the_code_of_its_reason() -> None:
+    events: list[tuple[str, Event]] = [
+        *((code, MessageDropped("c", code, 1)) for code in DROP_REASONS),
+        *((code, SessionClosed("c", code)) for code in CLOSE_REASONS),
+        *((code, SessionExpired("c", code)) for code in EXPIRY_REASONS),
+        *((code, Redelivered("c", [1], code)) for code in RESEND_REASONS),
+        *((code, LogCut(5, "", 0, code)) for code in CUT_REASONS),
+        *((code, BrokerStarted("1", epoch=2, cause=code)) for code in LEADER_CAUSES),
+    ]
+    for code, event in events:
+        said = words(event, NONE).rpartition(": ")[2]
+        assert " " in said, said
+        assert "`" not in said
+        assert said != code
+    assert words(SessionClosed("c", "of_later"), NONE) == "connection ended: of_later"
 
 
 def golden() -> list[tuple[int, Event]]:

@@ -23,6 +23,7 @@ from eventstore.format import (
     MessagePublished,
     Queued,
     Redelivered,
+    RetainedSnapshot,
     SessionOpened,
     Subscribed,
     entries,
@@ -66,6 +67,15 @@ def places(source: IndexedSource) -> Iterator[Position]:
         for index, _ in source.record(sequence).events():
             yield position(sequence, index)
         yield position(sequence, MAX_INDEX)
+
+
+def _node(log: LogBuilder) -> Any:
+    """A node with a log that was written by hand."""
+    records = [
+        SimpleNamespace(sequence=sequence, data=data)
+        for sequence, data in enumerate(log.records, 1)
+    ]
+    return SimpleNamespace(log=SimpleNamespace(records=records))
 
 
 class _Compared:
@@ -235,11 +245,7 @@ def test_events_on_a_topic_cost_as_many_records_as_concern_it(
                     for at in range(start, start + 4)
                 )
             )
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
+    node = _node(log)
     source, plain = IndexedSource(node), IndexedSource(node)
     use(source, build(source, tmp_path, source.last, 7))
     source.read = 0
@@ -266,6 +272,25 @@ def test_a_turn_of_several_records_ends_a_session() -> None:
         asyncio.run(compared.stories("ann"))
         (story,) = asyncio.run(find_stories(as_log(compared.indexed), ref=position(3, 0)))
         assert [step.what for step in story.steps] == ["discarded"]
+
+
+def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
+    """The turn of a message is split; another part of it repeats the message, and is repeated."""
+
+    def again(ref: Position) -> RetainedSnapshot:
+        return RetainedSnapshot(["t"], [1], [ref], 1, 0, 1)
+
+    log = LogBuilder("n")
+    published = MessagePublished("p", 1, True, ["t"], [], [1], 1, 0, 1)
+    log.record(published, payloads=[b"x"], last=False)
+    log.record(again(position(1, 0)), payloads=[b"x"], part=1)
+    log.record(again(position(2, 0)), payloads=[b"x"])
+    log.record(again(position(3, 0)), payloads=[b"x"])
+    compared = _Compared(_node(log), tmp_path, 1, 1, 1.0)
+    for source in (compared.plain, compared.indexed):
+        (story,) = asyncio.run(find_stories(as_log(source), ref=position(1, 0)))
+        repeated = [step.at for step in story.steps if step.what == "repeated"]
+        assert repeated == [position(record, 0) for record in (2, 3, 4)]
 
 
 @pytest.mark.slow

@@ -140,7 +140,10 @@ def test_drops_of_another_moment_or_client_say_nothing(tmp_path: Path, indexed: 
         ),
         (
             (OPENED, GRANTED, SessionClosed("c", "disconnect", expiry=0)),
-            (": its last one, which was subscribed to hall/+, ended with its", "is discarded)"),
+            (
+                ": its last one, which was subscribed to hall/+, ended with its",
+                "(the client sent DISCONNECT)",
+            ),
         ),
         (
             (CLEAN, GRANTED, CLEAN, SessionClosed("c", "closed")),

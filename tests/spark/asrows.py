@@ -107,6 +107,7 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells |= _properties(bytes(record.payload[begin : event.at]))
     elif isinstance(event, MessageDropped):
         cells |= {"count": event.count, "refs": from_runs(event.refs), "queued": event.queued}
+        cells["topics"] = event.topics or None
     elif isinstance(event, (Assigned, Delivered)):
         cells["queued"] = event.queued if number == 0 else min(event.queued, 0)
     elif isinstance(event, (Expired, Queued)):

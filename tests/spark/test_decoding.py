@@ -242,6 +242,7 @@ def of_sessions(draw: st.DrawFn) -> Any:
                 Completed(session, pids),
                 Redelivered(session, pids, "ack_wait"),
                 MessageDropped(session, "queue_bytes", count, refs, "a/+", -1),
+                MessageDropped(session, "slow_reader", count, topics=["a", "b/é"][:count]),
                 Subscribed(session, [("a/+", 1)] * count),
                 Unsubscribed(session, ["a/+"] * count),
                 SessionClosed(session, "disconnect"),

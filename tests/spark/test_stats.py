@@ -72,6 +72,8 @@ def counted(spark: SparkSession, nats: Nats) -> Any:
         Delivered("s", "a/#", 1, [3], [by_hand.at(first, 2)], queued=11),
         Redelivered("s", [1, 2], "ack_wait"),
         MessageDropped("s", "slow_reader", 40),
+        MessageDropped("s", "slow_reader", 5, topics=["a/b/c"]),
+        MessageDropped("s", "slow_reader", 3, topics=["a/b", "a/c"]),
         published(HOSTILE, HOSTILE, 2, qos=2),
         payloads=[b"yy"],
         time_ms=BEGIN + 90_000,
@@ -141,7 +143,8 @@ def test_messages_are_counted_where_their_topic_is_known(counted: tuple[TrafficS
         ("a/b", "s", 1): (0, 0, 1, 11, 1, 0),
         ("a/b/#", HOSTILE, None): (0, 0, 0, 0, 0, 1),
         ("a/b", HOSTILE, None): (0, 0, 0, 0, 0, 1),
-        (None, "s", None): (0, 0, 0, 0, 0, 40),
+        (None, "s", None): (0, 0, 0, 0, 0, 43),
+        ("a/b/#", "s", None): (0, 0, 0, 0, 0, 5),
         (HOSTILE, HOSTILE, 2): (1, 2, 0, 0, 0, 0),
     }
 
@@ -149,7 +152,7 @@ def test_messages_are_counted_where_their_topic_is_known(counted: tuple[TrafficS
 def test_a_node_is_the_sum_of_its_groups(counted: tuple[TrafficStats, Any]) -> None:
     nodes = rows(counted[0].nodes, "stats1", "node")
     row = nodes["stats1",]
-    assert told(row, *MEASURES) == (4, 25, 3, 23, 1, 42, 2, 3)
+    assert told(row, *MEASURES) == (4, 25, 3, 23, 1, 50, 2, 3)
     assert row["records"] == 4
     assert row["stored"] == sum(map(len, counted[1][0].records))
     assert row["rate"] == pytest.approx(7 / 90)

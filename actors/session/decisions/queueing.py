@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from actors.session.decisions.acknowledgements import PACKET_IDS, in_parts, take_packet_ids
 from eventstore.format import (
+    LONGEST_DROPPED_TOPIC,
+    MOST_DROPPED_TOPICS,
     Delivered,
     Event,
     MessageDropped,
@@ -224,6 +226,13 @@ def dropped(
         MessageDropped(session, reason, len(some), to_runs(some), topic_filter, size)
         for some, size in zip(parts, bytes_of, strict=True)
     ]
+
+
+def dropped_unrecorded(session: str, reason: str, topics: Sequence[bytes]) -> MessageDropped:
+    """Return an event that drops messages without a position: one for each of the topics."""
+    some = islice(dict.fromkeys(topics), MOST_DROPPED_TOPICS)
+    named = [topic.decode()[:LONGEST_DROPPED_TOPIC] for topic in some]
+    return MessageDropped(session, reason, len(topics), topics=named)
 
 
 class WaitingRun(NamedTuple):

@@ -17,6 +17,7 @@ from cli.common import text, version
 from cli.inspection import outcome_text
 from cli.top.text import number_format
 from eventstore.format import format_position
+from eventstore.reasons import close_text, drop_text
 from projections.replay import options_text
 
 _TITLE = 2000
@@ -48,6 +49,8 @@ def environment() -> Environment:
         "options": options_text,
         "outcome": outcome_text,
         "short_log": lambda log: log.rpartition("-")[2],
+        "drop_reason": drop_text,
+        "close_reason": close_text,
     }
     made.globals |= {"url": url, "version": version}
     return made

@@ -1,0 +1,152 @@
+"""Drops of messages that never had a position: found by the topics that their events name."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.logs import LogBuilder
+from indexedlogs import IndexedSource, as_log, build, use
+
+from actors.session import decisions
+from cli.history.why import story_lines
+from eventstore.format import (
+    MOST_DROPPED_TOPICS,
+    MessageDropped,
+    MessagePublished,
+    SessionOpened,
+    Subscribed,
+    TurnAssembler,
+    format_position,
+    position,
+)
+from eventstore.reading import LogPoint
+from projections.replay import EventFilter, EventReader, find_stories, words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from eventstore.format import Event
+
+DENIED = MessageDropped("pump", "not_permitted", 1, topics=["hall/door"])
+UNREAD = MessageDropped("c", "slow_reader", 2, topics=["hall/door", "hall/lamp"])
+UNNAMED = MessageDropped("c", "slow_reader", 9)
+SHARES = pytest.mark.parametrize("indexed", [0, 0.5, 1])
+
+
+def published(*topics: str) -> MessagePublished:
+    which = list(range(len(topics))) if len(topics) > 1 else []
+    return MessagePublished("p", 1, False, [*topics], which, [1], 2, 0, len(topics))
+
+
+def stored(path: Path, indexed: float, *turns: list[Event]) -> IndexedSource:
+    """A log with a share of it in an index."""
+    log = LogBuilder("n", step_ms=1000)
+    for events in turns:
+        some = [one for one in events if isinstance(one, MessagePublished)]
+        log.record(*events, payloads=[b"on" * one.count for one in some])
+    records = [
+        SimpleNamespace(sequence=sequence, data=data)
+        for sequence, data in enumerate(log.records, 1)
+    ]
+    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
+    source = IndexedSource(node, 1, 1)
+    last = round(indexed * source.last)
+    return use(source, build(source, path, last, 1)) if last else source
+
+
+async def listed(source: IndexedSource, topic: str) -> list[str]:
+    """The positions of the events about a topic."""
+    reader = EventReader(as_log(source), EventFilter(topic=topic))
+    turns = TurnAssembler(anywhere=True)
+    return [
+        format_position(one.at)
+        async for one in reader.entries(
+            LogPoint(1, 0), LogPoint(source.last), turns, ended=True
+        )
+    ]  # fmt: skip
+
+
+@SHARES
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("hall/door", ["2.0", "3.0", "4.0"]),
+        ("hall/+", ["2.0", "3.0", "4.0"]),
+        ("hall/lamp", ["4.0"]),
+        ("#", ["2.0", "3.0", "4.0"]),
+        ("cellar", []),
+    ],
+)
+def test_a_topic_lists_the_drops_that_name_it(
+    tmp_path: Path, indexed: float, topic: str, expected: list[str]
+) -> None:
+    source = stored(
+        tmp_path, indexed,
+        [SessionOpened("p", False, False, 4)], [published("hall/door")], [DENIED], [UNREAD],
+        [UNNAMED],
+    )  # fmt: skip
+    assert asyncio.run(listed(source, topic)) == expected
+
+
+@SHARES
+def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> None:
+    source = stored(tmp_path, indexed, [published("hall/door")], [DENIED], [UNREAD])
+    found = asyncio.run(
+        find_stories(as_log(source), topic_filter="hall/door", matches="hall/door".__eq__)
+    )
+    assert [one.ref for one in found] == [position(1, 0)]
+
+
+def test_an_event_names_some_distinct_topics() -> None:
+    topics = [b"a", b"b", b"a", *(b"%d" % number for number in range(20)), b"x" * 2000]
+    event = decisions.dropped_unrecorded("c", "slow_reader", topics)
+    assert event.count == len(topics)
+    assert event.topics == ["a", "b", *map(str, range(MOST_DROPPED_TOPICS - 2))]
+    (cut,) = decisions.dropped_unrecorded("c", "slow_reader", [b"x" * 2000]).topics
+    assert cut == "x" * 1024
+
+
+@pytest.mark.parametrize(
+    ("drop", "topics", "said"),
+    [
+        (MessageDropped("c", "slow_reader", 1, topics=["hall/lamp"]), ["hall/door"], ""),
+        (MessageDropped("c", "slow_reader", 1, topics=["hall/door"]), ["hall/door"], "most likely"),
+        (
+            MessageDropped("c", "slow_reader", 1, topics=["hall/door"]),
+            ["hall/door", "hall/lamp"],
+            "most likely",
+        ),
+        (UNREAD, ["hall/door", "hall/lamp", "hall/bell"], "perhaps"),
+        (
+            MessageDropped("c", "slow_reader", 9, topics=[str(one) for one in range(8)]),
+            ["hall/door"],
+            "most likely",
+        ),
+    ],
+    ids=["another topic", "its topic", "its topic alone", "one of two", "some of many topics"],
+)
+def test_why_goes_by_the_topics_of_a_drop(
+    tmp_path: Path, drop: MessageDropped, topics: list[str], said: str
+) -> None:
+    begun: list[list[Event]] = [
+        [SessionOpened("c", False, False, 4)],
+        [Subscribed("c", [("hall/+", 0)])],
+    ]
+    source = stored(tmp_path, 0, *begun, [published(*topics), drop])
+    (one,) = asyncio.run(find_stories(as_log(source), ref=position(3, 0), client="c"))
+    (line,) = (line for line in story_lines(one, "c") if line.startswith("  c "))
+    assert (f"{said} this one" in line) if said else ("which is not recorded" in line)
+
+
+def test_a_drop_names_its_topics_and_its_reason_in_words() -> None:
+    assert words(DENIED, {}) == (
+        "dropped 1 message to hall/door: the permissions do not let the client publish to this "
+        "topic (permissions)"
+    )
+    assert words(UNREAD, {}) == (
+        "dropped 2 messages to hall/door, hall/lamp: the client had as many bytes of unread output "
+        "as max_outbound_bytes allows"
+    )

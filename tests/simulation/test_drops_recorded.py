@@ -1,0 +1,70 @@
+"""Drops of messages that were never recorded: their events name the topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+
+from eventstore.format import MessageDropped
+from simulation.checking import check_promises
+from simulation.loop import simulate
+from simulation.permission_worlds import OPEN, permit
+from simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+BOUND = 20_000
+DENIED = OPEN + "[[deny]]\npublish = ['secret/#']\n"
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with World(max_outbound_bytes=BOUND).running() as world:
+            permit(world, DENIED)
+            await scenario(world)
+            await check_promises(world)
+
+    simulate(whole)
+
+
+def drops(world: World) -> list[MessageDropped]:
+    return [event for event in world.disk.events() if isinstance(event, MessageDropped)]
+
+
+@pytest.mark.parametrize("topic_filter", ["t/#", "$share/g/t/#"])
+def test_what_a_client_does_not_read_is_dropped_by_topic(topic_filter: str) -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[(topic_filter, 0)])
+        sender = await world.connect("s")
+        reader.transport.stall()
+        for number in range(60):
+            sender.send(p.publish(f"t/{number % 2}", bytes(40_000), 0))
+            await world.go(0.5)
+        found = drops(world)
+        assert {event.reason for event in found} == {"slow_reader"}
+        assert {tuple(event.topics) for event in found} == {("t/0",), ("t/1",)}
+        reader.transport.unstall()
+        await world.go(5)
+
+    run(scenario)
+
+
+def test_what_may_not_be_published_is_dropped_by_topic() -> None:
+    async def scenario(world: World) -> None:
+        permit(world, OPEN)
+        sender = await world.connect("s", will=p.Will("secret/will", b"x", 1))
+        await world.go(1)
+        permit(world, DENIED)
+        sender.send(p.publish("secret/a", b"x", 1, 1), p.publish("open", b"x", 1, 2))
+        await world.go(1)
+        sender.transport.drop()
+        await world.go(2)
+        assert {(event.reason, *event.topics) for event in drops(world)} == {
+            ("not_permitted", "secret/a"),
+            ("not_permitted", "secret/will"),
+        }
+
+    run(scenario)

@@ -1,0 +1,19 @@
+"""A program that audits logs with Spark, however small they are: its standard output is the report.
+
+Arguments: the address of Spark's master, its settings and the options of the source, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from spark.audit import NOTHING, audit
+from spark.datasource import Log
+from spark.report import audit_json
+from spark.runtime import running_session
+
+if __name__ == "__main__":
+    master, settings, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    with running_session(master, "600m", settings, log_bytes=0) as session:
+        print(json.dumps(audit_json(audit(Log(session, options), local=NOTHING))))
