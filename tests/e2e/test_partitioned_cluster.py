@@ -53,9 +53,12 @@ def free_ports(count: int) -> int:
 
 
 class Partitioned:
-    """Two nodes and two logs on one NATS server, behind a balancer."""
+    """Two nodes and two logs on one NATS server, behind a balancer.
 
-    def __init__(self, folder: Path, nats: Nats, config: str = "") -> None:
+    Those of a drill are started as a user starts them, the others are forked.
+    """
+
+    def __init__(self, folder: Path, nats: Nats, config: str = "", *, drill: bool = False) -> None:
         key = folder / "key"
         key.write_text("the key of this cluster\n")
         self.nats = nats
@@ -64,7 +67,8 @@ class Partitioned:
             f"cluster_key_file = '{key}'\n{config}"
         )
         self.nodes = [
-            ClusterNode(folder / f"node{number}", nats.port, self.settings) for number in range(2)
+            ClusterNode(folder / f"node{number}", nats.port, self.settings, forked=not drill)
+            for number in range(2)
         ]
         for node in self.nodes:
             before, node.metrics = node.metrics, free_ports(3)
@@ -326,7 +330,7 @@ def test_nothing_is_lost_when_a_node_is_killed(
     # Publishers go on while a node starts: one subscriber gets all of it in the end.
     monkeypatch.setattr(drills, "SETTLE", 600.0)
     # Wills are published without a delay: the account expects them.
-    cluster = Partitioned(tmp_path, nats, "failover_grace = 0\n")
+    cluster = Partitioned(tmp_path, nats, "failover_grace = 0\n", drill=True)
     try:
         cluster.start()
         drill = Drill(

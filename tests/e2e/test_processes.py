@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,8 @@ TWO = ("--processes", "2")
 
 
 @pytest.fixture(scope="module")
-def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of two processes, for tests that leave it as it was."""
-    made = Broker(tmp_path_factory.mktemp("steady"), args=TWO)
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    made = Broker(tmp_path_factory.mktemp("steady"), args=TWO, forked=True)
     made.start()
     try:
         yield made
@@ -47,14 +47,29 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def make_processes(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Make brokers that are started as a user starts them."""
+def steady(_shared: Broker) -> Iterator[Broker]:
+    """A broker of two processes without sessions, for tests that leave it as it was."""
+    yield _shared
+
+    def purged() -> bool:
+        run(_shared, "sessions", "purge", "--match", "*", "--yes")
+        return run(_shared, "sessions", "ls") == (0, "")
+
+    until(purged, "no sessions")
+
+
+@pytest.fixture
+def make_processes(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Broker]]:
+    """Make brokers; those of a drill are started as a user starts them, the others are forked."""
+    forked = request.node.get_closest_marker("drill") is None
     made: list[Broker] = []
 
-    def make(*args: str, directory: str = "broker") -> Broker:
-        place = tmp_path / directory
+    def make(*args: str) -> Broker:
+        place = tmp_path / "broker"
         place.mkdir(exist_ok=True)
-        made.append(Broker(place, args=args))
+        made.append(Broker(place, args=args, forked=forked))
         return made[-1]
 
     yield make
@@ -140,13 +155,18 @@ def test_nothing_is_lost_when_a_process_is_killed(
     broker.stop()
 
 
-def test_all_processes_end_with_the_first_one(make_processes: Callable[..., Broker]) -> None:
+def test_all_processes_end_with_the_first_one_and_their_number_stays(
+    make_processes: Callable[..., Broker],
+) -> None:
     broker = make_processes(*TWO)
     broker.start()
     running = processes(broker)
     assert len(running) == 2
     broker.stop()
     assert all(map(wait_until_gone, running.values()))
+    for count in ("3", "1"):
+        other = make_processes("--processes", count)
+        assert "has the logs of 2 processes" in other.refused(78)
 
 
 def test_sessions_and_retained_messages_are_there_after_a_restart(
@@ -317,7 +337,7 @@ def test_clients_over_tls_are_told_when_the_broker_stops(tmp_path: Path) -> None
 
 
 def test_proxy_protocol_is_switched_on_and_off_by_a_reload(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, args=TWO)
+    broker = Broker(tmp_path, args=TWO, forked=True)
 
     def listens(*, proxied: bool) -> str:
         return f"""
@@ -419,9 +439,8 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
     check_history()
 
 
-def test_live_commands_are_about_all_processes(make_processes: Callable[..., Broker]) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
+def test_live_commands_are_about_all_processes(steady: Broker) -> None:
+    broker = steady
     node = Path(broker.data_dir, "node").read_text().strip()
     logs = [f"{node}-p{number}" for number in range(2)]
     here, there = (client_of(number, "away") for number in range(2))
@@ -496,14 +515,10 @@ def test_live_commands_are_about_all_processes(make_processes: Callable[..., Bro
         said,
     )
     assert not listed() & {(logs[0], here), (logs[1], there)}
-    broker.stop()
 
 
-def test_top_and_the_trace_of_a_topic_are_about_all_processes(
-    make_processes: Callable[..., Broker],
-) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
+def test_top_and_the_trace_of_a_topic_are_about_all_processes(steady: Broker) -> None:
+    broker = steady
     node = Path(broker.data_dir, "node").read_text().strip()
     logs = [f"{node}-p{number}" for number in range(2)]
     reader, sender = client_of(0, "reader"), client_of(1, "sender")
@@ -568,7 +583,6 @@ def test_top_and_the_trace_of_a_topic_are_about_all_processes(
         assert f"! log {logs[1]} does not answer, and is not included: no reply in time" in said
         assert reader in said
         assert sender not in said
-    broker.stop()
 
 
 def test_live_commands_name_a_process_that_does_not_answer(steady: Broker) -> None:
@@ -582,20 +596,24 @@ def test_live_commands_name_a_process_that_does_not_answer(steady: Broker) -> No
     hung = processes(broker)[1]
     os.kill(hung, signal.SIGSTOP)
     try:
-        code, said = run(broker, "sessions", "ls")
-        assert code == 69, said
-        assert here in said
-        assert there not in said
-        assert "incomplete, without 1 of 2 logs: " in said
-        assert f"node {node}-p1" in said
-        code, said = run(broker, "status")
-        assert code == 69, said
-        assert said.startswith(f"not ready: {node}, 2 logs\n  log {node}-p1 does not answer")
-        code, said = run(broker, "doctor")
-        assert code == 1, said
-        assert f"the broker of log {node}-p1 does not answer" in said
+        # Each waits for its time limit: all at once.
+        commands = (("sessions", "ls"), ("status",), ("doctor",))
+        with ThreadPoolExecutor(len(commands)) as pool:
+            listed, status, doctor = pool.map(lambda one: run(broker, *one), commands)
     finally:
         os.kill(hung, signal.SIGCONT)
+    code, said = listed
+    assert code == 69, said
+    assert here in said
+    assert there not in said
+    assert "incomplete, without 1 of 2 logs: " in said
+    assert f"node {node}-p1" in said
+    code, said = status
+    assert code == 69, said
+    assert said.startswith(f"not ready: {node}, 2 logs\n  log {node}-p1 does not answer")
+    code, said = doctor
+    assert code == 1, said
+    assert f"the broker of log {node}-p1 does not answer" in said
 
 
 def test_why_follows_a_message_of_a_shared_subscription(
@@ -654,12 +672,3 @@ def test_settings_that_several_processes_do_not_support(
 ) -> None:
     broker = make_processes(*args)
     assert said in broker.refused(78)
-
-
-def test_the_number_of_processes_cannot_change(make_processes: Callable[..., Broker]) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
-    broker.stop()
-    for count in ("3", "1"):
-        other = make_processes("--processes", count)
-        assert "has the logs of 2 processes" in other.refused(78)
