@@ -130,10 +130,17 @@ def stop(nodes: Nodes, drill: Drill) -> None:
     rejoined(leader)
 
 
-@pytest.mark.parametrize("fault", [kill, suspend, cut_off, stop], ids=lambda one: one.__name__)
+IN_DRILLS = pytest.mark.skipif(
+    ROUNDS < 3, reason="one fault is enough for make test, as is a kill in test_edges.py"
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [suspend, *(pytest.param(one, marks=IN_DRILLS) for one in (kill, cut_off, stop))],
+    ids=lambda one: one.__name__,
+)
 def test_another_node_takes_over(nodes: Nodes, nats: Nats, fault: Any) -> None:
-    if fault is not suspend and ROUNDS < 3:
-        pytest.skip("one fault is enough for make test, as is a kill in test_edges.py")
     drill = drill_of(nodes, nats)
     drill.start()
     count = 1 if ROUNDS < 3 else FEW

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FLAVOURS = ("single", "bulk", "mixed")
 SIZES = {"single": 12_000, "bulk": 60_000, "mixed": 12_000}
-LARGE = {"single": 100_000, "bulk": 200_000, "mixed": 400_000}
+LARGE = {"single": 100_000, "bulk": 200_000, "mixed": 160_000}
 """Entries of logs that have some of everything."""
 
 
