@@ -152,6 +152,7 @@ class Balancer:
     @cached_property
     def port(self) -> int:
         """Where clients connect."""
+        self._ready += [node.port for node in self._nodes if node.reasons == []]
         for node in self._nodes:
             threading.Thread(target=self._watch, args=(node,), daemon=True).start()
         threading.Thread(target=self._accept, daemon=True).start()
