@@ -33,8 +33,8 @@ CLUSTER = f"{ACCESS}cluster = 'c1'\nfailover_grace = 0\n"
 
 @pytest.fixture
 def nodes(tmp_path: Path, nats: Nats, request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Two nodes; those of a drill are started as a user starts them, the others are forked."""
-    forked = "fault" not in request.fixturenames
+    """Two nodes; those of `make drills` are started as a user starts them, others are forked."""
+    forked = ROUNDS < 3 or "fault" not in request.fixturenames
     made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=forked)
     try:
         made.start()

@@ -41,9 +41,9 @@ def key(tmp_path: Path) -> Path:
 
 
 def cluster_of(tmp_path: Path, nats: Nats, config: str, *, drill: bool = False) -> Nodes:
-    """Two nodes; those of a drill are started as a user starts them, the others are forked."""
-    ports = [nats.port] * 2
-    return Nodes(tmp_path, ports, f"{EDGES}{config}", spread=drill, forked=not drill)
+    """Two nodes; those of `make drills` are started as a user starts them, others are forked."""
+    forked = ROUNDS < 3 or not drill
+    return Nodes(tmp_path, [nats.port] * 2, f"{EDGES}{config}", spread=drill, forked=forked)
 
 
 @pytest.fixture

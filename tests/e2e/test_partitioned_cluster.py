@@ -57,19 +57,20 @@ def free_ports(count: int) -> int:
 class Partitioned:
     """Two nodes and two logs on one NATS server, behind a balancer.
 
-    Those of a drill are started as a user starts them, the others are forked.
+    Those of `make drills` are started as a user starts them, others are forked.
     """
 
     def __init__(self, folder: Path, nats: Nats, config: str = "", *, drill: bool = False) -> None:
         key = folder / "key"
         key.write_text("the key of this cluster\n")
         self.nats = nats
+        forked = ROUNDS < 3 or not drill
         self.settings = (
             f"{ACCESS}cluster = 'c1'\npartitions = 2\ncluster_listen = '127.0.0.1:0'\n"
             f"cluster_key_file = '{key}'\n{config}"
         )
         self.nodes = [
-            ClusterNode(folder / f"node{number}", nats.port, self.settings, forked=not drill)
+            ClusterNode(folder / f"node{number}", nats.port, self.settings, forked=forked)
             for number in range(2)
         ]
         for node in self.nodes:
