@@ -285,6 +285,7 @@ def test_a_shared_subscription_loses_nothing_when_a_process_is_killed(
 
 
 def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path: Path) -> None:
+    """And when the broker stops, those with MQTT 5 are told so."""
     place = Place(tmp_path, 2)
     place.broker.start()
     try:
@@ -311,29 +312,19 @@ def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path
         node = Path(place.broker.data_dir, "node").read_text().strip()
         code, said = run(place.broker, "log", "--node", f"{node}-p1", "--type", "SessionOpened")
         assert (code, there in said, " via " in said) == (0, True, False), said
-        place.broker.stop()
+        with contextlib.ExitStack() as stack:
+            clients = [
+                stack.enter_context(Client(place, "tls", name, protocol=paho.MQTTv5))
+                for name in (here, there)
+            ]
+            place.broker.stop()
+            reasons = [client.lost.get(timeout=30) for client in clients]
+        assert [str(reason) for reason in reasons] == ["Server shutting down"] * 2
         code, said = run(place.broker, "log", "verify")
         assert code == 0, said
     finally:
         place.broker.clean_up()
         print(place.broker.log[-4000:])  # shown if the test failed
-
-
-def test_clients_over_tls_are_told_when_the_broker_stops(tmp_path: Path) -> None:
-    place = Place(tmp_path, 2)
-    place.broker.start()
-    try:
-        names = [client_of(number, "client") for number in range(2)]
-        with contextlib.ExitStack() as stack:
-            clients = [
-                stack.enter_context(Client(place, "tls", name, protocol=paho.MQTTv5))
-                for name in names
-            ]
-            place.broker.stop()
-            reasons = [client.lost.get(timeout=30) for client in clients]
-        assert [str(reason) for reason in reasons] == ["Server shutting down"] * 2
-    finally:
-        place.broker.clean_up()
 
 
 def test_proxy_protocol_is_switched_on_and_off_by_a_reload(tmp_path: Path) -> None:
