@@ -91,11 +91,16 @@ class Partitioned:
         until(lambda: all(node.ready for node in self.nodes), "both nodes", STARTS, LOOK_EVERY)
         until(lambda: sorted(self.roles().values()) == wanted, "all roles", STARTS, LOOK_EVERY)
 
-    def spread(self) -> None:
-        """Start nodes that do not run; wait until each leads a log and follows the other one."""
+    def start_again(self) -> None:
+        """Start nodes that a test has stopped; return when both take clients."""
         for node in self.nodes:
             if not node.running:
                 node.start()
+        self.settle()
+
+    def spread(self) -> None:
+        """Wait until both nodes run, and each leads a log and follows the other one."""
+        self.start_again()
         until(lambda: self.leader(0) is not self.leader(1), "two leaders", STARTS, LOOK_EVERY)
         self.settle()
 
@@ -151,7 +156,7 @@ class Partitioned:
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partitioned]:
-    """A cluster for tests that take it as `spread` makes it, with clients of their own."""
+    """A cluster for tests with clients of their own: `spread` or `start_again` prepares it."""
     server = Nats(tmp_path_factory.mktemp("nats"), sync_interval="2m")
     server.start()
     made = Partitioned(tmp_path_factory.mktemp("steady"), server)
@@ -224,7 +229,7 @@ def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
 
 def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
     cluster = steady
-    cluster.spread()
+    cluster.start_again()
     node = cluster.nodes[0]
     reader, sender = client_in(0, "reader"), client_in(1, "sender")
     with subscribed(node.port, reader) as there, RawClient(cluster.nodes[1].port) as here:
