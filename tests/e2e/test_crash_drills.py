@@ -12,17 +12,12 @@ import pytest
 from harness.drill import ROUNDS, SEED, Drill, strike_at
 from harness.rebuilt import check_recovered
 
-from spark.rebuild import JOBS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.broker import Broker
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(400 + 40 * ROUNDS)]
-
-FEW_JOBS = ("sessions", "queues", "retained")
-"""Of the tables, those with most of the state; tests/spark/test_rebuild.py has all."""
 
 
 @pytest.mark.mqtt(
@@ -33,7 +28,7 @@ def test_nothing_acknowledged_is_lost(
     make_broker: Callable[..., Broker], victim: str, request: pytest.FixtureRequest
 ) -> None:
     """Where both were killed, Spark proves the same from the log alone; in `make drills` where the
-    broker was killed, too (else tests/spark/test_audit_broker.py), and with all tables."""
+    broker was killed, too (else tests/spark/test_audit_broker.py)."""
     broker = make_broker()
     broker.start()
     drill = Drill(broker, SEED)
@@ -42,8 +37,7 @@ def test_nothing_acknowledged_is_lost(
         drill.strike(lambda: strike_at(drill, victim))
     drill.judge()
     if victim == "both" or (victim == "broker" and ROUNDS > 2):
-        jobs = JOBS if ROUNDS > 2 else FEW_JOBS
-        outcome = check_recovered(broker, request.getfixturevalue("spark"), jobs)
+        outcome = check_recovered(broker, request.getfixturevalue("spark"))
         assert all(node.start is not None and node.start.crashed for node in outcome.nodes)
         assert outcome.nodes[0].resumed, "no client came back"
     broker.stop()

@@ -21,7 +21,7 @@ from spark.rebuild import JOBS
 from spark.recovery.recovery_job import recovery_check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -47,13 +47,11 @@ class _Gathered(NamedTuple):
     """The state now."""
 
 
-def check_recovered(
-    broker: Broker, spark: SparkSession, jobs: Iterable[str] = JOBS
-) -> RecoveryOutcome:
+def check_recovered(broker: Broker, spark: SparkSession) -> RecoveryOutcome:
     """Asserts that a broker which runs, without clients, recovered as its log demands.
 
     Its own state, the replayed one and the one that Spark rebuilds are the same, now and as of
-    the crash. `jobs` are the tables that Spark rebuilds.
+    the crash.
     """
     found = asyncio.run(_gathered(broker))
     log = Log(spark, found.options).until(found.last)
@@ -63,7 +61,7 @@ def check_recovered(
     live = {(one.kind, one.name): one.digest for one in found.claims if one.digest is not None}
     assert live == _digests(found.state)
     assert found.then["sessions"], "there was nothing to recover"
-    for job in jobs:
+    for job in JOBS:
         assert_same(rebuilt_rows(log.until(found.crash), job), found.then[job])
     return outcome
 
