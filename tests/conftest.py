@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,15 +63,31 @@ sys.addaudithook(_watch)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of whole folders; skip those that need plain Python."""
     plain = str(decoder.__file__).endswith(".py")
-    here = Path(__file__).parent
     for item in items:
-        path = item.path.relative_to(here)
-        if path.parts[0] in _SYSTEM:
+        system, twice = _folder_marks(item.path)
+        if system:
             item.add_marker(pytest.mark.system)
-        elif path.as_posix().startswith(_TWICE) and not item.get_closest_marker("slow"):
+        elif twice and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.twice)
         if not plain and item.get_closest_marker("plain"):
             item.add_marker(pytest.mark.skip(reason="runs with FOLDMQ_PLAIN=1"))
+
+
+@cache
+def _folder_marks(path: Path) -> tuple[bool, bool]:
+    """Return whether tests of a file have the marks ``system`` and ``twice`` for their folder."""
+    inside = path.relative_to(Path(__file__).parent)
+    return inside.parts[0] in _SYSTEM, inside.as_posix().startswith(_TWICE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the collector of garbage: of the many objects nearly all stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -291,8 +291,21 @@ class Publisher:
         ``took_effect`` are the positions of the first and the last entry of the release. Since the
         messages were received, their expiry has counted down, and some may have expired.
         """
-        expiring = any(message.expires for message in messages)
-        now_ms = self._node.clock.time_ms() if expiring else 0
+        if any(message.expires for message in messages):
+            self._release_expiring(refs, messages, took_effect, retain=retain)
+        else:
+            self._route_released(refs, messages, 0, took_effect, retain=retain)
+
+    def _release_expiring(
+        self,
+        refs: Sequence[Position],
+        messages: Sequence[Message],
+        took_effect: tuple[Position, Position],
+        *,
+        retain: bool,
+    ) -> None:
+        """Route released messages of which some expire; those that have expired go to nobody."""
+        now_ms = self._node.clock.time_ms()
         passed = expired_until(now_ms)
         expired = [0 < message.expires <= passed for message in messages]
         for gone in (False, True):
@@ -300,15 +313,27 @@ class Publisher:
                 continue
             some = [one for one, is_gone in zip(messages, expired, strict=True) if is_gone is gone]
             of = [ref for ref, is_gone in zip(refs, expired, strict=True) if is_gone is gone]
-            payloads = [message.payload for message in some]
-            topics = [message.topic for message in some]
-            content = StoredMessages(of[0], topics, payloads, sum(map(len, payloads)))
-            if any(message.block for message in some):
-                content = content._replace(
-                    blocks=remaining_properties(some, now_ms),
-                    expires=[message.expires for message in some],
-                )
-            self._route(2, content, of, took_effect, retain=retain, expired=gone)
+            self._route_released(of, some, now_ms, took_effect, retain=retain, expired=gone)
+
+    def _route_released(
+        self,
+        refs: Sequence[Position],
+        messages: Sequence[Message],
+        now_ms: int,
+        took_effect: tuple[Position, Position],
+        *,
+        retain: bool,
+        expired: bool = False,
+    ) -> None:
+        payloads = [message.payload for message in messages]
+        topics = [message.topic for message in messages]
+        content = StoredMessages(refs[0], topics, payloads, sum(map(len, payloads)))
+        if any(message.block for message in messages):
+            content = content._replace(
+                blocks=remaining_properties(messages, now_ms),
+                expires=[message.expires for message in messages],
+            )
+        self._route(2, content, refs, took_effect, retain=retain, expired=expired)
 
     def fitting(self, packet: Publishes) -> int:
         """Return how many messages precede the first one that fits into no record.

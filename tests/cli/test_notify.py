@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, free_port
+from harness.drill import ROUNDS
 from harness.waiting import until
 
 from cli.monitoring.systemd_notify import Notifier
@@ -141,8 +142,8 @@ def test_signs_of_life_come_in_time_under_attack(attack: str, tmp_path: Path) ->
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
         ) as attackers:
             seen, heard_at, longest = 0, time.monotonic(), 0.0
-            end = heard_at + 4 * limit
-            while time.monotonic() < end:
+            end = heard_at + (1 if ROUNDS < 3 else 4) * limit
+            while longest < limit and (time.monotonic() < end or seen < 4):
                 time.sleep(0.01)
                 now, count = time.monotonic(), len(manager.said("WATCHDOG"))
                 longest = max(longest, now - heard_at)
@@ -150,7 +151,6 @@ def test_signs_of_life_come_in_time_under_attack(attack: str, tmp_path: Path) ->
                     seen, heard_at = count, now
             did = json.loads(attackers.communicate(b"\n")[0])
         assert did, "nothing was attacked"
-        assert seen >= 4
         assert longest < limit
         assert broker.running
     finally:

@@ -19,17 +19,14 @@ PATIENCE = 15.0
 
 
 class Place:
-    """The broker, the authority that its clients trust, and where it listens.
-
-    With several ``processes`` the broker is started as a user starts it.
-    """
+    """The broker, the authority that its clients trust, and where it listens."""
 
     def __init__(self, directory: Path, processes: int = 1) -> None:
         self.processes = processes
         self.authority = Authority(directory / "authority")
         self.server = self.authority.server()
         self.revoked = self.authority.client("mallory")
-        self.broker = Broker(directory, forked=processes == 1)
+        self.broker = Broker(directory, forked=True)
         self.ports = {
             "tcp": self.broker.port,
             **{name: free_port() for name in ("tls", "ws", "wss", "mutual", "proxied")},

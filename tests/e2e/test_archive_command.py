@@ -30,7 +30,6 @@ pytestmark = [
 ]
 
 PAYLOAD = bytes(32 * 1024)
-SPARK = ("--master", "local[2]", "--memory", "700m")
 CONFIG = 'keep_bytes = "16MiB"\nkeep_until_archived = true\nlog_format = "json"\n'
 
 
@@ -61,7 +60,7 @@ def test_what_is_archived_is_cut_off_and_nothing_else(
         assert (warning["level"], warning["archived"], warning["first"]) == ("warning", 0, 1)
         assert not broker.told("log cut")
 
-        ran = run("spark", "archive", str(archive), *where, *SPARK, timeout=300)
+        ran = run_here(spark, "spark", "archive", str(archive), *where)
         (line,) = ran.lines
         found = re.fullmatch(
             r"FOLDMQ_LOG_\w+: archived ([\d,]+) records \([\d.]+ MiB, [\d.]+ [KM]iB in \d+ "

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from harness import forkserver, packets
-from harness.broker import environment, foldmq
+from harness.broker import environment
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.foldcluster import ClusterNode, Nodes, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
@@ -33,8 +32,10 @@ CLUSTER = f"{ACCESS}cluster = 'c1'\nfailover_grace = 0\n"
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, nats: Nats) -> Iterator[Nodes]:
-    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER)
+def nodes(tmp_path: Path, nats: Nats, request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Two nodes; those of `make drills` are started as a user starts them, others are forked."""
+    forked = ROUNDS < 3 or "fault" not in request.fixturenames
+    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=forked)
     try:
         made.start()
         yield made
@@ -129,10 +130,17 @@ def stop(nodes: Nodes, drill: Drill) -> None:
     rejoined(leader)
 
 
-@pytest.mark.parametrize("fault", [kill, suspend, cut_off, stop], ids=lambda one: one.__name__)
+IN_DRILLS = pytest.mark.skipif(
+    ROUNDS < 3, reason="one fault is enough for make test, as is a kill in test_edges.py"
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [suspend, *(pytest.param(one, marks=IN_DRILLS) for one in (kill, cut_off, stop))],
+    ids=lambda one: one.__name__,
+)
 def test_another_node_takes_over(nodes: Nodes, nats: Nats, fault: Any) -> None:
-    if fault is not suspend and ROUNDS < 3:
-        pytest.skip("one fault is enough for make test, as is a kill in test_edges.py")
     drill = drill_of(nodes, nats)
     drill.start()
     count = 1 if ROUNDS < 3 else FEW
@@ -214,7 +222,9 @@ def test_a_node_with_another_key_is_refused(tmp_path: Path, nats: Nats) -> None:
         keys.append(tmp_path / f"key{number}")
         keys[-1].write_text(f"key number {number} of a cluster\n")
     made = [
-        ClusterNode(tmp_path / f"n{n}", nats.port, f"{CLUSTER}cluster_key_file = '{key}'\n")
+        ClusterNode(
+            tmp_path / f"n{n}", nats.port, f"{CLUSTER}cluster_key_file = '{key}'\n", forked=True
+        )
         for n, key in enumerate(keys)
     ]
     try:
@@ -233,14 +243,10 @@ def test_a_node_with_another_key_is_refused(tmp_path: Path, nats: Nats) -> None:
 
 def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
     users = tmp_path / "users"
-    subprocess.run(
-        [foldmq(), "passwd", str(users), "ann"],
-        input="secret\nsecret\n",
-        text=True,
-        check=True,
-        capture_output=True,
-    )
-    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER)
+    asked = ["passwd", str(users), "ann"]
+    code, _, err = forkserver.run(asked, environment(), 60, b"secret\nsecret\n")
+    assert code == 0, err
+    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=True)
     try:
         second = made.members[1]
         second.configure(f"{second.config_file.read_text()}password_file = '{users}'\n")

@@ -31,6 +31,9 @@ ROLES = ("leader", "connected", "other")
 """The server that leads the stream, the one that the broker is connected to, one that does not
 lead."""
 QUICK = ("kill", "leader")
+IN_DRILLS = pytest.mark.skipif(
+    ROUNDS < 3, reason="one fault is enough for make test; make drills has all"
+)
 LONGER = 4.0
 """Seconds for which a server stays away at most when messages are acknowledged again."""
 
@@ -95,15 +98,13 @@ def strike(drill: Drill, cluster: NatsCluster, fault: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "role"),
     [
-        pytest.param(*one, marks=[] if one == QUICK else pytest.mark.slow, id="-".join(one))
+        pytest.param(*one, marks=[] if one == QUICK else IN_DRILLS, id="-".join(one))
         for one in itertools.product(FAULTS, ROLES)
     ],
 )
 def test_one_server_is_away(
     make_broker: Callable[..., Broker], cluster: NatsCluster, fault: str, role: str
 ) -> None:
-    if (fault, role) != QUICK and ROUNDS < 3:
-        pytest.skip("one fault is enough for make test; make drills has all")
     broker = on_cluster(make_broker, cluster)
     broker.start()
     assert "3 replicas: n" in broker.log
@@ -116,12 +117,11 @@ def test_one_server_is_away(
     assert cluster.check_replicas(stream_of(broker)) > 50, "hardly any records"
 
 
+@IN_DRILLS
 def test_every_server_is_restarted_in_turn(
     make_broker: Callable[..., Broker], cluster: NatsCluster
 ) -> None:
     """A rolling upgrade, and the broker itself is killed while a server is away."""
-    if ROUNDS < 3:
-        pytest.skip("one fault is enough for make test; make drills has all")
     broker = on_cluster(make_broker, cluster)
     broker.start()
     drill = Drill(broker, SEED)

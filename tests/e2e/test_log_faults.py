@@ -14,6 +14,7 @@ import orjson
 import pytest
 from harness import packets as p
 from harness.broker import Broker, free_port
+from harness.drill import PAUSE
 from harness.fixtures import EXTERNAL, fill
 from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Puback, Publish
@@ -91,6 +92,7 @@ class Load(threading.Thread):
             client.send(p.publish("load", b"%d" % number + b"." * 2000, 1, packet_id))
             assert client.receive(PATIENCE) == Puback(packet_id)
             self.acknowledged.append(number)
+            time.sleep(PAUSE)
 
     def progressed(self) -> Callable[[], bool]:
         """Whether something was acknowledged since now."""

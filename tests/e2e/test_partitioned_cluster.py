@@ -40,6 +40,8 @@ pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(900 + 1
 
 STARTS = 180.0
 """Seconds in which all processes of a node have started, on a busy machine too."""
+LOOK_EVERY = 0.25
+"""Seconds between two looks at a cluster that starts or moves a log."""
 
 
 def client_in(log: int, name: str) -> str:
@@ -56,18 +58,23 @@ def free_ports(count: int) -> int:
 
 
 class Partitioned:
-    """Two nodes and two logs on one NATS server, behind a balancer."""
+    """Two nodes and two logs on one NATS server, behind a balancer.
 
-    def __init__(self, folder: Path, nats: Nats, config: str = "") -> None:
+    Those of `make drills` are started as a user starts them, others are forked.
+    """
+
+    def __init__(self, folder: Path, nats: Nats, config: str = "", *, drill: bool = False) -> None:
         key = folder / "key"
         key.write_text("the key of this cluster\n")
         self.nats = nats
+        forked = ROUNDS < 3 or not drill
         self.settings = (
             f"{ACCESS}cluster = 'c1'\npartitions = 2\ncluster_listen = '127.0.0.1:0'\n"
             f"cluster_key_file = '{key}'\n{config}"
         )
         self.nodes = [
-            ClusterNode(folder / f"node{number}", nats.port, self.settings) for number in range(2)
+            ClusterNode(folder / f"node{number}", nats.port, self.settings, forked=forked)
+            for number in range(2)
         ]
         for node in self.nodes:
             before, node.metrics = node.metrics, free_ports(3)
@@ -84,12 +91,20 @@ class Partitioned:
     def settle(self) -> None:
         """Wait until every log has a leader and a follower, and both nodes take clients."""
         wanted = ["following"] * 2 + ["leading"] * 2
-        until(lambda: all(node.ready for node in self.nodes), "both nodes", STARTS)
-        until(lambda: sorted(self.roles().values()) == wanted, "all roles", STARTS)
+        until(lambda: all(node.ready for node in self.nodes), "both nodes", STARTS, LOOK_EVERY)
+        until(lambda: sorted(self.roles().values()) == wanted, "all roles", STARTS, LOOK_EVERY)
+
+    def start_again(self) -> None:
+        """Start nodes that a test has stopped; return when both take clients."""
+        for node in self.nodes:
+            if not node.running:
+                node.start()
+        self.settle()
 
     def spread(self) -> None:
-        """Wait until each node leads a log and follows the other one."""
-        until(lambda: self.leader(0) is not self.leader(1), "two leaders", STARTS)
+        """Wait until both nodes run, and each leads a log and follows the other one."""
+        self.start_again()
+        until(lambda: self.leader(0) is not self.leader(1), "two leaders", STARTS, LOOK_EVERY)
         self.settle()
 
     def roles(self) -> dict[tuple[str, int], str]:
@@ -111,7 +126,7 @@ class Partitioned:
             ]
             return len(found) == 1
 
-        until(look, f"one leader of log {log}", STARTS)
+        until(look, f"one leader of log {log}", STARTS, LOOK_EVERY)
         return next(node for node in self.nodes if node.name == found[0])
 
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -144,7 +159,7 @@ class Partitioned:
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partitioned]:
-    """A cluster for tests that leave it as it was."""
+    """A cluster for tests with clients of their own: `spread` or `start_again` prepares it."""
     server = Nats(tmp_path_factory.mktemp("nats"), sync_interval="2m")
     server.start()
     made = Partitioned(tmp_path_factory.mktemp("steady"), server)
@@ -154,16 +169,6 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partitioned]:
     finally:
         made.clean_up()
         server.kill()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, nats: Nats) -> Iterator[Partitioned]:
-    made = Partitioned(tmp_path, nats)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.clean_up()
 
 
 def exchange(publisher: RawClient, subscriber: RawClient, payload: bytes) -> None:
@@ -201,8 +206,9 @@ def test_leaders_spread_and_any_node_takes_the_clients_of_all_logs(steady: Parti
 
 @pytest.mark.parametrize("victim", [pytest.param("node", marks=pytest.mark.long), "process"])
 def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
-    cluster: Partitioned, victim: str
+    steady: Partitioned, victim: str
 ) -> None:
+    cluster = steady
     cluster.spread()
     first, second = cluster.leader(0), cluster.leader(1)
     # If only the process of a log is killed, its node goes on passing clients on.
@@ -224,43 +230,9 @@ def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
         until(lambda: cluster.roles().get((first.name, 0)) in back, "it is back")
 
 
-def test_one_log_moves_and_the_others_stay(cluster: Partitioned) -> None:
-    cluster.spread()
-    first, second = cluster.leader(0), cluster.leader(1)
-    with subscribed(first.port, client_in(1, "stays")) as stays:
-        for arguments, code, reason in (
-            (("nodes", "move"), 2, "give --log, 0 to 1"),
-            (("nodes", "move", "--log", "2"), 2, "give --log, 0 to 1"),
-            (("nodes", "move", first.name, "--log", "0"), 1, f"{first.name}-p0 leads already"),
-        ):
-            refused = cluster.command(*arguments, "--cluster=c1", check=False)
-            assert refused.returncode == code
-            assert reason in refused.stderr
-        said = cluster.command("nodes", "move", second.name, "--log", "0", "--cluster=c1").stdout
-        assert said.startswith(f"node {second.name} (")
-        assert " leads log 0, epoch " in said
-        assert cluster.leader(0) is second
-        with RawClient(first.port) as sender:
-            assert sender.connect(client_in(0, "sender")).code == 0
-            exchange(sender, stays, b"still there")
-            rows = {(row["node"], row["log"]): row for row in cluster.listed()}
-            assert rows[second.name, 0]["clients"] == 1
-            until(
-                lambda: (
-                    [row["clients"] for row in cluster.listed() if row["node"] == first.name]
-                    == [1, 1]
-                ),
-                "the clients that the other node passes on",
-            )
-    second.stop()
-    assert cluster.leader(0) is cluster.leader(1) is first
-    with RawClient(first.port) as again:
-        assert again.connect(client_in(1, "stays"), clean=False).session_present
-    first.stop()
-
-
 def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
     cluster = steady
+    cluster.start_again()
     node = cluster.nodes[0]
     reader, sender = client_in(0, "reader"), client_in(1, "sender")
     with subscribed(node.port, reader) as there, RawClient(cluster.nodes[1].port) as here:
@@ -343,6 +315,42 @@ def test_nodes_with_another_number_of_logs_are_refused(steady: Partitioned, tmp_
         assert "has 2 logs: set partitions = 2" in said
 
 
+def test_one_log_moves_and_the_others_stay(steady: Partitioned) -> None:
+    cluster = steady
+    cluster.spread()
+    first, second = cluster.leader(0), cluster.leader(1)
+    with subscribed(first.port, client_in(1, "moves")) as mover:
+        for arguments, code, reason in (
+            (("nodes", "move"), 2, "give --log, 0 to 1"),
+            (("nodes", "move", "--log", "2"), 2, "give --log, 0 to 1"),
+            (("nodes", "move", first.name, "--log", "0"), 1, f"{first.name}-p0 leads already"),
+        ):
+            refused = cluster.command(*arguments, "--cluster=c1", check=False)
+            assert refused.returncode == code
+            assert reason in refused.stderr
+        said = cluster.command("nodes", "move", second.name, "--log", "0", "--cluster=c1").stdout
+        assert said.startswith(f"node {second.name} (")
+        assert " leads log 0, epoch " in said
+        assert cluster.leader(0) is second
+        with RawClient(first.port) as sender:
+            assert sender.connect(client_in(0, "sender")).code == 0
+            exchange(sender, mover, b"still there")
+            rows = {(row["node"], row["log"]): row for row in cluster.listed()}
+            assert rows[second.name, 0]["clients"] == 1
+            until(
+                lambda: (
+                    [row["clients"] for row in cluster.listed() if row["node"] == first.name]
+                    == [1, 1]
+                ),
+                "the clients that the other node passes on",
+            )
+    second.stop()
+    assert cluster.leader(0) is cluster.leader(1) is first
+    with RawClient(first.port) as again:
+        assert again.connect(client_in(1, "moves"), clean=False).session_present
+    first.stop()
+
+
 def strike_kill(cluster: Partitioned, drill: Drill) -> None:
     victim = cluster.leader(drill.random.randrange(2))
     cluster.kill(victim)
@@ -359,7 +367,7 @@ def test_nothing_is_lost_when_a_node_is_killed(
     # Publishers go on while a node starts: one subscriber gets all of it in the end.
     monkeypatch.setattr(drills, "SETTLE", 600.0)
     # Wills are published without a delay: the account expects them.
-    cluster = Partitioned(tmp_path, nats, "failover_grace = 0\n")
+    cluster = Partitioned(tmp_path, nats, "failover_grace = 0\n", drill=True)
     try:
         cluster.start()
         drill = Drill(

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,8 @@ TWO = ("--processes", "2")
 
 
 @pytest.fixture(scope="module")
-def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of two processes, for tests that leave it as it was."""
-    made = Broker(tmp_path_factory.mktemp("steady"), args=TWO)
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    made = Broker(tmp_path_factory.mktemp("steady"), args=TWO, forked=True)
     made.start()
     try:
         yield made
@@ -48,14 +48,29 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def make_processes(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Make brokers that are started as a user starts them."""
+def steady(_shared: Broker) -> Iterator[Broker]:
+    """A broker of two processes without sessions, for tests that leave it as it was."""
+    yield _shared
+
+    def purged() -> bool:
+        run(_shared, "sessions", "purge", "--match", "*", "--yes")
+        return run(_shared, "sessions", "ls") == (0, "")
+
+    until(purged, "no sessions")
+
+
+@pytest.fixture
+def make_processes(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Broker]]:
+    """Make brokers; those of a drill are started as a user starts them, the others are forked."""
+    forked = request.node.get_closest_marker("drill") is None
     made: list[Broker] = []
 
-    def make(*args: str, directory: str = "broker") -> Broker:
-        place = tmp_path / directory
+    def make(*args: str) -> Broker:
+        place = tmp_path / "broker"
         place.mkdir(exist_ok=True)
-        made.append(Broker(place, args=args))
+        made.append(Broker(place, args=args, forked=forked))
         return made[-1]
 
     yield make
@@ -141,13 +156,18 @@ def test_nothing_is_lost_when_a_process_is_killed(
     broker.stop()
 
 
-def test_all_processes_end_with_the_first_one(make_processes: Callable[..., Broker]) -> None:
+def test_all_processes_end_with_the_first_one_and_their_number_stays(
+    make_processes: Callable[..., Broker],
+) -> None:
     broker = make_processes(*TWO)
     broker.start()
     running = processes(broker)
     assert len(running) == 2
     broker.stop()
     assert all(map(wait_until_gone, running.values()))
+    for count in ("3", "1"):
+        other = make_processes("--processes", count)
+        assert "has the logs of 2 processes" in other.refused(78)
 
 
 def test_sessions_and_retained_messages_are_there_after_a_restart(
@@ -266,6 +286,7 @@ def test_a_shared_subscription_loses_nothing_when_a_process_is_killed(
 
 
 def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path: Path) -> None:
+    """And when the broker stops, those with MQTT 5 are told so."""
     place = Place(tmp_path, 2)
     place.broker.start()
     try:
@@ -292,7 +313,14 @@ def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path
         node = Path(place.broker.data_dir, "node").read_text().strip()
         code, said = run(place.broker, "log", "--node", f"{node}-p1", "--type", "SessionOpened")
         assert (code, there in said, " via " in said) == (0, True, False), said
-        place.broker.stop()
+        with contextlib.ExitStack() as stack:
+            clients = [
+                stack.enter_context(Client(place, "tls", name, protocol=paho.MQTTv5))
+                for name in (here, there)
+            ]
+            place.broker.stop()
+            reasons = [client.lost.get(timeout=30) for client in clients]
+        assert [str(reason) for reason in reasons] == ["Server shutting down"] * 2
         code, said = run(place.broker, "log", "verify")
         assert code == 0, said
     finally:
@@ -300,25 +328,8 @@ def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path
         print(place.broker.log[-4000:])  # shown if the test failed
 
 
-def test_clients_over_tls_are_told_when_the_broker_stops(tmp_path: Path) -> None:
-    place = Place(tmp_path, 2)
-    place.broker.start()
-    try:
-        names = [client_of(number, "client") for number in range(2)]
-        with contextlib.ExitStack() as stack:
-            clients = [
-                stack.enter_context(Client(place, "tls", name, protocol=paho.MQTTv5))
-                for name in names
-            ]
-            place.broker.stop()
-            reasons = [client.lost.get(timeout=30) for client in clients]
-        assert [str(reason) for reason in reasons] == ["Server shutting down"] * 2
-    finally:
-        place.broker.clean_up()
-
-
 def test_proxy_protocol_is_switched_on_and_off_by_a_reload(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, args=TWO)
+    broker = Broker(tmp_path, args=TWO, forked=True)
 
     def listens(*, proxied: bool) -> str:
         return f"""
@@ -514,9 +525,8 @@ def test_pseudonyms_are_the_same_in_each_log(make_processes: Callable[..., Broke
     assert code == 0, said
 
 
-def test_live_commands_are_about_all_processes(make_processes: Callable[..., Broker]) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
+def test_live_commands_are_about_all_processes(steady: Broker) -> None:
+    broker = steady
     node = Path(broker.data_dir, "node").read_text().strip()
     logs = [f"{node}-p{number}" for number in range(2)]
     here, there = (client_of(number, "away") for number in range(2))
@@ -591,14 +601,10 @@ def test_live_commands_are_about_all_processes(make_processes: Callable[..., Bro
         said,
     )
     assert not listed() & {(logs[0], here), (logs[1], there)}
-    broker.stop()
 
 
-def test_top_and_the_trace_of_a_topic_are_about_all_processes(
-    make_processes: Callable[..., Broker],
-) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
+def test_top_and_the_trace_of_a_topic_are_about_all_processes(steady: Broker) -> None:
+    broker = steady
     node = Path(broker.data_dir, "node").read_text().strip()
     logs = [f"{node}-p{number}" for number in range(2)]
     reader, sender = client_of(0, "reader"), client_of(1, "sender")
@@ -663,7 +669,6 @@ def test_top_and_the_trace_of_a_topic_are_about_all_processes(
         assert f"! log {logs[1]} does not answer, and is not included: no reply in time" in said
         assert reader in said
         assert sender not in said
-    broker.stop()
 
 
 def test_live_commands_name_a_process_that_does_not_answer(steady: Broker) -> None:
@@ -677,20 +682,24 @@ def test_live_commands_name_a_process_that_does_not_answer(steady: Broker) -> No
     hung = processes(broker)[1]
     os.kill(hung, signal.SIGSTOP)
     try:
-        code, said = run(broker, "sessions", "ls")
-        assert code == 69, said
-        assert here in said
-        assert there not in said
-        assert "incomplete, without 1 of 2 logs: " in said
-        assert f"node {node}-p1" in said
-        code, said = run(broker, "status")
-        assert code == 69, said
-        assert said.startswith(f"not ready: {node}, 2 logs\n  log {node}-p1 does not answer")
-        code, said = run(broker, "doctor")
-        assert code == 1, said
-        assert f"the broker of log {node}-p1 does not answer" in said
+        # Each waits for its time limit: all at once.
+        commands = (("sessions", "ls"), ("status",), ("doctor",))
+        with ThreadPoolExecutor(len(commands)) as pool:
+            listed, status, doctor = pool.map(lambda one: run(broker, *one), commands)
     finally:
         os.kill(hung, signal.SIGCONT)
+    code, said = listed
+    assert code == 69, said
+    assert here in said
+    assert there not in said
+    assert "incomplete, without 1 of 2 logs: " in said
+    assert f"node {node}-p1" in said
+    code, said = status
+    assert code == 69, said
+    assert said.startswith(f"not ready: {node}, 2 logs\n  log {node}-p1 does not answer")
+    code, said = doctor
+    assert code == 1, said
+    assert f"the broker of log {node}-p1 does not answer" in said
 
 
 def test_why_follows_a_message_of_a_shared_subscription(
@@ -748,12 +757,3 @@ def test_settings_that_several_processes_do_not_support(
 ) -> None:
     broker = make_processes(*args)
     assert said in broker.refused(78)
-
-
-def test_the_number_of_processes_cannot_change(make_processes: Callable[..., Broker]) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
-    broker.stop()
-    for count in ("3", "1"):
-        other = make_processes("--processes", count)
-        assert "has the logs of 2 processes" in other.refused(78)

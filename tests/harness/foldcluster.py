@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from harness.broker import Broker, BrokerFailedError, free_port
@@ -30,7 +31,9 @@ _ANSWER = 0.5
 class ClusterNode(Broker):
     """A broker that is a node of a cluster; it is reached through `link`, which can be cut."""
 
-    def __init__(self, directory: Path, nats_port: int, config: str) -> None:
+    def __init__(
+        self, directory: Path, nats_port: int, config: str, *, forked: bool = False
+    ) -> None:
         self.link = SilentProxy(nats_port)
         self.metrics = free_port()
         directory.mkdir(parents=True, exist_ok=True)
@@ -38,6 +41,7 @@ class ClusterNode(Broker):
             directory,
             config=f"nats_url = 'nats://127.0.0.1:{self.link.port}'\n"
             f"metrics = '127.0.0.1:{self.metrics}'\nbridge = false\nlog_format = 'json'\n{config}",
+            forked=forked,
         )
 
     def start(self) -> None:
@@ -134,7 +138,8 @@ def _ms(time: str) -> int:
 class Balancer:
     """Passes connections to its `port` on to a node that is ready; closes them if none is.
 
-    With `spread` to any of those that are, else to the one that became ready last.
+    With `spread` to any of those that are, else to the one that became ready last. It polls only
+    after its `port` was asked for.
     """
 
     def __init__(self, nodes: Sequence[ClusterNode], *, spread: bool = False) -> None:
@@ -143,10 +148,16 @@ class Balancer:
         self._ready: list[int] = []
         self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        for node in nodes:
+
+    @cached_property
+    def port(self) -> int:
+        """Where clients connect."""
+        self._ready += [node.port for node in self._nodes if node.reasons == []]
+        for node in self._nodes:
             threading.Thread(target=self._watch, args=(node,), daemon=True).start()
         threading.Thread(target=self._accept, daemon=True).start()
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def close(self) -> None:
         self._closed.set()
@@ -196,11 +207,17 @@ class Nodes:
     """The nodes of one cluster."""
 
     def __init__(
-        self, folder: Path, nats_ports: Sequence[int], config: str, *, spread: bool = False
+        self,
+        folder: Path,
+        nats_ports: Sequence[int],
+        config: str,
+        *,
+        spread: bool = False,
+        forked: bool = False,
     ) -> None:
         """One node for each port of a NATS server; ``spread``: clients connect to any of them."""
         self.members = [
-            ClusterNode(folder / f"node{number}", port, config)
+            ClusterNode(folder / f"node{number}", port, config, forked=forked)
             for number, port in enumerate(nats_ports)
         ]
         self.balancer = Balancer(self.members, spread=spread)

@@ -220,6 +220,9 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     tempfile.tempdir = None  # it is that of the environment
     os.chdir(request["directory"])
     sys.argv = ["foldmq", *request["arguments"]]
+    # The processes that it starts of its own program, and its own restart, are real ones.
+    program = str(Path(sys.executable).with_name("foldmq"))
+    sys.orig_argv = [sys.executable, program, *request["arguments"]]
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = os.fdopen(fd, "w", encoding="utf-8", closefd=False, buffering=1 if fd == 2 else -1)
         setattr(sys, name, stream)

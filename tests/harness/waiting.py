@@ -13,12 +13,20 @@ PATIENCE = 60.0
 """Seconds after which what is waited for never comes."""
 
 
-def until(condition: Callable[[], object], what: str = "it", seconds: float = PATIENCE) -> None:
-    """Wait until the condition holds; fail when `what` does not come within `seconds`."""
+def until(
+    condition: Callable[[], object],
+    what: str = "it",
+    seconds: float = PATIENCE,
+    pause: float = 0.02,
+) -> None:
+    """Wait until the condition holds; fail when `what` does not come within `seconds`.
+
+    `pause` is longer for a condition that takes time to look at.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} within {seconds} s"
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 async def happens(condition: Callable[[], object], what: str = "it") -> None:

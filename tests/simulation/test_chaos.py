@@ -111,7 +111,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert (first.log, first.transcripts) != (other.log, other.transcripts)
 
 
-@pytest.mark.parametrize("seed", [2, 13, 15])
+@pytest.mark.parametrize(
+    "seed", [2, *(pytest.param(one, marks=pytest.mark.long) for one in (13, 15))]
+)
 @pytest.mark.slow
 @pytest.mark.system
 def test_the_same_seed_gives_the_same_run_in_another_process(seed: int) -> None:

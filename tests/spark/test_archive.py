@@ -182,7 +182,7 @@ def test_records_of_some_megabytes(
     tmp_path: Path, nats: Nats, new_log: New, opened: Opened
 ) -> None:
     log = new_log()
-    for _ in range(30):
+    for _ in range(12):
         publish(log, 1, 3 << 20)
         log.store(nats)
     archive(opened(log), str(tmp_path))
