@@ -28,7 +28,7 @@ _AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 10, 0.0001
 """Connections accepted in one turn while the broker is busy, at least and at most; seconds after
 which no more than the former are accepted. Setting them up takes several times as long."""
 _BREAK = 0.002
-"""Seconds until the next ones while the broker is busy: one to three thousand per second."""
+"""Seconds until the next ones while the broker is busy: one to four thousand per second."""
 _MOST_AT_ONCE = 16
 """Connections accepted in one turn when the broker is not busy, or when the event loop came back
 late from such a break."""

@@ -135,14 +135,7 @@ class ReconnectingClient:
         brokers = held.brokers.anew() if again or self.polled is None else self.polled
 
         async def ask(broker: LiveBroker) -> dict[str, Any]:
-            seconds = self._answer_seconds
-            if broker.node in late:
-                seconds = _LATE_SECONDS if seconds is None else min(seconds, _LATE_SECONDS)
-            try:
-                async with asyncio.timeout(seconds):
-                    return await broker.ask(endpoint, **request)
-            except TimeoutError:
-                raise NoLiveBroker("no reply in time") from None
+            return await self._reply(broker, endpoint, request, late=broker.node in late)
 
         try:
             answers = await brokers.each(ask)
@@ -151,6 +144,22 @@ class ReconnectingClient:
             raise
         self.polled = brokers
         return answers
+
+    async def _reply(
+        self, broker: LiveBroker, endpoint: str, request: dict[str, Any], *, late: bool
+    ) -> dict[str, Any]:
+        """Return the reply of a broker; ``late``: it did not answer before, and others are there.
+
+        Raises as ``LiveBroker.ask``.
+        """
+        seconds = self._answer_seconds
+        if late:
+            seconds = _LATE_SECONDS if seconds is None else min(seconds, _LATE_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                return await broker.ask(endpoint, **request)
+        except TimeoutError:
+            raise NoLiveBroker("no reply in time") from None
 
     async def open(self) -> LogBrokers:
         """Return the brokers, after a search if needed; raises NoLiveBroker."""

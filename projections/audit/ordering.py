@@ -11,7 +11,15 @@ from projections.audit.rules import Rule, Violation
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from eventstore.format import Acked, Completed, Position, Received, Redelivered
+    from eventstore.format import (
+        Acked,
+        Completed,
+        Position,
+        Received,
+        Redelivered,
+        Refused,
+        Returned,
+    )
     from projections.state import SessionState
 
 
@@ -97,8 +105,8 @@ class RedeliveryOrder:
                 found.append(Violation(Rule.ORDER, at + number, what))
         return found
 
-    def answered(self, event: Acked | Received | Completed) -> None:
-        """Record answers: these packets need not be sent again."""
+    def answered(self, event: Acked | Received | Refused | Completed | Returned) -> None:
+        """Record answers, or another end: these packets need not be sent again."""
         self._left.difference_update(from_runs(event.pids))
 
     def overtaken(self, at: Position) -> list[Violation]:

@@ -581,6 +581,8 @@ class SessionAudit:
     def _refused(
         self, state: SessionState, event: Refused | Returned, _at: Position, _ms: int
     ) -> None:
+        if self._resending is not None:
+            self._resending.answered(event)
         self._unfinished.ended(event.pids)
         for pid in from_runs(event.pids):
             sent = state.inflight.get(pid)

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
-from cli.live import LiveBroker, LogBrokers, NoLiveBroker, Refused, TooLarge
+from cli.live import (
+    LiveBroker,
+    LogBrokers,
+    NoLiveBroker,
+    Refused,
+    TooLarge,
+    reconnecting_client,
+)
 from cli.logsource import SourceFlags
+from cli.web.auth.tokens import Grant, Role
 from cli.web.changes.planned_change import plan_change
 from cli.web.history.activity import Activity
 from cli.web.history.log_activities import ActivityOfLogs, ReadersOfLogs
 from cli.web.history.time_axis import TimeWindow
+from cli.web.live import web_log_client
 from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.live.web_log_client import WebLogClient
+from cli.web.pages import Site
 from eventstore.errors import UsageError
 from eventstore.format import LOG_SESSION, MessagePublished, SessionOpened, decode_record
 from eventstore.format import encode_record as encoded
@@ -24,6 +35,7 @@ from eventstore.partitions import partition_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from aiohttp import web
     from nats.aio.client import Client
 
     from cli.web.history import ActivityReader
@@ -55,12 +67,26 @@ class Link(WebLogClient):
 
     def __init__(self, answer: Callable[[str, str, Answers], Answers], count: int = 2) -> None:
         super().__init__(SourceFlags())
-        self._brokers = [AnsweringBroker(log, answer) for log in LOGS[:count]]
+        self.brokers = [AnsweringBroker(log, answer) for log in LOGS[:count]]
         self._find = self._found_brokers
 
     @contextlib.asynccontextmanager
     async def _found_brokers(self) -> AsyncIterator[LogBrokers]:
-        yield LogBrokers(self._brokers, LOGS if len(self._brokers) > 1 else [])
+        yield LogBrokers(self.brokers, LOGS if len(self.brokers) > 1 else [])
+
+
+class PageRequest(dict[str, Any]):
+    """A request for a page."""
+
+    path = raw_path = "/"
+    query: ClassVar[dict[str, str]] = {}
+
+    @property
+    def rel_url(self) -> PageRequest:
+        return self
+
+    def update_query(self, **_query: str) -> str:
+        return self.path
 
 
 def client_of(number: int) -> str:
@@ -177,6 +203,52 @@ async def test_a_broker_that_does_not_answer_is_named_while_others_do() -> None:
     with pytest.raises(NoLiveBroker):
         await link.ask_log("n-p0", "status")
     assert link.epoch == 1, "the connection to the others is kept"
+
+
+async def test_no_broker_counts_as_failed_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine that was started a moment ago."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1.0)
+    link = Link(lambda *_: {})
+    assert await link.logs() == LOGS
+    assert link.absent == []
+
+
+async def test_a_broker_that_hangs_delays_only_the_first_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class HangingBroker(AnsweringBroker):
+        async def ask(self, endpoint: str, /, **request: Any) -> Answers:
+            await asyncio.sleep(3600 if asked else 0)
+            asked.append(endpoint)
+            raise NoLiveBroker("no reply")
+
+    monkeypatch.setattr(reconnecting_client, "_LATE_SECONDS", 0.01)
+    monkeypatch.setattr(web_log_client, "_PASSED_OVER_SECONDS", -1.0)
+    asked: list[str] = []
+    link = Link(lambda log, *_: {"log": log})
+    link.brokers[0] = HangingBroker(LOGS[0], lambda *_: {})
+    async with asyncio.timeout(60):
+        for _ in range(3):
+            assert (await link.ask_any("retained"))[0] == "n-p1"
+    assert len(asked) == 1
+
+
+async def test_the_login_form_does_not_say_which_brokers_answer() -> None:
+    def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
+        if log == "n-p0":
+            raise NoLiveBroker("n-p0 hangs")
+        return {}
+
+    link = Link(answer)
+    await link.ask_each("status")
+
+    def shown(grant: Grant | None) -> str:
+        request = cast("web.Request", PageRequest(grant=grant))
+        page = Site(link).page(request, "login.html", problem=None, following="/", file="web.token")
+        return page.text or ""
+
+    assert "No answer from" not in shown(None)
+    assert "No answer from n-p0" in shown(Grant("ann", Role.VIEW, "mark"))
 
 
 async def test_the_log_of_a_session_is_that_of_its_client() -> None:

@@ -15,8 +15,23 @@ from randomnode import NAMES
 from cli.history.log_events import Selection
 from cli.logsource.point_resolution import parse_point
 from cli.web.pages import log
-from cli.web.pages.log import LogPage, Row, find_in_logs, find_page, merge_rows
-from eventstore.format import Queued, Subscribed, format_position, position, sequence_of
+from cli.web.pages.log import (
+    LogPage,
+    MergedLogPage,
+    Row,
+    find_in_logs,
+    find_page,
+    merge_rows,
+)
+from eventstore.errors import CutOff
+from eventstore.format import (
+    PointSpec,
+    Queued,
+    Subscribed,
+    format_position,
+    position,
+    sequence_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,6 +189,59 @@ def test_the_pages_of_several_logs_together_are_all_of_them_in_the_order_of_time
         )
     times = [row.time_ms for row in found]
     assert times == sorted(times, reverse=backwards)
+
+
+def page_of_logs(
+    fakes: dict[str, FakeSource],
+    after: str | None = None,
+    wanted: Selection | None = None,
+    *,
+    count: int,
+    backwards: bool = False,
+) -> MergedLogPage:
+    sources = {name: as_source(fake) for name, fake in fakes.items()}
+    selection = dict.fromkeys(fakes, wanted or Selection())
+    found = find_in_logs(sources, selection, count, after, backwards=backwards, payload=False)
+    return asyncio.run(found)
+
+
+def test_a_log_that_was_cut_does_not_hide_the_events_of_the_others() -> None:
+    steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 10
+    whole, cut = FakeSource(played(steps, 600)), FakeSource(played(steps, 600), 5)
+    end = PointSpec("then", time_ms=whole.record(2).time_ms)
+    assert end.time_ms is not None
+    assert end.time_ms < cut.record(cut.first).time_ms
+    cut.beginning = lambda: "the log begins with record 5"  # type: ignore[attr-defined]
+    page = page_of_logs({"n-p0": cut, "n-p1": whole}, None, Selection(end=end), count=1000)
+    assert {row.log for row in page.rows} == {"n-p1"}
+    assert page.notes == ["log n-p0: these records were deleted: the log begins with record 5"]
+    with pytest.raises(CutOff):
+        page_of_logs({"n-p0": cut}, None, Selection(end=end), count=1000)
+
+
+@pytest.mark.parametrize("backwards", [True, False])
+def test_events_that_are_added_meanwhile_keep_the_order_of_time(*, backwards: bool) -> None:
+    """A log with older events only, or one that was at its end, grows between two pages."""
+    steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)]
+    long, short = FakeSource(played(steps * 10, 600)), FakeSource(played(steps * 5, 600))
+    grown = FakeSource(played(steps * 15, 600))
+    assert short.last < long.last < grown.last
+    first = page_of_logs(
+        {"n-p0": long, "n-p1": short},
+        count=1 if backwards else 2 * len(list(everything(short))),
+        backwards=backwards,
+    )
+    assert first.next is not None
+    second = page_of_logs(
+        {"n-p0": long, "n-p1": grown}, first.next, count=1000, backwards=backwards
+    )
+    rows = [*first.rows, *second.rows]
+    times = [row.time_ms for row in rows]
+    assert times == sorted(times, reverse=backwards)
+    known = short if backwards else grown
+    shown = [row.at for row in rows if row.log == "n-p1"]
+    assert sorted(shown) == [one[0] for one in everything(known)]
+    assert second.next is None
 
 
 def rows_at(*times: int) -> LogPage:

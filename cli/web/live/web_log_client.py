@@ -84,7 +84,7 @@ class WebLogClient(ReconnectingClient):
 
     def _failed_within(self, seconds: float) -> list[str]:
         since = time.monotonic() - seconds
-        return [node for node in self.names if self._failing.get(node, 0.0) > since]
+        return [node for node in self.names if self._failing.get(node, -math.inf) > since]
 
     async def logs(self) -> list[str]:
         """Return the names of the logs, one empty name for a single log; raises NoLiveBroker."""
@@ -140,8 +140,9 @@ class WebLogClient(ReconnectingClient):
             brokers.absent[node] = NoLiveBroker(f"the broker of node {node} does not answer")
 
         async def ask(broker: LiveBroker) -> tuple[str, dict[str, Any]]:
+            late = broker.node in self._failing
             try:
-                answer = await broker.ask(endpoint, **request)
+                answer = await self._reply(broker, endpoint, request, late=late)
             except NoLiveBroker:
                 self._failing[broker.node] = time.monotonic()
                 raise

@@ -93,7 +93,7 @@ class MergedLogPage:
 
 
 _FINISHED = "-"
-"""In the place of a position: there is nothing more in that log."""
+"""In the place of a position: there is nothing before in that log."""
 
 
 def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
@@ -127,15 +127,20 @@ async def find_in_logs(
         place = places[log]
         if place == _FINISHED:
             return None
-        return await find_page(
-            sources[log],
-            wanted[log],
-            count,
-            position_of(place),
-            backwards=backwards,
-            payload=payload,
-            clock=clock,
-        )
+        try:
+            return await find_page(
+                sources[log],
+                wanted[log],
+                count,
+                position_of(place),
+                backwards=backwards,
+                payload=payload,
+                clock=clock,
+            )
+        except CutOff as error:
+            if len(sources) == 1:
+                raise
+            return LogPage([], None, False, (0, 0), str(error))  # the others may have events
 
     found = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
     pages = {log: page for log, page in found.items() if page is not None}
@@ -145,13 +150,10 @@ async def find_in_logs(
         if page.timed_out and page.next is not None
     }
     rows, taken = merge_rows(pages, count, limits, backwards=backwards)
-    following = []
-    for log, place in places.items():
-        at = place
-        page = pages.get(log)
-        if page is not None:
-            at = _next_place(page, taken[log], place, backwards=backwards)
-        following.append(at)
+    following = dict(places)
+    for log, page in pages.items():
+        following[log] = _next_place(page, taken[log], places[log], backwards=backwards)
+    more = any(page.next is not None or taken[log] < len(page.rows) for log, page in pages.items())
     label = len(sources) > 1
     notes = [
         f"log {log}: {note}" if label else note
@@ -161,7 +163,7 @@ async def find_in_logs(
     ]
     return MergedLogPage(
         rows,
-        None if all(at == _FINISHED for at in following) else ",".join(following),
+        ",".join(following.values()) if more else None,
         bool(limits),
         [(log, *pages[log].looked) for log in limits],
         notes,
@@ -204,11 +206,19 @@ def merge_rows(
 
 
 def _next_place(page: LogPage, taken: int, place: str, *, backwards: bool) -> str:
-    """Return where the next page begins in a log, of whose rows some were taken."""
+    """Return where the next page begins in a log, of whose rows some were taken.
+
+    It does not depend on events that are added to the log meanwhile.
+    """
     if taken == len(page.rows):
-        return _FINISHED if page.next is None else format_position(page.next)
+        if page.next is not None:
+            return format_position(page.next)
+        if backwards:
+            return _FINISHED
+        searched = page.looked[1]
+        return format_position(position(searched, MAX_INDEX)) if searched else place
     if not taken:
-        return place
+        return place or (format_position(page.rows[0].end + 1) if backwards else place)
     last = page.rows[taken - 1]
     return format_position(last.at if backwards else last.end)
 

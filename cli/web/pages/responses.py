@@ -64,7 +64,7 @@ class Site:
             path=request.path,
             node=self._link.node,
             logs=self._link.names,
-            absent=self._link.absent,
+            absent=self._link.absent if grant is not None else [],
             again=request.raw_path,
             live_url=_live(request),
             grant=grant,

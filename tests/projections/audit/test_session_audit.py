@@ -21,6 +21,7 @@ from eventstore.format import (
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
     SessionClosed,
     SessionExpired,
@@ -323,6 +324,17 @@ def test_a_log_that_keeps_all_promises() -> None:
     assert {qos: sum(counts) for qos, counts in audit.latencies.items()} == {1: 3, 2: 1}
     assert audit.slowest_ms == {1: 5, 2: 5}
     assert audit.latencies[1][3] == 3
+
+
+@pytest.mark.parametrize("reason", [0x87, 0x95], ids=["by its client", "too large"])
+def test_a_refused_delivery_is_not_sent_again(reason: int) -> None:
+    audit = audited(
+        [*BEGIN, Message(1), delivered([1], [1], 2), Message(2), delivered([2], [2], 2),
+         SessionClosed("s", "closed"), replace(opened(resumed=True), level=5, packet_maximum=40),
+         Refused("s", [1], [reason]), Redelivered("s", [2], "resumed"),
+         Message(3), delivered([3], [3], 2)]
+    )  # fmt: skip
+    assert audit.violations == []
 
 
 @pytest.mark.parametrize("what", BROKEN)
