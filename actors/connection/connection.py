@@ -81,7 +81,7 @@ _LARGE = 2 * 1024
 """Bytes above which a read is handled after those of clients that send less."""
 _LEAST_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
-_PUBLISH, _SUBSCRIBE = 0x30, 0x80
+_PUBLISH, _SUBSCRIBE = b"\x30", b"\x80"
 """First bytes of PUBLISH and SUBSCRIBE; those of acknowledgements are between them."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
@@ -272,7 +272,7 @@ class Connection(SocketActor):
         """
         if self.settled:
             return True
-        usual = _PUBLISH <= data[0] < _SUBSCRIBE and len(data) <= _SMALL
+        usual = _PUBLISH <= data[:1] < _SUBSCRIBE and len(data) <= _SMALL
         return usual and self.session is not None and not self.kernel.low_priority_waits
 
     def _acknowledges(self, data: bytes) -> bool:

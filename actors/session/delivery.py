@@ -321,7 +321,8 @@ class Delivery:
             refs = [batch.positions[at] for at in large]
             events = decisions.dropped(name, reason, refs, topic_filter)
         else:
-            events = [MessageDropped(name, reason, len(large), filter=topic_filter)]
+            topics = [batch.topics[at] for at in large]
+            events = [decisions.dropped_unrecorded(name, reason, topics, topic_filter)]
         for event in events:
             self._session.emit(event)
         self._node.count_dropped("packet_too_large", len(large), client=name)

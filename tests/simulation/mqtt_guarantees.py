@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -31,6 +31,7 @@ from projections.audit import (
     SubscriptionSpan,
     SubscriptionSpans,
     Violation,
+    packed_size,
 )
 from projections.audit.rules import OutlineBuilder, with_content
 from projections.state import digest, encode_session, session_digest
@@ -72,7 +73,12 @@ def _events(records: Iterable[Record]) -> list[_Told]:
                 if isinstance(event, WITH_MESSAGES):
                     bounds = payload_bounds(event)
                     sizes = [end - begin for begin, end in pairwise(bounds)]
-                    _, ends = properties_of(part, event)
+                    blocks, ends = properties_of(part, event)
+                    origin = event.session if isinstance(event, MessagePublished) else ""
+                    sizes = [
+                        packed_size(size, len(block), origin)
+                        for size, block in zip_longest(sizes, blocks, fillvalue=b"")
+                    ]
                     expires = [*ends] or [0] * event.count
                     payload = bytes(part.payload[bounds[0] - sum(event.blocks) : bounds[-1]])
                 if isinstance(event, WillArmed) or (

@@ -55,6 +55,12 @@ class Trap:
         monkeypatch.setattr(actor_class, method, trapped)
 
 
+def handle_packets_one_by_one(world: World) -> None:
+    """Let the actors handle all packets: no columns."""
+    kernel = world.broker.kernel
+    kernel.take_gathered = kernel._tell_gathered
+
+
 def outgoing_for(name: str) -> Callable[[Any, Any], bool]:
     return lambda actor, message: actor.name == name and type(message) is Outgoing
 
@@ -71,6 +77,7 @@ def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_registry, "_STOPPED_AT_ONCE", 10)
+    monkeypatch.setattr(Connection, "_may_settle", lambda one, _data: one.settled)
     trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
@@ -106,6 +113,7 @@ def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
 
     async def scenario() -> None:
         async with World().running() as world:
+            handle_packets_one_by_one(world)
             receiver = await world.connect("s", filters=[("a", 1)])
             if not online:
                 receiver.send(p.disconnect())
@@ -345,6 +353,7 @@ def test_a_client_whose_packets_make_its_session_fail_is_closed(
 
     async def scenario() -> None:
         async with World().running() as world:
+            handle_packets_one_by_one(world)
             watcher = await world.connect("watcher", filters=[("w", 1), ("a", 1)])
             client = await world.connect("s", will=p.Will("w", b"gone", 1))
             publish(client, 1)

@@ -227,8 +227,9 @@ def test_pings_are_answered_while_the_disk_is_waited_for() -> None:
             client = await world.connect("c")
             world.log.hold()
             client.send(p.publish("a", b"x", 1, 1))
-            client.send(p.pingreq())
             await world.calm()
+            client.send(p.pingreq())
+            await world.go(0.1)
             assert client.take() == [p.Pingresp()]
 
     simulate(scenario)

@@ -229,6 +229,7 @@ def test_a_group_ends_with_its_last_member_and_begins_anew() -> None:
             publish(sender, 1)
             await world.go(0.1)
             one.send(p.subscribe(4, (SHARED, 1)))
+            await world.go(0.1)
             publish(sender, 2)
             await world.go(0.1)
             assert numbers(one) == [2]

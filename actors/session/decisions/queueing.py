@@ -228,11 +228,13 @@ def dropped(
     ]
 
 
-def dropped_unrecorded(session: str, reason: str, topics: Sequence[bytes]) -> MessageDropped:
+def dropped_unrecorded(
+    session: str, reason: str, topics: Sequence[bytes], topic_filter: str = ""
+) -> MessageDropped:
     """Return an event that drops messages without a position: one for each of the topics."""
     some = islice(dict.fromkeys(topics), MOST_DROPPED_TOPICS)
     named = [topic.decode()[:LONGEST_DROPPED_TOPIC] for topic in some]
-    return MessageDropped(session, reason, len(topics), topics=named)
+    return MessageDropped(session, reason, len(topics), filter=topic_filter, topics=named)
 
 
 class WaitingRun(NamedTuple):
