@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
@@ -87,7 +88,11 @@ async def read_tail(
 
 
 class _BatchReader:
-    """Collects the replies to batched direct gets on one inbox."""
+    """Collects the replies to batched direct gets on one inbox at a time.
+
+    When the connection was lost and made again, replies are missing, and later ones of the same
+    request may still come: the rest is requested again, with another inbox.
+    """
 
     def __init__(self, nc: Client, stream: str, seconds: float | None) -> None:
         self._nc = nc
@@ -95,6 +100,8 @@ class _BatchReader:
         self._seconds = seconds
         self._messages: deque[Msg] = deque()
         self._arrived = asyncio.Event()
+        self._reconnects = 0
+        """Number of reconnections of the client when the inbox was made."""
 
     async def _on_message(self, message: Msg) -> None:
         self._messages.append(message)
@@ -111,17 +118,36 @@ class _BatchReader:
                 raise LogUnavailable(f"stream {self._stream} does not answer") from None
         return self._messages.popleft()
 
+    async def _subscribe(self) -> Subscription:
+        """Subscribe to an inbox; return the subscription, whose subject it is."""
+        messages: deque[Msg] = deque()
+        self._messages = messages
+        self._reconnects = self._nc.stats["reconnects"]
+
+        async def keep(message: Msg) -> None:
+            if messages is self._messages:
+                await self._on_message(message)
+
+        with sending(self._stream):
+            return await self._nc.subscribe(
+                self._nc.new_inbox(), cb=keep, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+
+    @property
+    def _interrupted(self) -> bool:
+        """True if replies may have been lost since the inbox was made."""
+        return self._nc.stats["reconnects"] != self._reconnects
+
     async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
         """Yield (sequence, data) of the messages between two sequences, both included."""
-        inbox = self._nc.new_inbox()
         subject = direct_get_subject(self._nc, self._stream)
-        with sending(self._stream):
-            subscription = await self._nc.subscribe(
-                inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
-            )
+        subscription = await self._subscribe()
         try:
             position = first
             while position <= last:
+                if self._interrupted:
+                    await _unsubscribe(subscription)
+                    subscription = await self._subscribe()
                 count = min(_BATCH_MESSAGES, last - position + 1)
                 body = orjson.dumps(
                     {
@@ -132,13 +158,17 @@ class _BatchReader:
                     }
                 )
                 with sending(self._stream):
-                    await self._nc.publish(subject, body, reply=inbox)
+                    await self._nc.publish(subject, body, reply=subscription.subject)
                 before = position
-                while (status := status_of(message := await self._next())) is None:
+                message = await self._next()
+                while not self._interrupted and (status := status_of(message)) is None:
                     position = int((message.headers or {})["Nats-Sequence"]) + 1
                     if position - 1 > last:
                         return
                     yield position - 1, message.data
+                    message = await self._next()
+                if self._interrupted:
+                    continue
                 if status not in (END_OF_BATCH, NOT_FOUND):
                     raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
@@ -149,8 +179,12 @@ class _BatchReader:
                     yield found
                     position = found[0] + 1
         finally:
-            with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
+            await _unsubscribe(subscription)
+
+
+async def _unsubscribe(subscription: Subscription) -> None:
+    with contextlib.suppress(nats.errors.Error):
+        await subscription.unsubscribe()
 
 
 def read_stored(
