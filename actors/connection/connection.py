@@ -267,12 +267,12 @@ class Connection(SocketActor):
     def _may_settle(self, data: bytes) -> bool:
         """Return whether input of a new client gets normal priority from this read on.
 
-        Messages and acknowledgements need not wait if no other new client does. A SUBSCRIBE waits
-        in any case: those of many clients that connect share a record.
+        A message or an acknowledgement that comes alone need not wait if no other new client does.
+        A SUBSCRIBE waits in any case: those of many clients that connect share a record.
         """
         if self.settled:
             return True
-        usual = _PUBLISH <= data[:1] < _SUBSCRIBE and len(data) <= _SMALL
+        usual = _PUBLISH <= data[:1] < _SUBSCRIBE and _is_one_packet(data)
         return usual and self.session is not None and not self.kernel.low_priority_waits
 
     def _acknowledges(self, data: bytes) -> bool:
@@ -836,3 +836,10 @@ class Connection(SocketActor):
             self._reauthentication.give_up()
         if self.session is not None:
             self._tell_session(ConnectionDetached(self, reason, orderly, code, expiry))
+
+
+def _is_one_packet(data: bytes) -> bool:
+    """Return whether a read is a single packet of less than 16 KiB."""
+    if len(data) < 3 or data[1] < 128:
+        return len(data) > 1 and len(data) == 2 + data[1]
+    return data[2] < 128 and len(data) == 3 + (data[1] & 127 | data[2] << 7)

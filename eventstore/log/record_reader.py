@@ -100,6 +100,7 @@ class _BatchReader:
         self._seconds = seconds
         self._messages: deque[Msg] = deque()
         self._arrived = asyncio.Event()
+        self._inbox = ""
         self._reconnects = 0
         """Number of reconnections of the client when the inbox was made."""
 
@@ -119,9 +120,10 @@ class _BatchReader:
         return self._messages.popleft()
 
     async def _subscribe(self) -> Subscription:
-        """Subscribe to an inbox; return the subscription, whose subject it is."""
+        """Subscribe to another inbox."""
         messages: deque[Msg] = deque()
         self._messages = messages
+        self._inbox = self._nc.new_inbox()
         self._reconnects = self._nc.stats["reconnects"]
 
         async def keep(message: Msg) -> None:
@@ -130,7 +132,7 @@ class _BatchReader:
 
         with sending(self._stream):
             return await self._nc.subscribe(
-                self._nc.new_inbox(), cb=keep, pending_msgs_limit=0, pending_bytes_limit=0
+                self._inbox, cb=keep, pending_msgs_limit=0, pending_bytes_limit=0
             )
 
     @property
@@ -158,7 +160,7 @@ class _BatchReader:
                     }
                 )
                 with sending(self._stream):
-                    await self._nc.publish(subject, body, reply=subscription.subject)
+                    await self._nc.publish(subject, body, reply=self._inbox)
                 before = position
                 message = await self._next()
                 while not self._interrupted and (status := status_of(message)) is None:

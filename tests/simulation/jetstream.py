@@ -302,6 +302,7 @@ class SimNats:
         if not reads:
             server.clients += 1
             self.number = server.clients
+        self.stats = {"reconnects": 0}
         self._server = server
         self._on_disconnect = on_disconnect
         self._name = f"_INBOX.{self.number}"

@@ -94,10 +94,10 @@ def test_a_new_client_has_normal_priority_from_its_first_message_on() -> None:
             other.send(p.publish("t", b"1"))
             assert not other.connection.settled, "another new client waits"
             await world.go(0.1)
-            other.send(p.pingreq(), p.publish("t", b"2"))
+            other.send(p.publish("t", b"2"), p.publish("t", b"2"))
             assert not other.connection.settled
             await world.go(0.1)
-            third.send(p.publish("t", b"x" * 6000))
+            third.send(p.publish("t", b"x" * 20_000))
             assert not third.connection.settled
             await world.go(0.1)
             for client in (one, other):
