@@ -72,8 +72,8 @@ _FRAME_ROOM = 1024 * 1024
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
-"""Seconds after the CONNECT during which the client's input has low priority while other input of
-low priority waits."""
+"""Seconds after the CONNECT during which the client's input has low priority; less for a client
+that sends a single packet while no other new client waits."""
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
 """Approximate maximum packets of a client taken in one turn; one of QoS 1 or 2 counts as eight."""

@@ -304,7 +304,7 @@ class Publisher:
         *,
         retain: bool,
     ) -> None:
-        """Route released messages of which some expire; those that have expired go to nobody."""
+        """Route released messages of which some have an expiry; expired ones are not delivered."""
         now_ms = self._node.clock.time_ms()
         passed = expired_until(now_ms)
         expired = [0 < message.expires <= passed for message in messages]
@@ -448,7 +448,7 @@ class Publisher:
     ) -> None:
         """Route messages; those ``taken`` from another broker are not passed on.
 
-        ``expired``: they are sent to nobody, which is recorded for each receiver.
+        ``expired``: they are not delivered, which the log says for each receiver.
         """
         node, topics, payloads = self._node, content.topics, content.payloads
         if node.publish_observer is not None:

@@ -95,7 +95,7 @@ class Batch:
         self.expires = expires
         """Expiry of each message, Unix time in seconds, 0: never; empty: no message expires."""
         self.expired = expired
-        """Whether all messages had expired when they took effect: they are sent to nobody."""
+        """Whether all messages had expired when they took effect: they are not delivered."""
         self.published_retain = published_retain
         """Whether the publications had RETAIN 1, which subscriptions with Retain As Published
         get."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from cli.top.data.top_queries import Questions
-from cli.top.text import Frame, History, between, between_all, log_rows, status_of_logs
+from cli.top.text import Frame, History, totals_of_logs
 
 if TYPE_CHECKING:
     from cli.live import ReconnectingClient
@@ -35,21 +35,8 @@ class WatchedBroker:
 
     def took(self, statuses: dict[str, dict[str, Any]]) -> Frame:
         """Record replies by node; return the frame to show."""
-        pairs = {
-            node: (self._before[node], status)
-            for node, status in statuses.items()
-            if node in self._before
-        }
+        status, rates, logs = totals_of_logs(statuses, self._before, self.link.polled)
         self._before = statuses
-        rates = between_all(list(pairs.values()))
-        brokers = self.link.polled
-        if brokers is not None and brokers.several:
-            status = status_of_logs(statuses, brokers)
-            each = {node: between(*pair) for node, pair in pairs.items()}
-            logs = log_rows(statuses, each, brokers)
-        else:
-            (status,) = statuses.values()
-            logs = []
         self._history.add(status, rates)
         self.frame = Frame(status, rates, self._history, logs)
         self.away_since, self.why = None, ""

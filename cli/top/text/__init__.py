@@ -24,9 +24,9 @@ if TYPE_CHECKING:
         topic_rows,
     )
     from cli.top.text.line_charts import charts
-    from cli.top.text.log_totals import log_rows, status_of_logs
+    from cli.top.text.log_totals import totals_of_logs
     from cli.top.text.rate_history import History, waiting
-    from cli.top.text.rates import Rates, between, between_all
+    from cli.top.text.rates import Rates
     from cli.top.text.styled_text import Line, Role, cells, plain, wrapped
     from cli.top.text.summary_text import Frame, header, health, top_summary, troubles
 else:
@@ -38,10 +38,10 @@ else:
                 "cells_of fitting head holding sorted_topics topic_rows"
             ),
             "line_charts": "charts",
-            "log_totals": "log_rows status_of_logs",
+            "log_totals": "totals_of_logs",
             "number_format": "number_format",
             "rate_history": "History waiting",
-            "rates": "Rates between between_all",
+            "rates": "Rates",
             "styled_text": "Line Role cells plain wrapped",
             "summary_text": "Frame header health top_summary troubles",
         },
@@ -62,8 +62,6 @@ __all__ = [
     "Row",
     "TopColumn",
     "as_glob",
-    "between",
-    "between_all",
     "cells",
     "cells_of",
     "charts",
@@ -72,13 +70,12 @@ __all__ = [
     "header",
     "health",
     "holding",
-    "log_rows",
     "number_format",
     "plain",
     "sorted_topics",
-    "status_of_logs",
     "top_summary",
     "topic_rows",
+    "totals_of_logs",
     "troubles",
     "waiting",
     "wrapped",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common import text
 from cli.inspection import added_up
+from cli.top.text.rates import between, between_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
 
 _TOPICS = 50
 """Topics of a status, as a broker sends them."""
+
+
+def totals_of_logs(
+    statuses: Mapping[str, Any], before: Mapping[str, Any], brokers: LogBrokers | None
+) -> tuple[dict[str, Any], Rates | None, list[Row]]:
+    """Return status and rates for the replies of all logs, and a row for each of several logs.
+
+    ``statuses`` and ``before`` are these and the previous replies by node; ``brokers`` were asked.
+    """
+    pairs = {node: (before[node], status) for node, status in statuses.items() if node in before}
+    rates = between_all(list(pairs.values()))
+    if brokers is None or not brokers.several:
+        (status,) = statuses.values()
+        return status, rates, []
+    each = {node: between(*pair) for node, pair in pairs.items()}
+    return status_of_logs(statuses, brokers), rates, log_rows(statuses, each, brokers)
 
 
 def status_of_logs(statuses: Mapping[str, Any], brokers: LogBrokers) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.inspection import add_free_space
 from cli.live import TooLarge
-from cli.top.text import Rates, between, between_all, log_rows, status_of_logs, waiting
+from cli.top.text import Rates, totals_of_logs, waiting
 from cli.web.live.svg_charts import Chart, chart
 from cli.web.live.web_log_client import WebLogClient
 from eventstore.task_end import end_tasks
@@ -120,17 +120,10 @@ class Samples:
         statuses = {broker.node: status for broker, status in answers}
         last = self._kept[-1] if self._kept else None
         before = last.statuses if last is not None else {}
-        pairs = {node: (before[node], statuses[node]) for node in statuses if node in before}
-        rates = between_all(list(pairs.values()))
         brokers = self._link.polled
         if brokers is not None and brokers.several:
             add_free_space(list(statuses.values()), brokers.directory)
-            status = status_of_logs(statuses, brokers)
-            each = {node: between(*pair) for node, pair in pairs.items()}
-            logs = log_rows(statuses, each, brokers)
-        else:
-            (status,) = statuses.values()
-            logs = []
+        status, rates, logs = totals_of_logs(statuses, before, brokers)
         taken = Sample(self._clock(), status, rates, statuses, logs)
         self._kept.append(taken)
         return taken
