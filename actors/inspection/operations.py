@@ -14,7 +14,8 @@ import structlog
 
 from actors.connection import Connection
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.session import Close, Kick, OperatorCommand, Remove, Session, Subscription
+from actors.node import OperatorCommand
+from actors.session import Close, Kick, Remove, Session, Subscription
 from actors.session.decisions import by_text
 from eventstore.format import (
     INDEX_BITS,

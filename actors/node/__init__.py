@@ -1,8 +1,9 @@
-"""The counters of the node, and the reasons why a connection is not read."""
+"""What actors share beneath sessions: counters, backpressure, operator commands."""
 
 from actors.node.backpressure import BACKLOG, Backlog, SlowReaderBackpressure
 from actors.node.client_history import ClientHistories, ClientHistory
 from actors.node.counters import Counters, watch_loop
+from actors.node.operator_commands import OperatorCommand
 from actors.node.read_pause import ReadPause
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "ClientHistories",
     "ClientHistory",
     "Counters",
+    "OperatorCommand",
     "ReadPause",
     "SlowReaderBackpressure",
     "watch_loop",

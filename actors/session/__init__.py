@@ -4,7 +4,6 @@ from actors.session.authorization import Authorizer
 from actors.session.delivery import Delivery
 from actors.session.interfaces import ClientConnection, MessageExchange
 from actors.session.node_context import NEVER_EXPIRES, NodeContext
-from actors.session.operator_commands import OperatorCommand
 from actors.session.publisher import Publisher, select
 from actors.session.session import Session
 from actors.session.session_messages import (
@@ -49,7 +48,6 @@ __all__ = [
     "Loaded",
     "MessageExchange",
     "NodeContext",
-    "OperatorCommand",
     "Outgoing",
     "Packets",
     "Passivate",

@@ -1,36 +1,33 @@
-"""Deliveries to a client at QoS 0, 1 and 2, the session's queue, and redelivery.
+"""Deliveries to a client at QoS 0, 1 and 2, and the session's queue.
 
-Each session actor has one :class:`Delivery`. It tracks which messages are in memory; while others
-are read from the log, the session defers everything but deliveries.
+Each session actor has one :class:`Delivery`. While messages are read from the log, the session
+defers everything but deliveries.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import chain, groupby, islice, takewhile
+from itertools import groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors.node import BACKLOG, Backlog, ReadPause
 from actors.routing import is_retain_as_published, is_shared
 from actors.session import decisions
-from actors.session.session_messages import AckCheck, Batch, ContinueSending, Outgoing
+from actors.session.delivery_state import MessageBuffer
+from actors.session.redelivery import Redelivery
+from actors.session.session_messages import Batch, ContinueSending, Outgoing
 from eventstore.format import (
-    INDEX_BITS,
     Delivered,
     Expired,
     MessageDropped,
     Position,
     Queued,
-    Redelivered,
     entries,
     expired_until,
     format_position,
     to_runs,
 )
 from eventstore.log import LARGE_PAYLOAD, Message, StoredMessages
-from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
-from protocol.mqtt import PacketType, PublishEncoder, encode_acks
-from protocol.mqtt5 import SHARE
+from protocol.mqtt import PublishEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,60 +37,42 @@ if TYPE_CHECKING:
     from actors.session.mqtt5 import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from projections.state import InFlight, SubscriptionState
+    from projections.state import SubscriptionState
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
-_REACH, _REACH_GROWS = 8, 4
 _EXPIRED_WITHIN = 1024
 """Runs of a queue that are searched for expired messages."""
 _QUEUES_AT_ONCE = 16
 """Queues of a session searched in one turn: a session may have thousands."""
-_AGAIN_AT_ONCE = 256
-"""Messages redelivered in one step."""
-_AGAIN_STEPS = 4
-"""Redelivery steps in one turn."""
 _GATED_FACTOR = 4
 """Bytes at the gate for all clients together, as a multiple of those for one client."""
-_HELD_MESSAGES = 65_536
-"""Maximum messages kept in memory for a connected client whose window is full."""
 
 
 class Delivery:
     """Delivers messages to the client of one session."""
 
     __slots__ = (
-        "_ack_check_set",
         "_after_load",
         "_backlog",
+        "_buffer",
         "_dropped",
         "_expired_at",
         "_expired_from",
-        "_held",
-        "_held_bytes",
         "_in_hand",
         "_node",
-        "_prefetch_limit",
-        "_redelivery",
-        "_resent",
         "_sending_queued",
         "_session",
         "encoder",
-        "resumed",
+        "redelivery",
         "sent_from_queue",
     )
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         self._node = node
         self._session = session
-        self._ack_check_set = False
-        self._redelivery: deque[int] | None = None
-        """Packet identifiers that remain to be redelivered after a reconnect; None: none."""
-        self._resent: dict[tuple[int, bool], InFlight] | None = None
-        """Unfinished deliveries that were sent again because of ``ack_wait``, as they were before:
-        by packet identifier, and whether their PUBREL was sent again; None: none."""
-        self.resumed = False
-        """Whether deliveries were unfinished when the client connected."""
+        self._buffer = MessageBuffer(node.messages)
+        self.redelivery = Redelivery(node, session)
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Whether queued messages were dropped instead of sent."""
@@ -110,10 +89,6 @@ class Delivery:
         none."""
         self.sent_from_queue = 0
         """Number of messages sent from the queue."""
-        self._held: dict[Position, Message] = {}
-        self._held_bytes = 0
-        self._prefetch_limit = _REACH
-        """Maximum records read from the log at once."""
         self._in_hand: tuple[Outgoing | None, int] = (None, 0)
 
     @property
@@ -124,7 +99,7 @@ class Delivery:
     @property
     def resuming(self) -> bool:
         """True while messages remain to be redelivered after a reconnect."""
-        return bool(self._redelivery)
+        return bool(self.redelivery.pending)
 
     @property
     def packet_limit(self) -> int:
@@ -157,7 +132,11 @@ class Delivery:
             self._send_qos0(subscriber, batch)
             return
         self._make_room_for(subscriber)
-        ready = connection is not None and self._may_send(connection) and not self._redelivery
+        ready = (
+            connection is not None
+            and self.accepts_output(connection)
+            and not self.redelivery.pending
+        )
         delivery = decisions.deliver(
             self._session.state,
             subscriber.filter,
@@ -185,7 +164,7 @@ class Delivery:
                 queued = covered
         if sent and connection is not None:
             self._send(connection, subscriber, batch, qos, delivery.packet_ids)
-            self.expect_acks()
+            self.redelivery.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
             if self._session.state.queued > BACKLOG:
@@ -254,7 +233,7 @@ class Delivery:
 
     def may_send(self, connection: ClientConnection) -> bool:
         """Return whether a new message may be sent to the client."""
-        return not self._redelivery and self._may_send(connection)
+        return not self.redelivery.pending and self.accepts_output(connection)
 
     @property
     def hindrance(self) -> str:
@@ -267,7 +246,7 @@ class Delivery:
         connection = self._session.connection
         if connection is None:
             return "offline"
-        if self._redelivery:
+        if self.redelivery.pending:
             return "resuming"
         if not connection.writable:
             return "reader"
@@ -277,7 +256,7 @@ class Delivery:
         late = gated and (gated > limit or self._node.journal.gated > _GATED_FACTOR * limit)
         return "log" if late else ""
 
-    def _may_send(self, connection: ClientConnection) -> bool:
+    def accepts_output(self, connection: ClientConnection) -> bool:
         """Return whether more may be sent to the client."""
         if not connection.writable or self._after_load is not None:
             return False
@@ -291,11 +270,8 @@ class Delivery:
 
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
         """Keep messages queued for a connected client in memory, as they will be sent soon."""
-        held = self._held
-        within = self._held_bytes + batch.size <= self._node.delivery_limits.batch_bytes
-        if within and len(held) < _HELD_MESSAGES:
-            payloads = batch.payloads[start:stop]
-            self._held_bytes += sum(map(len, payloads))
+        buffer, limit = self._buffer, self._node.delivery_limits.batch_bytes
+        if buffer.has_room(batch.size, limit):
             stored = StoredMessages(
                 0,
                 batch.topics,
@@ -307,7 +283,7 @@ class Delivery:
                 () if batch.publisher is None else (batch.publisher.client_id or "",),
             )
             messages = map(stored.message, range(start, stop))
-            held.update(zip(batch.positions[start:stop], messages, strict=True))
+            buffer.hold(dict(zip(batch.positions[start:stop], messages, strict=True)))
 
     def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
         """Return a batch without messages too large for the client; record those as dropped."""
@@ -370,11 +346,11 @@ class Delivery:
         connection, state = self._session.connection, self._session.state
         if self._backlog is not None and state.queued <= BACKLOG // 2:
             self._backlog.release()
-        if self._redelivery:
-            self._redeliver_more()
-        if connection is None or self._redelivery or not state.queued:
+        if self.redelivery.pending:
+            self.redelivery.send_more(self)
+        if connection is None or self.redelivery.pending or not state.queued:
             return
-        if not self._may_send(connection):
+        if not self.accepts_output(connection):
             return
         limits = self._node.delivery_limits
         typical = state.queued_bytes // state.queued
@@ -384,9 +360,9 @@ class Delivery:
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
-        found = self._cached(refs)
+        found = self._buffer.find_first(refs)
         if not found:
-            self.load(self._prefetch(refs), self.send_queued)
+            self.load(self._buffer.to_load(refs), self.send_queued)
             return
         budget = limits.batch_bytes
         for run in runs:
@@ -406,11 +382,11 @@ class Delivery:
                 break
         if self._dropped:  # no acknowledgement will follow for these
             self._dropped = False
-            self._send_queued_later()
+            self.send_queued_later()
         elif len(found) < len(refs):
             self.send_queued()
 
-    def _send_queued_later(self) -> None:
+    def send_queued_later(self) -> None:
         """Continue sending in another turn, after other work."""
         if not self._sending_queued:
             self._sending_queued = True
@@ -420,30 +396,6 @@ class Delivery:
         """Send more queued messages."""
         self._sending_queued = False
         self.send_queued()
-
-    def _cached(self, refs: Sequence[Position]) -> dict[Position, Message]:
-        """Return the messages at these positions, up to the first one that must be loaded."""
-        found: dict[Position, Message] = {}
-        held, store = self._held, self._node.messages
-        for ref in refs:
-            message = held.get(ref) or store.get(ref)
-            if message is None:
-                break
-            found[ref] = message
-        return found
-
-    def _prefetch(self, refs: Sequence[Position]) -> list[Position]:
-        """Return the first of these positions to load now: few at first, then more.
-
-        A client that reconnects does not have to wait until all its missed messages have been read.
-        """
-        records: set[int] = set()
-        for count, ref in enumerate(refs):
-            records.add(ref >> INDEX_BITS)
-            if len(records) > self._prefetch_limit:
-                self._prefetch_limit *= _REACH_GROWS
-                return list(refs[:count])
-        return list(refs)
 
     def _send_permitted(
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
@@ -521,9 +473,9 @@ class Delivery:
             gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
             if not gone:
                 continue
-            found = self._cached(gone)
+            found = self._buffer.find_first(gone)
             if not found:
-                self.load(self._prefetch(gone), self.make_room)
+                self.load(self._buffer.to_load(gone), self.make_room)
                 return
             refs = [ref for ref in gone if ref in found]
             size = sum(len(found[ref].payload) for ref in refs)
@@ -595,21 +547,20 @@ class Delivery:
         self._session.emit(event)
         # Retained messages are sent because of one subscription [MQTT-3.3.1-9].
         of = run.held if run.retain else None
-        data = self._encode(messages, (run.qos, run.retain or rap), packet_ids, of=of)
+        data = self.encode(messages, (run.qos, run.retain or rap), packet_ids, of=of)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.gave(connection, run.qos, count, len(data))
         self.sent_from_queue += count
         self.release(refs)
-        self.expect_acks()
+        self.redelivery.expect_acks()
         return size
 
-    # Redelivery.
+    # The connected client.
 
     def attach(self, encoder: DeliveryEncoder | None) -> None:
         """Begin deliveries to a client that connected; ``encoder`` is that of an MQTT 5 client."""
         self.encoder = encoder
-        self._resent = None
-        self.resumed = False
+        self.redelivery.attach(v5=encoder is not None)
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
 
@@ -627,11 +578,7 @@ class Delivery:
         if self.encoder is not None:
             self.encoder.subscriptions_changed(filters)
 
-    def _has_retain(self, flags: int) -> bool:
-        """Return whether a delivery is redelivered with RETAIN."""
-        return bool(flags & (RETAIN_FLAG if self.encoder is None else RETAIN_FLAG | RAP_FLAG))
-
-    def _encode(
+    def encode(
         self,
         messages: Sequence[Message],
         flags: tuple[int, bool],
@@ -655,224 +602,37 @@ class Delivery:
 
     def resume(self) -> None:
         """Redeliver incomplete deliveries, then send queued messages [MQTT-4.4.0-1]."""
-        state = self._session.state
-        self._prefetch_limit = _REACH
-        self._redelivery = deque(state.inflight) if state.inflight else None
-        self.resumed = bool(state.inflight or state.releasing)
-        if state.releasing:
-            self._resend_pubrel(list(state.releasing), "resumed")
+        self._buffer.restart_reading()
+        self.redelivery.begin()
         self.send_queued()
-
-    def _redeliver_more(self) -> None:
-        """Continue redelivery after a reconnect, with no more at once than the client accepts."""
-        connection, state = self._session.connection, self._session.state
-        steps = 0
-        while self._redelivery and connection is not None and self._may_send(connection):
-            steps += 1
-            if steps > _AGAIN_STEPS:
-                self._send_queued_later()
-                return
-            room = self._room_again()
-            if room <= 0:
-                return
-            chosen = list(islice(self._redelivery, min(_AGAIN_AT_ONCE, room)))
-            unacked = [pid for pid in chosen if pid in state.inflight]
-            if not self._end_too_large(unacked):
-                return
-            unacked = [pid for pid in unacked if pid in state.inflight]
-            sent = self._republish(unacked, "resumed", self.send_queued)
-            if not sent and unacked:
-                return
-            last = unacked[sent - 1] if sent < len(unacked) else None
-            while self._redelivery:
-                if self._redelivery.popleft() == (last if last is not None else chosen[-1]):
-                    break
-
-    def _end_too_large(self, unacked: Sequence[int]) -> bool:
-        """End deliveries that exceed the client's new maximum packet size [MQTT-3.1.2-25].
-
-        They end as if they had been sent. Returns False while their messages are read from the log.
-        """
-        encoder, state = self.encoder, self._session.state
-        if encoder is None or not encoder.limit or not unacked:
-            return True
-        found = self.find([state.inflight[pid].ref for pid in unacked])
-        if found is None:
-            self.load([state.inflight[pid].ref for pid in unacked], self.send_queued)
-            return False
-        now_ms, large = self._node.clock.time_ms(), []
-        for pid in unacked:
-            sent = state.inflight[pid]
-            flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
-            of = sent.subscription if _is_alone(sent) else None
-            if encoder.is_too_large(found[sent.ref], flags, now_ms, of):
-                large.append(pid)
-        for event in decisions.too_large(state, large):
-            self._session.emit(event)
-        if large:
-            self._node.count_dropped("packet_too_large", len(large), client=self._session.name)
-        return True
-
-    def _room_again(self) -> int:
-        """Return how many more messages the client accepts before it acknowledges some."""
-        state = self._session.state
-        sent = len(state.inflight) + len(state.releasing) - len(self._redelivery or ())
-        return state.receive_maximum - max(0, sent)
-
-    def _republish(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
-        """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
-
-        Returns 0 if their messages must be loaded first; then ``again`` is called after loading.
-        """
-        connection, state = self._session.connection, self._session.state
-        if connection is None or not unacked:
-            return 0
-        found = self.find([state.inflight[pid].ref for pid in unacked])
-        if found is None:
-            self.load([state.inflight[pid].ref for pid in unacked], again)
-            return 0
-        payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
-        unacked = unacked[: decisions.within(payloads, self._node.delivery_limits.batch_bytes)]
-        parts = []
-        for (flags, of), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
-            messages = [found[sent.ref] for _, sent in run]
-            numbers = [pid for pid, _ in run]
-            sent_as = flags & QOS_MASK, self._has_retain(flags)
-            parts.append(self._encode(messages, sent_as, numbers, dup=True, of=of))
-            self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
-        self.release([state.inflight[pid].ref for pid in unacked])
-        if cause == "ack_wait":
-            self._keep_first(unacked, released=False)
-        self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
-        self._node.journal.send_when_durable(connection, b"".join(parts))
-        self.expect_acks()
-        return len(unacked)
-
-    def _resend_pubrel(self, unreleased: Sequence[int], cause: str) -> None:
-        """Send PUBREL packets again."""
-        connection = self._session.connection
-        if connection is not None:
-            if cause == "ack_wait":
-                self._keep_first(unreleased, released=True)
-            self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
-            self._node.journal.send_when_durable(
-                connection, encode_acks(PacketType.PUBREL, unreleased)
-            )
-            self._node.counters.packets_out += len(unreleased)
-            self.expect_acks()
-
-    def _keep_first(self, pids: Iterable[int], *, released: bool) -> None:
-        """Remember deliveries that are about to be sent again, which sets their time anew."""
-        state = self._session.state
-        table = state.releasing if released else state.inflight
-        if self._resent is None:
-            self._resent = {}
-        for pid in pids:
-            sent = table[pid]
-            self._resent[pid, released] = self._first(pid, sent, released=released)
-
-    def _first(self, pid: int, sent: InFlight, *, released: bool) -> InFlight:
-        """Return an unfinished delivery as it was before it was sent again because of time."""
-        first = self._resent.get((pid, released)) if self._resent is not None else None
-        if first is None or first.ref != sent.ref or first.subscription is not sent.subscription:
-            return sent  # the packet identifier may belong to another delivery now
-        return first
-
-    def _forget_completed(self) -> None:
-        """Forget the first transmissions of deliveries that the client has completed."""
-        if self._resent is None:
-            return
-        state = self._session.state
-        kept: dict[tuple[int, bool], InFlight] = {}
-        for (pid, released), first in self._resent.items():
-            sent = (state.releasing if released else state.inflight).get(pid)
-            if sent is not None and first.ref == sent.ref:
-                kept[pid, released] = first
-        self._resent = kept or None
-
-    def oldest_ms(self, *, released: bool) -> int:
-        """Return when the oldest unfinished delivery was first sent; 0: there is none.
-
-        ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
-        Redelivery after ``ack_wait`` does not count, but that to a client that connected again.
-        """
-        state = self._session.state
-        table = state.releasing if released else state.inflight
-        if not self._resent:
-            return min([sent.sent_ms for sent in table.values()], default=0)
-        first = self._first
-        times = [first(pid, sent, released=released).sent_ms for pid, sent in table.items()]
-        return min(times, default=0)
-
-    def expect_acks(self) -> None:
-        """Check after ``ack_wait`` for missing acknowledgements."""
-        wait = self._node.options.ack_wait
-        if self.encoder is not None:
-            return  # no redelivery to a connected MQTT 5 client [MQTT-4.4.0-1]
-        if wait and not self._ack_check_set:
-            self._ack_check_set = True
-            self._session.remind(self._node.timers, wait, self._remember_acks)
-
-    def _remember_acks(self) -> None:
-        if not self._session.stopped:
-            self._session.kernel.tell(self._session, AckCheck())
 
     def check_acks(self) -> None:
         """Redeliver messages that were not acknowledged within ``ack_wait``."""
-        connection, state = self._session.connection, self._session.state
-        wait = self._node.options.ack_wait
-        nothing = not (state.inflight or state.releasing)
-        self._forget_completed()
-        if connection is None or not wait or nothing or self.encoder is not None:
-            self._ack_check_set = False
-            return
-        late = self._node.clock.time_ms() - int(wait * 1000)
-        unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
-        unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
-        delay = wait
-        if self._may_send(connection) and not self._redelivery:
-            if unreleased:
-                self._resend_pubrel(unreleased, "ack_wait")
-            if unacked:
-                self._republish(unacked[:_AGAIN_AT_ONCE], "ack_wait", self.check_acks)
-                if self._after_load is not None:
-                    return
-            oldest = min(
-                sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
-            )
-            delay = wait - (self._node.clock.time_ms() - oldest) / 1000
-        delay = min(wait, max(0.05, delay))
-        self._session.remind(self._node.timers, delay, self._remember_acks)
+        self.redelivery.check_acks(self)
 
     # Messages that are not in memory.
 
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None if some must be loaded."""
-        found = self._cached(refs)
-        return found if len(found) == len(set(refs)) else None
+        return self._buffer.find(refs)
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
         """Read messages from the log, then call ``then``; other messages wait meanwhile."""
         self._after_load = then
         if self._session.connection is not None:
             self._session.connection.pause(ReadPause.LOADING)
-        self._node.directory.load(self._session, [ref for ref in refs if ref not in self._held])
+        self._node.directory.load(self._session, self._buffer.not_held(refs))
 
     def release(self, refs: Iterable[Position]) -> None:
         """Drop sent messages from memory."""
-        if self._held:
-            for ref in refs:
-                gone = self._held.pop(ref, None)
-                if gone is not None:
-                    self._held_bytes -= len(gone.payload)
+        self._buffer.release(refs)
 
     def loaded(self, found: dict[Position, Message]) -> None:
         """Store messages read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
-        self._held.update(found)
-        self._held_bytes += sum(len(message.payload) for message in found.values())
+        self._buffer.hold(found)
         if then is not None:
             then()
 
@@ -885,32 +645,10 @@ class Delivery:
     def forget(self) -> None:
         """Drop all messages from memory and resume waiting publishers: the client has left."""
         self.release_publishers()
-        self._held.clear()
-        self._held_bytes = 0
-        self._redelivery = None
+        self._buffer.clear()
+        self.redelivery.pending = None
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before its delivery failed."""
         in_hand, covered = self._in_hand
         return covered if in_hand is outgoing else 0
-
-
-def _alike(
-    entries: list[tuple[int, InFlight]],
-) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group neighbours by flags; retained and shared messages also by subscription."""
-    groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
-    for pid, sent in entries:
-        key = sent.flags, sent.subscription if _is_alone(sent) else None
-        if not groups or groups[-1][0] != key:
-            groups.append((key, []))
-        groups[-1][1].append((pid, sent))
-    return groups
-
-
-def _is_alone(sent: InFlight) -> bool:
-    """Return whether a delivery belongs to one subscription, whatever others match.
-
-    That is so for retained messages, and those of a shared subscription.
-    """
-    return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)

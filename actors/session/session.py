@@ -209,17 +209,17 @@ class Session(LoopActor):
         return encoder is not None and encoder.plain
 
     def oldest_delivery_ms(self, *, released: bool) -> int:
-        """Return when the oldest unfinished delivery was first sent, see ``Delivery.oldest_ms``."""
-        return self._delivery.oldest_ms(released=released)
+        """Return when the oldest unfinished delivery was sent, see ``Redelivery.oldest_ms``."""
+        return self._delivery.redelivery.oldest_ms(released=released)
 
     @property
     def resumed(self) -> bool:
         """Whether deliveries were unfinished when the client connected."""
-        return self._delivery.resumed
+        return self._delivery.redelivery.resumed
 
     def expect_acks(self) -> None:
         """Check after a while for missing acknowledgements."""
-        self._delivery.expect_acks()
+        self._delivery.redelivery.expect_acks()
 
     # Shared subscriptions: the session is a member of some, or is one itself.
 

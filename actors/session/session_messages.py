@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from actors.authn import Step, Verdict
+    from actors.node import OperatorCommand
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
-    from actors.session.operator_commands import OperatorCommand
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet

@@ -119,7 +119,7 @@ class SharedDelivery(Delivery):
         if session.state.queued or self.loading or self._has_compared:
             self._enqueue(message, range(len(batch)))
             if self._has_compared:
-                self._send_queued_later()
+                self.send_queued_later()
             return
         limit = self._node.delivery_limits.batch_bytes
         fitting = at_once = self._divided_at_once(batch.topics)
@@ -132,7 +132,7 @@ class SharedDelivery(Delivery):
         if left:
             self._enqueue(message, left)
             if more or at_once < len(batch):
-                self._send_queued_later()
+                self.send_queued_later()
 
     def _divide_qos0(self, message: Outgoing) -> None:
         """Divide QoS 0 messages behind the remaining ones of earlier batches."""
@@ -144,7 +144,7 @@ class SharedDelivery(Delivery):
         ):
             self._left.append(message)
             self._count_left(message.batch, 1)
-            self._send_queued_later()
+            self.send_queued_later()
         else:
             self._drop_qos0(message.batch.topics)
 
@@ -161,7 +161,7 @@ class SharedDelivery(Delivery):
             rest = batch.select(range(at_once, len(batch)))
             self._left.appendleft(message._replace(batch=rest))
             self._count_left(rest, 1)
-            self._send_queued_later()
+            self.send_queued_later()
             batch = batch.select(range(at_once))
         self._drop_qos0([batch.topics[at] for at in self._divide(batch)[0].waiting])
 
@@ -179,7 +179,7 @@ class SharedDelivery(Delivery):
             self._count_left(message.batch, -1)
             self._divide_some(message)
             if self._left:
-                self._send_queued_later()
+                self.send_queued_later()
 
     def _divided_at_once(self, topics: Sequence[bytes]) -> int:
         """Return how many messages are divided in one step, by their topics.
@@ -407,7 +407,7 @@ class SharedDelivery(Delivery):
                 break
         else:
             if state.queued:
-                self._send_queued_later()
+                self.send_queued_later()
         if self._backlog is not None and (state.queued <= BACKLOG // 2 or not group.online):
             self._backlog.release()
         waiting = self._node.router.groups.waiting
@@ -429,9 +429,9 @@ class SharedDelivery(Delivery):
         if not runs:
             return False
         run = runs[0]
-        found = self._cached(run.refs)
+        found = self._buffer.find_first(run.refs)
         if not found:
-            self.load(self._prefetch(run.refs), self.send_queued)
+            self.load(self._buffer.to_load(run.refs), self.send_queued)
             return False
         if self._expire(run.held, found):
             return True

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from eventstore.format import OperatorActed, Position, format_position
 
 if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
+    from actors.kernel import Kernel
     from eventstore.format import Event
-    from eventstore.log import GatedOutput
+    from eventstore.log import GatedOutput, Journal
 
 _log = structlog.get_logger("foldmq")
+
+
+class EventRecorder(Protocol):
+    """Appends events to the log: ``actors.session.node_context.NodeContext``."""
+
+    journal: Journal
+    kernel: Kernel
+
+    def emit(self, event: Event, /) -> Position:
+        """Append an event and fold it; return its position."""
 
 
 class OperatorCommand:
@@ -51,7 +61,7 @@ class OperatorCommand:
         """Resolved with the position of the event when that is on disk; with None if refused."""
         self.answer = asyncio.get_running_loop().create_future()
 
-    def carry_out(self, node: NodeContext) -> None:
+    def carry_out(self, node: EventRecorder) -> None:
         """Record the execution of the command in this turn."""
         acted = OperatorActed(self.action, self.by, self.target, self.session)
         at = self.put_on_record(node, acted)
@@ -66,7 +76,7 @@ class OperatorCommand:
             **about,
         )
 
-    def put_on_record(self, node: NodeContext, event: Event) -> Position:
+    def put_on_record(self, node: EventRecorder, event: Event) -> Position:
         """Append the event that records it; the answer follows when this turn is on disk."""
         at = node.emit(event)
         node.journal.send_when_durable(self, at.to_bytes(8, "big"))

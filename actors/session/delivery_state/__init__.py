@@ -1,0 +1,6 @@
+"""What the delivery to a client keeps in memory besides the folded state of its session."""
+
+from actors.session.delivery_state.first_transmissions import FirstTransmissions
+from actors.session.delivery_state.message_buffer import MessageBuffer
+
+__all__ = ["FirstTransmissions", "MessageBuffer"]

@@ -1,0 +1,259 @@
+"""Sends unacknowledged deliveries again: after a reconnect, and after ``ack_wait``.
+
+A client that connects again gets its unfinished deliveries before anything else [MQTT-4.4.0-1], no
+more of them at once than it accepts. One that stays connected with MQTT 3.1.1 gets those that it
+has not acknowledged for a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from actors.session import decisions
+from actors.session.delivery_state import FirstTransmissions
+from actors.session.session_messages import AckCheck
+from eventstore.format import Redelivered, to_runs
+from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
+from protocol.mqtt import PacketType, encode_acks
+from protocol.mqtt5 import SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.session.delivery import Delivery
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from projections.state import InFlight, SubscriptionState
+
+_AGAIN_AT_ONCE: Final = 256
+"""Messages redelivered in one step."""
+_AGAIN_STEPS: Final = 4
+"""Redelivery steps in one turn."""
+
+
+class Redelivery:
+    """Sends unacknowledged deliveries of one session again.
+
+    It has no reference to its :class:`Delivery`, which passes itself: it would be garbage in a
+    cycle when the session ends.
+    """
+
+    __slots__ = ("_ack_check_set", "_first", "_node", "_session", "_v5", "pending", "resumed")
+
+    def __init__(self, node: NodeContext, session: Session) -> None:
+        self._node = node
+        self._session = session
+        self._ack_check_set = False
+        self._v5 = False
+        self._first: FirstTransmissions | None = None
+        """Deliveries that were sent again because of ``ack_wait``, as they were before; None:
+        none."""
+        self.pending: deque[int] | None = None
+        """Packet identifiers that remain to be redelivered after a reconnect; None: none."""
+        self.resumed = False
+        """Whether deliveries were unfinished when the client connected."""
+
+    def attach(self, *, v5: bool) -> None:
+        """Begin with a client that connected; ``v5``: with MQTT 5."""
+        self._v5 = v5
+        self._first = None
+        self.resumed = False
+
+    def begin(self) -> None:
+        """Send PUBREL packets again, and note the deliveries that remain to be sent again."""
+        state = self._session.state
+        self.pending = deque(state.inflight) if state.inflight else None
+        self.resumed = bool(state.inflight or state.releasing)
+        if state.releasing:
+            self._resend_pubrel(list(state.releasing), "resumed")
+
+    def send_more(self, delivery: Delivery) -> None:
+        """Continue redelivery after a reconnect, with no more at once than the client accepts."""
+        connection, state = self._session.connection, self._session.state
+        steps = 0
+        while self.pending and connection is not None and delivery.accepts_output(connection):
+            steps += 1
+            if steps > _AGAIN_STEPS:
+                delivery.send_queued_later()
+                return
+            room = self._room_again()
+            if room <= 0:
+                return
+            chosen = list(islice(self.pending, min(_AGAIN_AT_ONCE, room)))
+            unacked = [pid for pid in chosen if pid in state.inflight]
+            if not self._end_too_large(delivery, unacked):
+                return
+            unacked = [pid for pid in unacked if pid in state.inflight]
+            sent = self._republish(delivery, unacked, "resumed", delivery.send_queued)
+            if not sent and unacked:
+                return
+            last = unacked[sent - 1] if sent < len(unacked) else None
+            while self.pending:
+                if self.pending.popleft() == (last if last is not None else chosen[-1]):
+                    break
+
+    def _end_too_large(self, delivery: Delivery, unacked: Sequence[int]) -> bool:
+        """End deliveries that exceed the client's new maximum packet size [MQTT-3.1.2-25].
+
+        They end as if they had been sent. Returns False while their messages are read from the log.
+        """
+        encoder, state = delivery.encoder, self._session.state
+        if encoder is None or not encoder.limit or not unacked:
+            return True
+        found = delivery.find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            delivery.load([state.inflight[pid].ref for pid in unacked], delivery.send_queued)
+            return False
+        now_ms, large = self._node.clock.time_ms(), []
+        for pid in unacked:
+            sent = state.inflight[pid]
+            flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
+            of = sent.subscription if _is_alone(sent) else None
+            if encoder.is_too_large(found[sent.ref], flags, now_ms, of):
+                large.append(pid)
+        for event in decisions.too_large(state, large):
+            self._session.emit(event)
+        if large:
+            self._node.count_dropped("packet_too_large", len(large), client=self._session.name)
+        return True
+
+    def _has_retain(self, flags: int) -> bool:
+        """Return whether a delivery is redelivered with RETAIN."""
+        return bool(flags & (RETAIN_FLAG | RAP_FLAG if self._v5 else RETAIN_FLAG))
+
+    def _room_again(self) -> int:
+        """Return how many more messages the client accepts before it acknowledges some."""
+        state = self._session.state
+        sent = len(state.inflight) + len(state.releasing) - len(self.pending or ())
+        return state.receive_maximum - max(0, sent)
+
+    def _republish(
+        self,
+        delivery: Delivery,
+        unacked: Sequence[int],
+        cause: str,
+        again: Callable[[], None],
+    ) -> int:
+        """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
+
+        Returns 0 if their messages must be loaded first; then ``again`` is called after loading.
+        """
+        connection, state = self._session.connection, self._session.state
+        if connection is None or not unacked:
+            return 0
+        found = delivery.find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            delivery.load([state.inflight[pid].ref for pid in unacked], again)
+            return 0
+        payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
+        unacked = unacked[: decisions.within(payloads, self._node.delivery_limits.batch_bytes)]
+        parts = []
+        for (flags, of), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
+            messages = [found[sent.ref] for _, sent in run]
+            numbers = [pid for pid, _ in run]
+            sent_as = flags & QOS_MASK, self._has_retain(flags)
+            parts.append(delivery.encode(messages, sent_as, numbers, dup=True, of=of))
+            self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
+        delivery.release([state.inflight[pid].ref for pid in unacked])
+        if cause == "ack_wait":
+            self._keep_first(unacked, released=False)
+        self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
+        self._node.journal.send_when_durable(connection, b"".join(parts))
+        self.expect_acks()
+        return len(unacked)
+
+    def _resend_pubrel(self, unreleased: Sequence[int], cause: str) -> None:
+        """Send PUBREL packets again."""
+        connection = self._session.connection
+        if connection is not None:
+            if cause == "ack_wait":
+                self._keep_first(unreleased, released=True)
+            self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
+            self._node.journal.send_when_durable(
+                connection, encode_acks(PacketType.PUBREL, unreleased)
+            )
+            self._node.counters.packets_out += len(unreleased)
+            self.expect_acks()
+
+    def _keep_first(self, pids: Sequence[int], *, released: bool) -> None:
+        """Remember deliveries that are about to be sent again, which sets their time anew."""
+        if self._first is None:
+            self._first = FirstTransmissions()
+        self._first.keep(self._session.state, pids, released=released)
+
+    def oldest_ms(self, *, released: bool) -> int:
+        """Return when the oldest unfinished delivery was first sent; 0: there is none.
+
+        ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
+        Redelivery after ``ack_wait`` does not count, but that to a client that connected again.
+        """
+        state = self._session.state
+        if self._first is not None:
+            return self._first.oldest_ms(state, released=released)
+        table = state.releasing if released else state.inflight
+        return min([sent.sent_ms for sent in table.values()], default=0)
+
+    def expect_acks(self) -> None:
+        """Check after ``ack_wait`` for missing acknowledgements."""
+        wait = self._node.options.ack_wait
+        if self._v5:
+            return  # no redelivery to a connected MQTT 5 client [MQTT-4.4.0-1]
+        if wait and not self._ack_check_set:
+            self._ack_check_set = True
+            self._session.remind(self._node.timers, wait, self._remember_acks)
+
+    def _remember_acks(self) -> None:
+        if not self._session.stopped:
+            self._session.kernel.tell(self._session, AckCheck())
+
+    def check_acks(self, delivery: Delivery) -> None:
+        """Redeliver messages that were not acknowledged within ``ack_wait``."""
+        connection, state = self._session.connection, self._session.state
+        wait = self._node.options.ack_wait
+        nothing = not (state.inflight or state.releasing)
+        if self._first is not None:
+            self._first.forget_completed(state)
+        if connection is None or not wait or nothing or self._v5:
+            self._ack_check_set = False
+            return
+        late = self._node.clock.time_ms() - int(wait * 1000)
+        unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
+        unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
+        delay = wait
+        if delivery.accepts_output(connection) and not self.pending:
+            if unreleased:
+                self._resend_pubrel(unreleased, "ack_wait")
+            if unacked:
+                some = unacked[:_AGAIN_AT_ONCE]
+                self._republish(delivery, some, "ack_wait", delivery.check_acks)
+                if delivery.loading:
+                    return
+            oldest = min(
+                sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
+            )
+            delay = wait - (self._node.clock.time_ms() - oldest) / 1000
+        delay = min(wait, max(0.05, delay))
+        self._session.remind(self._node.timers, delay, self._remember_acks)
+
+
+def _alike(
+    entries: list[tuple[int, InFlight]],
+) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
+    """Group neighbours by flags; retained and shared messages also by subscription."""
+    groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
+    for pid, sent in entries:
+        key = sent.flags, sent.subscription if _is_alone(sent) else None
+        if not groups or groups[-1][0] != key:
+            groups.append((key, []))
+        groups[-1][1].append((pid, sent))
+    return groups
+
+
+def _is_alone(sent: InFlight) -> bool:
+    """Return whether a delivery belongs to one subscription, whatever others match.
+
+    That is so for retained messages, and those of a shared subscription.
+    """
+    return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)
