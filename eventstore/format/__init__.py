@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.format.event_json import field_values, json_object
+    from eventstore.format.event_json import TEXT_LENGTHS, field_values, json_object, json_size
     from eventstore.format.events import (
         LOG_SESSION,
         LONGEST_DROPPED_TOPIC,
@@ -161,6 +161,7 @@ __all__ = [
     "STANDS_FOR",
     "STORED_MOST",
     "STORED_OVERHEAD",
+    "TEXT_LENGTHS",
     "UPCASTERS",
     "VERSIONS",
     "Acked",
@@ -240,6 +241,7 @@ __all__ = [
     "indices",
     "json_object",
     "json_schema",
+    "json_size",
     "largest_packet",
     "largest_record",
     "link_of",
@@ -339,6 +341,8 @@ _MODULE_OF = {
     "spread_blocks": "stored_properties",
     "field_values": "event_json",
     "json_object": "event_json",
+    "json_size": "event_json",
+    "TEXT_LENGTHS": "event_json",
     "INDEX_BITS": "positions",
     "MAX_INDEX": "positions",
     "Position": "positions",

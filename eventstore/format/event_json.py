@@ -1,4 +1,4 @@
-"""The JSON object of an event in a record.
+"""The JSON object of an event in a record, and its size.
 
 Fields that an event declares behind its version ``v`` were added later. They are left out where
 they have their default, so that an event that does not use them takes the same bytes as before. Its
@@ -12,6 +12,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
+import orjson
+
 from eventstore.format.events import (
     Acked,
     Completed,
@@ -20,15 +22,27 @@ from eventstore.format.events import (
     MessagePublished,
     Queued,
     Received,
+    Released,
+    SessionOpened,
+    Subscribed,
 )
-from eventstore.format.turn_events import TurnEvent
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnEvent,
+    TurnPublished,
+    TurnReleased,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from eventstore.format.events import LogEvent
 
 _Object: TypeAlias = dict[str, Any]
+
+_OFFSET_BYTES: Final = 20
+"""Bytes by which an event's JSON may still grow when its payloads get their offset."""
 
 
 def json_object(event: LogEvent) -> LogEvent | _Object:
@@ -144,3 +158,44 @@ WRITERS: Final[dict[type, Callable[[Any], _Object]]] = {
     Completed: _acknowledged,
 }
 """Event type -> function that builds its JSON object; orjson writes the other events directly."""
+
+
+# The size of an event before it is encoded.
+
+
+def _text(names: Sequence[str]) -> int:
+    """Return the characters of some names, including the JSON syntax around them."""
+    return sum(map(len, names)) + len(names)
+
+
+def _opened_text(event: SessionOpened) -> int:
+    text = len(event.session) + len(event.address) + len(event.user or "")
+    return text + len(orjson.dumps(event.properties)) if event.properties else text
+
+
+def _pairs_text(filters: Sequence[tuple[str, int]]) -> int:
+    """Return the characters of filters with QoS and options, including the JSON syntax."""
+    return sum(len(topic_filter) for topic_filter, _ in filters) + 12 * len(filters)
+
+
+def json_size(event: LogEvent) -> int:
+    """Return the largest size in bytes of an event's JSON, without its payloads."""
+    return len(orjson.dumps(json_object(event))) + _OFFSET_BYTES
+
+
+TEXT_LENGTHS: Final[dict[type[LogEvent], Callable[[Any], int]]] = {
+    MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
+    Delivered: lambda event: len(event.session) + len(event.filter),
+    Queued: lambda event: len(event.session) + len(event.filter),
+    Acked: lambda event: len(event.session),
+    Received: lambda event: len(event.session),
+    Completed: lambda event: len(event.session),
+    SessionOpened: _opened_text,
+    Subscribed: lambda event: len(event.session) + _pairs_text(event.filters),
+    Released: lambda event: len(event.session),
+    TurnPublished: lambda event: _text(event.sessions) + _text(event.topics),
+    TurnDelivered: lambda event: _text(event.sessions) + _text(event.filters),
+    TurnAcked: lambda event: _text(event.sessions),
+    TurnReleased: lambda event: _text(event.sessions),
+}
+"""Event type -> characters of its text, for the most frequent types; others are measured."""

@@ -13,16 +13,7 @@ if TYPE_CHECKING:
     from eventstore.log.conditional_append import Appended, append_behind
     from eventstore.log.damaged_log import SalvageResult, SessionNeeds, salvage
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.log.journal import (
-        ENTRY_BYTES,
-        LARGE_PAYLOAD,
-        Clock,
-        GatedOutput,
-        Journal,
-        OutputSink,
-        PendingRecord,
-        RecordStore,
-    )
+    from eventstore.log.journal import ENTRY_BYTES, Clock, Journal
     from eventstore.log.journal_stats import Histogram, JournalStats
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.log_start import (
@@ -39,6 +30,13 @@ if TYPE_CHECKING:
         StoredMessages,
         messages_of,
         properties_of,
+    )
+    from eventstore.log.pending_record import (
+        LARGE_PAYLOAD,
+        GatedOutput,
+        OutputSink,
+        PendingRecord,
+        RecordStore,
     )
     from eventstore.log.record_reader import (
         LogTail,
@@ -100,13 +98,13 @@ _MODULE_OF = {
     "read_stored": "record_reader",
     "read_tail": "record_reader",
     "ENTRY_BYTES": "journal",
-    "LARGE_PAYLOAD": "journal",
+    "LARGE_PAYLOAD": "pending_record",
     "Clock": "journal",
-    "GatedOutput": "journal",
+    "GatedOutput": "pending_record",
     "Journal": "journal",
-    "OutputSink": "journal",
-    "PendingRecord": "journal",
-    "RecordStore": "journal",
+    "OutputSink": "pending_record",
+    "PendingRecord": "pending_record",
+    "RecordStore": "pending_record",
     "Histogram": "journal_stats",
     "JournalStats": "journal_stats",
     "KeyedStore": "keyed_store",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import orjson
 import structlog
@@ -30,33 +30,25 @@ from eventstore.format import (
     ESCAPED,
     INDEX_BITS,
     MAX_INDEX,
-    Acked,
-    Completed,
-    Delivered,
+    TEXT_LENGTHS,
     Event,
     LogEvent,
     MessagePublished,
     MessagesCarried,
     Position,
-    Queued,
-    Received,
-    Released,
     RetainedSnapshot,
-    SessionOpened,
-    Subscribed,
-    TurnAcked,
-    TurnDelivered,
     TurnPublished,
-    TurnReleased,
     WillArmed,
-    json_object,
-    link_of,
+    json_size,
     record_pieces,
 )
 from eventstore.log.journal_stats import JournalStats
+from eventstore.log.pending_record import LARGE_PAYLOAD, GatedOutput, PendingRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from eventstore.log.pending_record import OutputSink, RecordStore
 
 _log = structlog.get_logger("foldmq")
 
@@ -66,28 +58,8 @@ _EVENT_BYTES = 320
 """Largest size of an event's JSON without its columns and strings."""
 _MAX_EVENTS = 1024
 """Maximum number of events in a record: encoding that many takes about 10 ms."""
-_OFFSET_BYTES = 20
-"""Bytes by which an event's JSON may still grow when its payloads get their offset."""
-LARGE_PAYLOAD = 16 * 1024
-"""Mean bytes of payloads from which output and records are not joined into one piece: copying
-them costs more than handling the pieces."""
-ENTRY_BYTES = 48
+ENTRY_BYTES: Final[int] = 48
 """Largest size of one entry in an event's columns: position, packet identifier, size."""
-
-
-class OutputSink(Protocol):
-    """A receiver of effects: a connection.
-
-    One with a method ``writelines`` gets large output in pieces, which are not joined.
-    """
-
-    waits_for: GatedOutput | None
-    """The effects that this sink waits for, see :meth:`Journal.send_unlogged`."""
-    gated: int
-    """Bytes that wait at the gate for this sink; the journal keeps the count."""
-
-    def write(self, data: bytes) -> None:
-        """Write bytes whose events are on disk."""
 
 
 class JournalObserver(Protocol):
@@ -98,72 +70,6 @@ class JournalObserver(Protocol):
 
     def gated(self, sink: OutputSink, data: bytes) -> None:
         """Observe output for a sink."""
-
-
-class GatedOutput(dict[OutputSink, list[bytes]]):
-    """The effects of one turn: the bytes for each sink, in order."""
-
-    __slots__ = ()
-    __hash__ = object.__hash__  # type: ignore[assignment]  # compared by identity only
-
-
-class PendingRecord:
-    """A closed record that is not known to be on disk."""
-
-    __slots__ = (
-        "begun",
-        "effects",
-        "entries",
-        "events",
-        "last",
-        "pieces",
-        "sent_at",
-        "sequence",
-        "size",
-    )
-
-    def __init__(
-        self,
-        sequence: int,
-        pieces: Sequence[bytes],
-        effects: list[GatedOutput],
-        events: int,
-        entries: int,
-        *,
-        last: bool = True,
-        begun: float = 0.0,
-    ) -> None:
-        self.sequence = sequence
-        self.begun = begun
-        """Monotonic time at which its first event was appended."""
-        self.last = last
-        """Whether a turn ends with it."""
-        self.pieces = pieces
-        """Its bytes; the first piece has the whole head."""
-        self.size = sum(map(len, pieces))
-        """Its bytes in total."""
-        self.effects = effects
-        self.events = events
-        self.entries = entries
-        self.sent_at = 0.0
-        """Monotonic time of the last attempt, set by the store."""
-
-    @property
-    def link(self) -> bytes:
-        """The link by which the next record names it."""
-        return link_of(self.pieces[0])
-
-    @property
-    def data(self) -> bytes:
-        """Its bytes in one piece."""
-        return b"".join(self.pieces)
-
-
-class RecordStore(Protocol):
-    """Appends records: JetStream, or a simulation."""
-
-    def send(self, record: PendingRecord) -> None:
-        """Append a record under its sequence; call ``Journal.committed`` when it is on disk."""
 
 
 class Clock(Protocol):
@@ -362,13 +268,13 @@ class Journal:
 
         Raises EventTooLarge, and records nothing, when the event fits into no record at all.
         """
-        text = _TEXT.get(type(event))
+        text = TEXT_LENGTHS.get(type(event))
         if text is not None:
             need = size + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
         else:
-            need = size + _json_size(event)
+            need = size + json_size(event)
         if need > self.max_event:
-            need = size + _json_size(event)
+            need = size + json_size(event)
             if need > self.max_event:
                 raise EventTooLarge(event.e, need, self.max_event)
         if self._events and not self._in_turn and self._stale():
@@ -623,25 +529,6 @@ class Journal:
             self._store.send(record)
 
 
-def _text(names: Sequence[str]) -> int:
-    """Return the characters of some names, including the JSON syntax around them."""
-    return sum(map(len, names)) + len(names)
-
-
-def _opened_text(event: SessionOpened) -> int:
-    text = len(event.session) + len(event.address) + len(event.user or "")
-    return text + len(orjson.dumps(event.properties)) if event.properties else text
-
-
-def _pairs_text(filters: Sequence[tuple[str, int]]) -> int:
-    """Return the characters of filters with QoS and options, including the JSON syntax."""
-    return sum(len(topic_filter) for topic_filter, _ in filters) + 12 * len(filters)
-
-
-def _json_size(event: LogEvent) -> int:
-    return len(orjson.dumps(json_object(event))) + _OFFSET_BYTES
-
-
 _WITH_PAYLOADS = (
     MessagePublished,
     WillArmed,
@@ -649,23 +536,6 @@ _WITH_PAYLOADS = (
     MessagesCarried,
     TurnPublished,
 )
-
-_TEXT: dict[type[LogEvent], Callable[[Any], int]] = {
-    MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
-    Delivered: lambda event: len(event.session) + len(event.filter),
-    Queued: lambda event: len(event.session) + len(event.filter),
-    Acked: lambda event: len(event.session),
-    Received: lambda event: len(event.session),
-    Completed: lambda event: len(event.session),
-    SessionOpened: _opened_text,
-    Subscribed: lambda event: len(event.session) + _pairs_text(event.filters),
-    Released: lambda event: len(event.session),
-    TurnPublished: lambda event: _text(event.sessions) + _text(event.topics),
-    TurnDelivered: lambda event: _text(event.sessions) + _text(event.filters),
-    TurnAcked: lambda event: _text(event.sessions),
-    TurnReleased: lambda event: _text(event.sessions),
-}
-"""Event type -> characters of its text, for the most frequent types; others are measured."""
 
 
 def _nothing(*_: object) -> None:

@@ -43,7 +43,8 @@ from eventstore.task_end import end_tasks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.log.journal import Clock, Journal, PendingRecord
+    from eventstore.log.journal import Clock, Journal
+    from eventstore.log.pending_record import PendingRecord
     from eventstore.nats import DirectClient
 
 _log = structlog.get_logger("foldmq")
