@@ -13,7 +13,9 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Publish, Suback
 
+from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import LogExchange
+from actors.exchange.followed_positions import FollowedPositions
 from actors.inspection import NotReady
 from actors.sharing import SharedSession, SharedSubscriptions
 from eventstore.format import LOG_SESSION, Assigned, MessageDropped
@@ -498,9 +500,9 @@ def _forgets_what_is_returned(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_assigned_messages_in_a_turn_of_their_own(patch: pytest.MonkeyPatch) -> None:
-    record = LogExchange._record
+    record = FollowedPositions.record
 
-    def later(self: LogExchange, name: str, through: int, link: str) -> None:
+    def later(self: FollowedPositions, name: str, through: int, link: str) -> None:
         self._through[name] = through, link
         self._recorded[name] = through
 
@@ -510,7 +512,7 @@ def _takes_assigned_messages_in_a_turn_of_their_own(patch: pytest.MonkeyPatch) -
 
         asyncio.get_running_loop().call_later(0.001, recorded)
 
-    patch.setattr(LogExchange, "_record", later)
+    patch.setattr(FollowedPositions, "record", later)
 
 
 def _drops_what_comes_for_a_part_that_has_ended(patch: pytest.MonkeyPatch) -> None:
@@ -523,13 +525,13 @@ def _drops_what_comes_for_a_part_that_has_ended(patch: pytest.MonkeyPatch) -> No
 
 
 def _takes_messages_twice(patch: pytest.MonkeyPatch) -> None:
-    take = LogExchange._take_assigned
+    take = EffectRecorder._take_assigned
 
-    def twice(self: LogExchange, *what: Any) -> None:
+    def twice(self: EffectRecorder, *what: Any) -> None:
         take(self, *what)
         take(self, *what)
 
-    patch.setattr(LogExchange, "_take_assigned", twice)
+    patch.setattr(EffectRecorder, "_take_assigned", twice)
 
 
 def _cuts_what_was_assigned(patch: pytest.MonkeyPatch) -> None:

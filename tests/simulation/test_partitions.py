@@ -11,7 +11,9 @@ from harness.packets import Publish
 
 from actors.connection import KEY_SIZE, pseudonym
 from actors.exchange import qos0_exchange
+from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import LogExchange
+from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.qos0_messages import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session import Publisher
@@ -151,10 +153,10 @@ def test_empty_messages_that_wait_to_be_routed_are_bounded(
 
 
 def test_the_audit_finds_messages_that_were_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = LogExchange._publish_parts
+    publish = EffectRecorder._publish_parts
     lost = iter([False, True])
 
-    def forgetful(self: LogExchange, name: str, taken: TakenMessages, count: int) -> None:
+    def forgetful(self: EffectRecorder, name: str, taken: TakenMessages, count: int) -> None:
         if not next(lost, False):
             publish(self, name, taken, count)
 
@@ -166,7 +168,7 @@ def test_the_audit_finds_messages_that_were_not_taken(monkeypatch: pytest.Monkey
             sender.send(p.publish("a/b", b"%d" % number, 1, number + 1))
             await here.go(1)
 
-    monkeypatch.setattr(LogExchange, "_publish_parts", forgetful)
+    monkeypatch.setattr(EffectRecorder, "_publish_parts", forgetful)
     with pytest.raises(AssertionError, match=r"lacks the message .* which matches a/\+ of c"):
         two(scenario)
 
@@ -293,11 +295,11 @@ def test_a_random_run_of_several_logs_keeps_every_promise(seed: int) -> None:
     run(seed)
 
 
-def _two_turns(exchange: LogExchange, name: str, through: int, link: str) -> None:
+def _two_turns(positions: FollowedPositions, name: str, through: int, link: str) -> None:
     """Record a position in a turn of its own."""
-    exchange._through[name] = through, link
-    exchange._recorded[name] = through
-    node = exchange._node
+    positions._through[name] = through, link
+    positions._recorded[name] = through
+    node = positions._node
     asyncio.get_running_loop().call_later(
         0.001, lambda: (node.emit(Followed(name, through, link)), node.kernel.wake())
     )
@@ -305,7 +307,8 @@ def _two_turns(exchange: LogExchange, name: str, through: int, link: str) -> Non
 
 def _too_early(exchange: LogExchange, name: str, taken: Taken) -> None:
     """Record the position before the messages."""
-    exchange._record(name, taken.through, taken.links[taken.through >> INDEX_BITS])
+    link = taken.links[taken.through >> INDEX_BITS]
+    exchange._positions.record(name, taken.through, link)
     exchange._node.kernel.wake()
 
 
@@ -322,7 +325,7 @@ def test_an_exchange_that_breaks_a_rule_is_caught(
     mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mutant == "position later":
-        monkeypatch.setattr(LogExchange, "_record", _two_turns)
+        monkeypatch.setattr(FollowedPositions, "record", _two_turns)
     elif mutant == "position earlier":
         taken = LogExchange._taken
 
@@ -335,6 +338,6 @@ def test_an_exchange_that_breaks_a_rule_is_caught(
     elif mutant == "cut at once":
         monkeypatch.setattr(LogExchange, "is_taken", lambda _self, _through: True)
     else:
-        monkeypatch.setattr(LogExchange, "settle", lambda _self: None)
+        monkeypatch.setattr(FollowedPositions, "settle", lambda _self, but="": None)
     with pytest.raises((AssertionError, FoldmqError)):
         run_many()

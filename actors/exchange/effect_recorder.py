@@ -1,0 +1,233 @@
+"""Records in this log, and routes to its clients, what took effect in another log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.exchange.retained_versions import RetainedVersion
+from actors.exchange.shared_parts import only_subscriber
+from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
+from actors.session import Batch, Outgoing
+from actors.session.decisions import PACKET_IDS
+from eventstore.format import (
+    LOG_SESSION,
+    RetainedCleared,
+    SessionOpened,
+    expired_until,
+    seconds_left,
+)
+from protocol.mqtt import Publishes
+from protocol.mqtt5 import expiry_of, with_remaining_expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.exchange.followed_positions import FollowedPositions
+    from actors.exchange.retained_versions import RetainedVersions
+    from actors.exchange.shared_parts import SharedParts
+    from actors.exchange.taken_messages import TakenEffect
+    from actors.session import NodeContext, Publisher
+    from actors.sharing import SharedSubscriptions
+
+_LEVEL = 5
+"""Protocol level of the sessions under which messages of other logs are recorded."""
+_BYTES_AT_ONCE = 256 * 1024
+"""Bytes of messages that are recorded at once."""
+
+
+class EffectRecorder:
+    """Records and routes the effects of other logs, each under a session of its own.
+
+    ``names`` are the names of all logs in the order of their numbers, ``publishers`` route the
+    messages of each other log.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        names: Sequence[str],
+        publishers: Mapping[str, Publisher],
+        positions: FollowedPositions,
+        versions: RetainedVersions,
+        shares: SharedSubscriptions,
+        parts: SharedParts,
+    ) -> None:
+        self._node = node
+        self._names = names
+        self._publishers = publishers
+        self._positions = positions
+        self._versions = versions
+        self._shares = shares
+        self._parts = parts
+        self._packet_id = 0
+        self.emitted = False
+        """Whether anything was recorded; the caller resets it."""
+
+    def record(self, name: str, effect: TakenEffect, most: int) -> int:
+        """Record and route an effect, or at most ``most`` of its messages.
+
+        Returns how many were recorded; 0: try again later, too much was routed in this turn.
+        """
+        if isinstance(effect, TakenClearing):
+            self._clear(name, effect)
+            return 1
+        if isinstance(effect, TakenPart):
+            self._take_part(name, effect)
+            return 1
+        return self._publish(name, effect, most)
+
+    def _publish(self, name: str, taken: TakenMessages, most: int) -> int:
+        """Record and route the first of some messages; return how many, 0: try again later."""
+        publisher = self._publishers[name]
+        count = min(most, len(taken))
+        if taken.live and not taken.share:
+            count = min(count, publisher.at_once(taken.topics[:count], taken.qos))
+        size = 0
+        for number in range(count):
+            size += len(taken.payloads[number])
+            if size > _BYTES_AT_ONCE and number:
+                count = number
+                break
+        if taken.share:
+            self._take_assigned(name, taken, count)
+        else:
+            self._publish_parts(name, taken, count)
+        return count
+
+    def _take_part(self, name: str, taken: TakenPart) -> None:
+        """Record that another log has members of a shared subscription, or none any longer."""
+        if self._parts.home_of(taken.share):
+            return
+        self.emitted = True
+        if taken.begun:
+            # The position of this log is recorded with the effects of its turn.
+            self._positions.settle(but=name)
+            self._shares.log_joined(taken.share, name)
+        else:
+            self._shares.log_left(taken.share, name)
+
+    def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
+        """Record messages that another log assigned to this one, and divide them."""
+        passed = expired_until(self._node.clock.time_ms())
+        chosen = [
+            at
+            for at in range(count)
+            if not (taken.expires and 0 < taken.expires[at] <= passed)
+            and self._fits(name, taken, at)
+        ]
+        receiver = self._shares.receiver(taken.share) if chosen else None
+        if receiver is None:
+            return
+        self.emitted = True
+        self._open(name)
+        packet = self._packet(taken, chosen, 0)
+        origins = [taken.origins[at] for at in chosen]
+        content = self._publishers[name].record_assigned(packet, origins, taken.share)
+        refs = range(content.first, content.first + len(chosen))
+        if taken.refused:
+            refused = self._node.router.groups.find(taken.share).refused
+            refused.update((ref, [*taken.refused]) for ref in refs)
+        batch = Batch(
+            taken.qos,
+            content.topics,
+            content.payloads,
+            refs,
+            size=content.size,
+            blocks=content.blocks,
+            expires=content.expires,
+        )
+        receiver.take_in(Outgoing(only_subscriber(taken.share), batch, taken.qos))
+        self._shares.settled(taken.share)
+
+    def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
+        """Record and route messages, retained ones apart from those that later ones replaced."""
+        number = self._names.index(name)
+        version = RetainedVersion(taken.time_ms, number)
+        routes = self._node.router.routes
+        passed = expired_until(self._node.clock.time_ms())
+        chosen: list[int] = []
+        keeps = False
+        for at in range(count):
+            topic = taken.topics[at]
+            wanted = keep = taken.retain and self._versions.accepts(topic, version)
+            if taken.live and not keep:
+                route = routes[topic]
+                wanted = bool(route.targets or route.denied)
+            expired = bool(taken.expires) and 0 < taken.expires[at] <= passed
+            if not wanted or expired or not self._fits(name, taken, at):
+                continue
+            if chosen and keep is not keeps:
+                self._publish_now(name, taken, chosen, retain=keeps)
+                chosen = []
+            chosen.append(at)
+            keeps = keep
+        if chosen:
+            self._publish_now(name, taken, chosen, retain=keeps)
+
+    def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
+        """Return whether a record has room for a message with a longer publisher's name."""
+        block = taken.blocks[at] if taken.blocks else b""
+        if self._publishers[name].fits(taken.topics[at], taken.payloads[at], block, taken.share):
+            return True
+        self._node.count_dropped("message_too_large", 1, client=LOG_SESSION + name)
+        return False
+
+    def _publish_now(
+        self, name: str, taken: TakenMessages, chosen: Sequence[int], *, retain: bool
+    ) -> None:
+        """Record and route some of the messages."""
+        self.emitted = True
+        self._open(name)
+        packet = self._packet(taken, chosen, taken.qos, retain=retain)
+        if taken.qos:
+            packet.packet_ids += self._packet_ids(len(chosen))
+        origins = [taken.origins[at] for at in chosen]
+        self._publishers[name].publish_taken(packet, origins, live=taken.live)
+
+    def _packet(
+        self, taken: TakenMessages, chosen: Sequence[int], qos: int, *, retain: bool = False
+    ) -> Publishes:
+        """Return some of the messages, without packet identifiers."""
+        packet = Publishes(qos, retain=retain)
+        packet.topics += [taken.topics[at] for at in chosen]
+        packet.payloads.extend(taken.payloads[at] for at in chosen)
+        if taken.blocks:
+            packet.blocks = [self._block(taken, at) for at in chosen]
+        return packet
+
+    def _block(self, taken: TakenMessages, at: int) -> bytes:
+        """Return the properties of a message, with what is left of its expiry."""
+        block = taken.blocks[at]
+        if not taken.expires or not taken.expires[at]:
+            return block
+        now = self._node.clock.time_ms()
+        left = seconds_left(expiry_of(block), taken.expires[at], now)
+        return with_remaining_expiry(block, left)
+
+    def _packet_ids(self, count: int) -> list[int]:
+        """Return packet identifiers for messages that take effect in the turn of their arrival."""
+        ids = [(self._packet_id + number) % PACKET_IDS + 1 for number in range(count)]
+        self._packet_id = ids[-1]
+        return ids
+
+    def _open(self, name: str) -> None:
+        """Open the session under which the messages of a log are recorded."""
+        session = LOG_SESSION + name
+        known = self._node.state.sessions.get(session)
+        if known is not None and known.connected:
+            return
+        generation = known.generation + 1 if known is not None else 1
+        self._node.emit(SessionOpened(session, False, True, _LEVEL, generation=generation))
+
+    def _clear(self, name: str, taken: TakenClearing) -> None:
+        """Remove retained messages that an operator removed elsewhere."""
+        version = RetainedVersion(taken.time_ms, self._names.index(name))
+        retained = self._node.state.retained
+        topics = [
+            topic
+            for topic in taken.topics
+            if self._versions.accepts(topic.encode(), version) and retained.get(topic) is not None
+        ]
+        if topics:
+            self.emitted = True
+            self._node.emit(RetainedCleared(topics))
