@@ -8,25 +8,23 @@ piece of it.
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import groupby, takewhile
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from actors.node import BACKLOG, Backlog
 from actors.session import Batch, Delivery, Outgoing, Session, decisions
 from actors.session.mqtt5 import remaining_properties
+from actors.sharing.assignment_recorder import AssignmentRecorder
+from actors.sharing.division_pace import DivisionPace
 from actors.sharing.shared_members import (
     SharedMember,
     SharedMembers,
     capped_qos,
     has_packet_limit,
     room_pools,
-    unreadable_topics,
 )
+from actors.sharing.undivided_messages import UndividedMessages
 from eventstore.format import (
-    LOG_SESSION,
-    Assigned,
     Expired,
     MessageDropped,
     expired_until,
@@ -47,37 +45,18 @@ if TYPE_CHECKING:
 
 _DIVIDED_AT_ONCE = 1024
 """Messages taken from the queue and divided in one step."""
-_STEPS = 4
-"""Steps in one turn."""
-_SERVED_AT_ONCE = 64
-"""Maximum members served in one step; also the maximum messages of a step that examines all of more
-members."""
-_CHECKED_AT_ONCE = 512
-"""Maximum topics checked in such a step, divided by the number of different permissions."""
-_COMPARED_AT_ONCE = 4096
-"""Maximum comparisons in one step: members times topics, or times distinct messages."""
-_BUSY, _PIECE = 2_000, 64
-"""Messages divided within a second above which pieces have a minimum size; that size in messages:
-smaller pieces cost more than they gain in fairness."""
-_LEFT_AT_MOST = 65_536
-"""Approximate maximum QoS 0 messages waiting to be divided."""
-_NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
-_NO_LOGS: list[str] = []
 
 
 class SharedDelivery(Delivery):
     """Assigns the messages of one shared subscription to its members."""
 
     __slots__ = (
-        "_compared_in",
-        "_divided",
-        "_divided_since",
         "_home",
-        "_left",
-        "_left_bytes",
-        "_left_messages",
         "_members",
+        "_pace",
+        "_recorder",
+        "_undivided",
     )
 
     def __init__(self, node: NodeContext, session: Session) -> None:
@@ -86,14 +65,10 @@ class SharedDelivery(Delivery):
         self._home = exchange.home_of(session.name) if exchange is not None else ""
         """The log that this part of a shared subscription belongs to; empty: this one."""
         self._members = SharedMembers(node, session.name)
-        self._compared_in = -1
-        """Number of the last turn in which all of many members were examined."""
-        self._left: deque[Outgoing] = deque()
+        self._pace = DivisionPace(node, self._members)
+        self._recorder = AssignmentRecorder(node, session, self._members, self._home)
+        self._undivided = UndividedMessages()
         """QoS 0 messages that are not divided yet."""
-        self._divided, self._divided_since = 0, 0.0
-        """Messages divided since a monotonic time, over about a second."""
-        self._left_messages = self._left_bytes = 0
-        """Number of these messages, and the bytes of their packets or payloads."""
 
     @property
     def _group(self) -> SharedGroup:
@@ -116,13 +91,13 @@ class SharedDelivery(Delivery):
             self.give_back()
             self._pass_back(batch)
             return
-        if session.state.queued or self.loading or self._has_compared:
+        if session.state.queued or self.loading or self._pace.has_compared:
             self._enqueue(message, range(len(batch)))
-            if self._has_compared:
+            if self._pace.has_compared:
                 self.send_queued_later()
             return
         limit = self._node.delivery_limits.batch_bytes
-        fitting = at_once = self._divided_at_once(batch.topics)
+        fitting = at_once = self._pace.step_size(batch.topics)
         if batch.size > limit:
             fitting = min(at_once, decisions.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
@@ -136,31 +111,22 @@ class SharedDelivery(Delivery):
 
     def _divide_qos0(self, message: Outgoing) -> None:
         """Divide QoS 0 messages behind the remaining ones of earlier batches."""
-        if not self._left and not self._has_compared:
+        undivided = self._undivided
+        if not undivided and not self._pace.has_compared:
             self._divide_some(message)
-        elif (
-            self._left_messages < _LEFT_AT_MOST
-            and self._left_bytes < self._node.options.max_outbound_bytes
-        ):
-            self._left.append(message)
-            self._count_left(message.batch, 1)
+        elif undivided.has_room(self._node.options.max_outbound_bytes):
+            undivided.add(message)
             self.send_queued_later()
         else:
             self._drop_qos0(message.batch.topics)
 
-    def _count_left(self, batch: Batch, sign: int) -> None:
-        """Add messages to those waiting to be divided, or remove them."""
-        self._left_messages += sign * len(batch)
-        self._left_bytes += sign * sum(map(len, batch.packets or batch.payloads))
-
     def _divide_some(self, message: Outgoing) -> None:
         """Divide the first messages of a QoS 0 batch; the others later, before all else."""
         batch = message.batch
-        at_once = self._divided_at_once(batch.topics)
+        at_once = self._pace.step_size(batch.topics)
         if at_once < len(batch):
             rest = batch.select(range(at_once, len(batch)))
-            self._left.appendleft(message._replace(batch=rest))
-            self._count_left(rest, 1)
+            self._undivided.add_first(message._replace(batch=rest))
             self.send_queued_later()
             batch = batch.select(range(at_once))
         self._drop_qos0([batch.topics[at] for at in self._divide(batch)[0].waiting])
@@ -174,46 +140,10 @@ class SharedDelivery(Delivery):
     def continue_sending(self) -> None:
         """Divide more queued messages, and some of the remaining QoS 0 messages."""
         super().continue_sending()
-        if self._left:
-            message = self._left.popleft()
-            self._count_left(message.batch, -1)
-            self._divide_some(message)
-            if self._left:
+        if self._undivided:
+            self._divide_some(self._undivided.take())
+            if self._undivided:
                 self.send_queued_later()
-
-    def _divided_at_once(self, topics: Sequence[bytes]) -> int:
-        """Return how many messages are divided in one step, by their topics.
-
-        That is all of them, unless all of many members must be examined.
-        """
-        count, online = len(topics), self._group.online
-        if len(online) <= _SERVED_AT_ONCE:
-            return count
-        acls = {subscriber.acl for subscriber in online.values()}
-        has_limit = self._members.have_packet_limit() or bool(self._group.refused)
-        if not self._members.by_topic and not has_limit and acls == {None}:
-            return count
-        self._compared_in = self._turn
-        most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))
-        if has_limit:
-            return min(count, most)
-        seen: set[bytes] = set()
-        for at, topic in enumerate(topics[:_SERVED_AT_ONCE]):
-            seen.add(topic)
-            if len(seen) > most:
-                return at
-        return min(count, _SERVED_AT_ONCE)
-
-    @property
-    def _turn(self) -> int:
-        """Number of the turn, counting parts of longer work that are turns of their own."""
-        kernel = self._session.kernel
-        return kernel.turns + kernel.parts
-
-    @property
-    def _has_compared(self) -> bool:
-        """True if all of many members were examined in this turn: the next step must wait."""
-        return self._compared_in == self._turn
 
     def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
         """Distribute the messages of a batch to members; return the assignment.
@@ -224,12 +154,12 @@ class SharedDelivery(Delivery):
         first one without a member are not assigned.
         """
         group = self._group
-        piece = _PIECE if self._is_busy() else 1
-        members, more = self._members.find(batch, piece, _SERVED_AT_ONCE)
+        pace = self._pace
+        members, more = self._members.find(batch, pace.piece_size, pace.members_at_once)
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
-        self._count_divided(len(batch) - len(assignment.waiting))
+        pace.count(len(batch) - len(assignment.waiting))
         longest = max(map(len, assignment.pieces), default=0)
         for member, part in zip(members, assignment.pieces, strict=True):
             if len(part):
@@ -243,18 +173,14 @@ class SharedDelivery(Delivery):
                     group.last_served = subscriber.session
         if batch.qos:
             by_topic = self._keeps_topics(group, members)
-            self._record(batch, members, assignment, queued=queued, by_topic=by_topic)
+            gone = self._recorder.record(
+                batch, members, assignment, queued=queued, by_topic=by_topic
+            )
+            if queued:
+                self.sent_from_queue += len(gone) - len(assignment.refused)
+            if gone:
+                self.release([batch.positions[number] for number in gone])
         return assignment, more
-
-    def _is_busy(self) -> bool:
-        """Return whether enough messages were divided within a second to make pieces larger."""
-        return self._divided > _BUSY and self._node.clock.monotonic() - self._divided_since <= 1
-
-    def _count_divided(self, count: int) -> None:
-        now = self._node.clock.monotonic()
-        if now - self._divided_since > 1:
-            self._divided, self._divided_since = 0, now
-        self._divided += count
 
     def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> decisions.Assignment:
         barred = [member.barred for member in members]
@@ -276,84 +202,6 @@ class SharedDelivery(Delivery):
             and len(members) == len(group.online)
             and not any(one.subscriber.acl is not None or has_packet_limit(one) for one in members)
         )
-
-    def _record(
-        self,
-        batch: Batch,
-        members: Sequence[SharedMember],
-        assignment: decisions.Assignment,
-        *,
-        queued: bool,
-        by_topic: bool,
-    ) -> None:
-        """Record the messages assigned to each member, and the refused ones."""
-        pieces, waiting, refused = assignment
-        denied = unreadable_topics({batch.topics[number] for number in refused}, members)
-        if not queued:
-            for member, piece in zip(members, pieces, strict=True):
-                self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
-            if refused:
-                self._drop_refused(batch.select(refused), denied, queued=False)
-            self._forget_refusals(batch, waiting)
-            return
-        # Messages leave the queue in its order, and are recorded in it.
-        owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
-        owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
-        for one, group in groupby(owners, itemgetter(1)):
-            numbers = [number for number, _ in group]
-            if one == _NO_MEMBER:
-                self._drop_refused(batch.select(numbers), denied, queued=True)
-            else:
-                self._record_piece(batch, members[one], numbers, queued=True, by_topic=by_topic)
-        self._forget_refusals(batch, waiting)
-        self.sent_from_queue += len(owners) - len(refused)
-        self.release([batch.positions[number] for number, _ in owners])
-
-    def _record_piece(
-        self,
-        batch: Batch,
-        member: SharedMember,
-        piece: Sequence[int],
-        *,
-        queued: bool,
-        by_topic: bool,
-    ) -> None:
-        name, refs = self._session.name, [batch.positions[at] for at in piece]
-        size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
-        remote = member.subscriber.remote
-        if remote is not None:
-            for at, count in self._assign_to_log(remote.log, refs, size, batch.qos):
-                remote.assigned(at, count)
-            return
-        for some in decisions.in_parts(refs):
-            if some:
-                # The bytes of each part are unknown: the first event carries the sum.
-                event = Assigned(
-                    name, member.subscriber.session, to_runs(some), size, by_topic=by_topic
-                )
-                self._session.emit(event)
-                size = min(size, 0)
-
-    def _drop_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
-        """Record messages as dropped that no member may receive or accepts.
-
-        ``denied`` are the topics that no member may read.
-        """
-        name = self._session.name
-        if self._home:
-            size = sum(map(len, batch.payloads)) if queued else -1
-            refused = self._group.refused
-            own = self._node.options.node
-            for ref in batch.positions:
-                refused[ref] = [*refused.get(ref, ()), own]
-            self._assign_to_log(self._home, batch.positions, size, batch.qos)
-            self.release(batch.positions)
-            return
-        reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
-        size = sum(map(len, batch.payloads)) if queued else -1
-        for event in decisions.dropped(name, reason, batch.positions, split_share(name)[1], size):
-            self._count_dropped(event, self._session.emit(event))
-        self.release(batch.positions)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages, up to the limits of the queue."""
@@ -400,7 +248,7 @@ class SharedDelivery(Delivery):
         group.told = False
         if self._home and not group.has_present:
             self.give_back()
-        for _ in range(_STEPS if len(group.online) <= _SERVED_AT_ONCE else 1):
+        for _ in range(self._pace.steps):
             if self.loading or not state.queued or not group.online:
                 break
             if not self._divide_queued():
@@ -439,7 +287,7 @@ class SharedDelivery(Delivery):
             groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
         )
         messages = [found[ref] for ref in alike]
-        del messages[self._divided_at_once([one.topic for one in messages]) :]
+        del messages[self._pace.step_size([one.topic for one in messages]) :]
         del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
@@ -523,30 +371,13 @@ class SharedDelivery(Delivery):
         for qos, some in groupby([*held.queue], lambda packed: packed & QOS_MASK):
             refs = [packed >> FLAG_BITS for packed in some]
             # The bytes of each part are unknown: the first event carries the sum.
-            self._assign_to_log(self._home, refs, size, qos)
+            self._recorder.assign_to_log(self._home, refs, size, qos)
             self.release(refs)
             size = 0
 
     def _pass_back(self, batch: Batch) -> None:
         """Return messages that have just come to the home, without queueing them."""
-        self._assign_to_log(self._home, batch.positions, -1, batch.qos)
-
-    def _assign_to_log(
-        self, log: str, refs: Sequence[Position], size: int, qos: int
-    ) -> list[tuple[Position, int]]:
-        """Record messages as assigned to a log; return position and number for each event."""
-        name, refused = self._session.name, self._group.refused
-        recorded = []
-        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
-            for some in decisions.in_parts([*alike]):
-                event = Assigned(name, LOG_SESSION + log, to_runs(some), size, qos=qos)
-                event.refused = logs
-                recorded.append((self._session.emit(event), len(some)))
-                size = min(size, 0)
-        if refused:
-            for ref in refs:
-                refused.pop(ref, None)
-        return recorded
+        self._recorder.assign_to_log(self._home, batch.positions, -1, batch.qos)
 
     def release(self, refs: Iterable[Position]) -> None:
         """Drop messages from memory that have left the queue, and which logs refused them."""
@@ -555,15 +386,6 @@ class SharedDelivery(Delivery):
         if refused:
             for ref in gone:
                 refused.pop(ref, None)
-
-    def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
-        """Forget which logs refused messages, other than those that still wait."""
-        refused = self._group.refused
-        if refused:
-            stay = set(waiting)
-            for number, ref in enumerate(batch.positions):
-                if number not in stay:
-                    refused.pop(ref, None)
 
     def _pass_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
         """Send messages of QoS 0 to the members of another log."""

@@ -10,7 +10,7 @@ from harness.packets import Publish, Suback
 
 from actors.configuration import LimitOptions
 from actors.session.decisions import Assignment, Rows
-from actors.sharing import shared_delivery
+from actors.sharing import division_pace, shared_delivery
 from simulation.group_members import SHARED, members, numbers, prove
 from simulation.permission_worlds import permit
 from simulation.world import World, simulate
@@ -51,7 +51,7 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
     qos: int, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message goes once to a member that may have it, in as many steps as it takes."""
-    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 4)
+    monkeypatch.setattr(division_pace, "_SERVED_AT_ONCE", 4)
 
     async def scenario() -> None:
         async with World(shared_strategy=strategy).running() as world:
@@ -84,8 +84,8 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
 @pytest.mark.parametrize("qos", [0, 1])
 def test_what_is_compared_in_a_turn_is_bounded(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that may not have all messages, times topics; however many batches come in it."""
-    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 8)
-    monkeypatch.setattr(shared_delivery, "_COMPARED_AT_ONCE", 64)
+    monkeypatch.setattr(division_pace, "_SERVED_AT_ONCE", 8)
+    monkeypatch.setattr(division_pace, "_COMPARED_AT_ONCE", 64)
     steps: list[tuple[int, int]] = []
 
     async def scenario() -> None:
@@ -146,7 +146,7 @@ def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() ->
 def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_delivery, "_BUSY", 400)
+    monkeypatch.setattr(division_pace, "_BUSY", 400)
 
     async def scenario() -> None:
         async with World().running() as world:
