@@ -1,6 +1,6 @@
 """The inspector: queries about a running broker, operators' changes, and ``$SYS`` topics.
 
-``status_metrics`` contains the gauges of the status; counters are declared where they are counted,
+``status`` contains the gauges of the status; counters are declared where they are counted,
 most of them in ``actors.node.counters``.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         shown,
         text,
     )
-    from actors.inspection.status_metrics import METRICS
+    from actors.inspection.status import METRICS
     from actors.inspection.sys_topics import SysTopicTree
     from actors.inspection.views import client_of
 else:
@@ -30,7 +30,7 @@ else:
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
             "requests": "NotReady Refused TooLarge number optional shown text",
-            "status_metrics": "METRICS",
+            "status": "METRICS",
             "sys_topics": "SysTopicTree",
             "views": "client_of",
         },

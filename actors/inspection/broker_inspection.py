@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
-from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
-from actors.inspection.status_metrics import StatusSources, status
+from actors.inspection.status import LogStorage, StatusSources, status
 
 if TYPE_CHECKING:
     from actors.bridge import BridgeSupervisor

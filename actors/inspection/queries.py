@@ -15,7 +15,7 @@ from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import NotReady, Refused, flag, number, optional, shown, text
-from actors.inspection.status_metrics import log_sessions, status
+from actors.inspection.status import log_sessions, status
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.busiest_topics import BusiestTopics
     from actors.inspection.inspector import Answer, Handler, Work
-    from actors.inspection.status_metrics import StatusSources
+    from actors.inspection.status import StatusSources
     from actors.kernel import LoopActor
     from actors.session import NodeContext
     from projections.state import SessionState

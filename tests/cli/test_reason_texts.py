@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.logs import LogBuilder
 
-from actors.inspection import status_metrics
+from actors.inspection.status import DROPPED
 from actors.node import ReadPause
 from cli.diagnosis.status import status_lines
 from cli.history import log_events, why
@@ -80,7 +80,7 @@ def test_a_status_says_why_messages_were_dropped() -> None:
 
 
 def test_every_counted_reason_is_a_sentence() -> None:
-    for reason in status_metrics.DROPPED:
+    for reason in DROPPED:
         assert drop_text(reason) != reason
 
 

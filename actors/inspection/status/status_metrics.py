@@ -1,15 +1,12 @@
-"""The status of a broker: counters and gauges, and their Prometheus metrics.
+"""The values of a broker's status that are read and not counted, and all Prometheus metrics.
 
-Counters are declared where they are counted (:mod:`eventstore.metric_declaration`), other values
-here, each by one entry. Reading all of them takes a fraction of a millisecond.
+Each value is one entry: name, meaning, place in the status, and the function that reads it.
+Counters are declared where they are counted (:mod:`eventstore.metric_declaration`).
 """
 
 from __future__ import annotations
 
-import os
 import platform
-import resource
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,23 +18,18 @@ from eventstore.metric_declaration import (
     Metric,
     by_reason,
     metrics_of,
-    put_counters,
-    set_path,
     unchanged,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from actors.bridge import BridgeSupervisor
     from actors.connection import Admission
-    from actors.inspection.log_storage import LogStorage
+    from actors.inspection.status.log_storage import LogStorage
     from actors.maintenance import Projector
     from actors.session import NodeContext
-    from actors.transports import Handshakes
     from eventstore.metric_declaration import Kind, Labels, Numbers, Status
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 REFUSED = (
     "auth_bytes",
@@ -109,27 +101,10 @@ def _value(
     return StatusValue(Metric(name, kind, meaning, path, labels, read), value)
 
 
-def process() -> dict[str, Any]:
-    """Return resident memory (bytes) and processor time (seconds) of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    if sys.platform == "linux":
-        with open("/proc/self/statm", "rb", buffering=0) as statm:  # noqa: PTH123 - the fastest way
-            rss = int(statm.read().split()[1]) * _PAGE
-    else:
-        rss = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"rss": rss, "cpu_s": round(used.ru_utime + used.ru_stime, 3)}
-
-
 def _logins(admission: Admission) -> list[tuple[str, str, int]]:
     """Return the number of logins by method and result."""
     counts = admission.authenticator.counts
     return [(method, result, count) for (method, result), count in counts.items()]
-
-
-def _tls_pool(admission: Admission) -> Handshakes | None:
-    """Return the TLS handshakes of all listeners; None if no listener has TLS."""
-    stacks = (listener.options.stack for listener in admission.listeners.values())
-    return next((one.handshakes for one in stacks if one.handshakes is not None), None)
 
 
 def _by_type(node: NodeContext) -> dict[str, int]:
@@ -171,7 +146,7 @@ def _through(sources: StatusSources) -> int:
     return archived.said.through if archived is not None else 0
 
 
-_VALUES = (
+BROKER_VALUES = (
     _value(
         "foldmq_build_info",
         "Always 1; the labels hold the versions.",
@@ -430,7 +405,7 @@ _VALUES = (
 )
 """Values of any broker."""
 
-_LOG_VALUES = (
+LOG_VALUES = (
     _value(
         "foldmq_log_writable",
         "1 while the log can be written, 0 after a failed append.",
@@ -496,7 +471,7 @@ _LOG_VALUES = (
 )
 """Values of a broker that has recovered."""
 
-_BRIDGE_VALUES = (
+BRIDGE_VALUES = (
     _value(
         "foldmq_bridge_filters",
         "Distinct topic filters subscribed to in NATS.",
@@ -513,12 +488,12 @@ _BRIDGE_VALUES = (
 """Values of a broker with a bridge to NATS."""
 
 METRICS = (
-    *(one.metric for one in _VALUES),
+    *(one.metric for one in BROKER_VALUES),
     *metrics_of(Counters),
     *metrics_of(TlsStats),
-    *(one.metric for one in _LOG_VALUES),
+    *(one.metric for one in LOG_VALUES),
     *metrics_of(JournalStats),
-    *(one.metric for one in _BRIDGE_VALUES),
+    *(one.metric for one in BRIDGE_VALUES),
     *metrics_of(BridgeStats),
 )
 
@@ -526,55 +501,3 @@ METRICS = (
 def log_sessions(node: NodeContext) -> int:
     """Return the number of sessions that stand for the other logs of the node or cluster."""
     return node.exchange.sessions if node.exchange is not None else 0
-
-
-def status(sources: StatusSources) -> dict[str, Any]:
-    """Return the status, without iterating over sessions; see ``docs/inspector.md``.
-
-    Times are Unix milliseconds, sizes bytes.
-    """
-    node, admission = sources.node, sources.admission
-    tls, counters = _tls_pool(admission), node.counters
-    found: dict[str, Any] = {
-        "node": node.options.node,
-        "epoch": node.state.epoch,
-        "software": node.software,
-        "pid": os.getpid(),
-        "time_ms": node.clock.time_ms(),
-        "started_ms": counters.started_ms,
-        "trouble": node.not_ready_reasons(),
-        "overload": node.limits.overload.reason,
-        "process": process(),
-    }
-    _put_values(found, _VALUES, sources)
-    put_counters(found, counters)
-    found["connections"]["most"] = counters.most_connections
-    found["actors"]["total"] = len(node.kernel)
-    put_counters(found, TlsStats() if tls is None else tls.stats)
-    found["tls"]["waiting"] = 0 if tls is None else tls.waiting
-    if node.recovered:
-        _put_values(found, _LOG_VALUES, sources)
-        put_counters(found, node.journal.stats)
-        found["log"] |= {"trouble": node.writer.outage, "projected": sources.projector.marked}
-        found["position"] = node.journal.last
-    else:
-        found |= dict.fromkeys(("log", "position", "commit", "record_events"))
-    found["bridge"] = None
-    if sources.bridge is not None:
-        stats = sources.bridge.stats
-        found["bridge"] = {
-            "probes": stats.probes,
-            "acknowledged": stats.acknowledged,
-            "through": node.state.bridged or 0,
-        }
-        _put_values(found, _BRIDGE_VALUES, sources)
-        put_counters(found, stats)
-    return found
-
-
-def _put_values(
-    found: dict[str, Any], values: Iterable[StatusValue], sources: StatusSources
-) -> None:
-    for one in values:
-        if one.value is not None:
-            set_path(found, one.metric.path, one.value(sources))
