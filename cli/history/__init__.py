@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from cli.history import log_commands, salvage
     from cli.history.diff import diff_lines, session_diff
     from cli.history.log_events import Selection, event_selection
-    from cli.history.missing_message import explain_no_message
-    from cli.history.why import WantedStories, find_histories, story_lines, told_lines
-    from cli.history.why_logs import LogStory, published_anywhere
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -19,24 +16,14 @@ else:
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
-            "missing_message": "explain_no_message",
-            "why": "WantedStories find_histories story_lines told_lines",
-            "why_logs": "LogStory published_anywhere",
         },
     )
 
 __all__ = [
-    "LogStory",
     "Selection",
-    "WantedStories",
     "diff_lines",
     "event_selection",
-    "explain_no_message",
-    "find_histories",
     "log_commands",
-    "published_anywhere",
     "salvage",
     "session_diff",
-    "story_lines",
-    "told_lines",
 ]

@@ -14,7 +14,6 @@ import pytest
 
 from cli.common import text
 from cli.history.replay import summary_lines, totals
-from cli.history.why import story_lines
 from cli.logsource.point_resolution import parse_point
 from cli.logsource.topic_flags import check_filter
 from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
@@ -48,6 +47,7 @@ from eventstore.format import (
 from eventstore.log import RecordedCut
 from eventstore.reading import LogPoint, LogSource
 from projections.audit import StoryBuilder
+from projections.explanation import story_lines
 from projections.replay import AsOf, TopicBook, event_object, topic_matcher, words
 from projections.state import NodeState, encode_session
 from projections.verification import LogVerifier
@@ -179,7 +179,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
     for sequence, data in enumerate(log.records, 1):
         explainer.take(decode_record(sequence, data))
     (story,) = explainer.stories.values()
-    lines = list(story_lines(story, "c\x1b"))
+    lines = list(story_lines(story, "c\x1b", 0))
     assert all(line.isprintable() for line in lines)
     who, fate = "c\\u001b", "in flight: sent, not acknowledged"
     assert lines[3:] == [

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from harness.logs import LogBuilder
 
-from cli.history.missing_message import explain_no_message
 from eventstore.format import (
     MAX_INDEX,
     MessageDropped,
@@ -19,6 +18,7 @@ from eventstore.format import (
     decode_record,
     position,
 )
+from projections.explanation import explain_no_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,7 +16,6 @@ from actors.inspection.status import DROPPED
 from actors.node import ReadPause
 from cli.diagnosis.status import status_lines
 from cli.history import log_events, why
-from cli.history.why_logs import LogStory
 from cli.inspection import history_lines
 from cli.inspection.session_page import connection_lines
 from eventstore.format import (
@@ -35,6 +34,7 @@ from eventstore.format import (
 )
 from eventstore.reasons import drop_text, pause_text
 from projections.audit import StoryBuilder
+from projections.explanation import LogStory
 from projections.replay import EventEntry, TopicBook
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
 from actors.session import decisions
-from cli.history.why import story_lines
 from eventstore.format import (
     MOST_DROPPED_TOPICS,
     MessageDropped,
@@ -23,6 +22,7 @@ from eventstore.format import (
     position,
 )
 from eventstore.reading import LogPoint
+from projections.explanation import story_lines
 from projections.replay import EventFilter, EventReader, find_stories, words
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def test_why_goes_by_the_topics_of_a_drop(
     ]
     source = stored(tmp_path, 0, *begun, [published(*topics), drop])
     (one,) = asyncio.run(find_stories(as_log(source), ref=position(3, 0), client="c"))
-    (line,) = (line for line in story_lines(one, "c") if line.startswith("  c "))
+    (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert (f"{said} this one" in line) if said else ("which is not recorded" in line)
 
 

@@ -17,10 +17,15 @@ from simulation.loop import simulate
 from simulation.partitions import PartitionWorld, make_partitions, name_in
 from specification import snapshot
 
-from cli.history.why_logs import LogStory, not_taken, published_anywhere, stories_elsewhere
 from eventstore.format import LOG_SESSION, MAX_INDEX, entries, position
 from eventstore.index import keys
 from eventstore.reading import LogPoint, silent
+from projections.explanation import (
+    LogStory,
+    not_taken,
+    published_anywhere,
+    stories_elsewhere,
+)
 from projections.indexing import session_at, topic_records
 from projections.replay import EventFilter, find_stories, fold
 from projections.state import NodeState

@@ -10,8 +10,6 @@ import pytest
 from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
-from cli.history import explain_no_message
-from cli.history.why import story_lines, story_object
 from eventstore.format import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -30,6 +28,7 @@ from eventstore.format import (
     WillFired,
     position,
 )
+from projections.explanation import explain_no_message, story_lines, story_object
 from projections.replay import find_stories
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def story(path: Path, indexed: float, *turns: list[Event], at: int) -> MessageSt
 
 def told(path: Path, indexed: float, *turns: list[Event], at: int) -> str:
     """What is said to ``c`` of the message."""
-    lines = list(story_lines(story(path, indexed, *turns, at=at), "c"))
+    lines = list(story_lines(story(path, indexed, *turns, at=at), "c", 0))
     (line,) = (one.strip() for one in lines if one.startswith("  c "))
     return line
 
@@ -100,7 +99,7 @@ def test_a_message_that_a_slow_client_lost_was_not_sent(tmp_path: Path, indexed:
 def test_of_several_messages_some_were_dropped(tmp_path: Path, indexed: float) -> None:
     turn = [published(), published("hall/lamp"), published("x"), UNREAD]
     one = story(tmp_path, indexed, *BEGUN, turn, at=4)
-    (line,) = (line for line in story_lines(one, "c") if line.startswith("  c "))
+    (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert "1 message of that moment was dropped for it, perhaps this one, at 4.3" in line
     standing: Any = story_object(one, "c")["standing"]
     unread = standing["unread"]
@@ -156,7 +155,7 @@ def test_how_the_last_session_ended(
 ) -> None:
     turns: list[list[Event]] = [*([one] for one in events), [published()], [CLEAN], [GRANTED]]
     one = story(tmp_path, indexed, *turns, at=len(events) + 1)
-    (line,) = (line for line in story_lines(one, "c") if line.startswith("  c "))
+    (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert line.startswith(f"  c had no session at that moment{said[0]}")
     assert line.endswith(said[1])
     standing: Any = story_object(one, "c")["standing"]
@@ -212,7 +211,7 @@ def test_a_message_that_is_sent_in_steps_may_be_among_later_drops(
         log.record(*events, payloads=[b"on"] if events == [published()] else [])
     source = stored(log, tmp_path, indexed)
     found = asyncio.run(find_stories(as_log(source), ref=position(4, 0), client="c"))
-    (line,) = (line for line in story_lines(found[0], "c") if line.startswith("  c "))
+    (line,) = (line for line in story_lines(found[0], "c", 0) if line.startswith("  c "))
     assert "2 messages of that moment were dropped for it, perhaps this one, at 6.0, " in line
 
 
@@ -229,6 +228,6 @@ def test_a_session_that_a_checkpoint_found(tmp_path: Path, indexed: float) -> No
     log.record(published(), payloads=[b"on"])
     source = stored(log, tmp_path, indexed, first=3)
     found = asyncio.run(find_stories(as_log(source), ref=position(7, 0), client="c"))
-    (line,) = (line for line in story_lines(found[0], "c") if line.startswith("  c "))
+    (line,) = (line for line in story_lines(found[0], "c", 0) if line.startswith("  c "))
     assert ": its last one, which was subscribed to hall/+, ended with its connection at 6." in line
     assert line.endswith("(an operator disconnected the client)")

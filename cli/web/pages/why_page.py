@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
-from cli.history import (
+from cli.logsource import check_filter, parse_point, point_at
+from cli.web.pages.responses import Site, asked, chosen_log, number
+from eventstore.errors import NotFound, UsageError
+from eventstore.format import position, sequence_of
+from eventstore.reading import silent
+from projections.explanation import (
     WantedStories,
     explain_no_message,
     find_histories,
     published_anywhere,
     told_lines,
 )
-from cli.logsource import check_filter, parse_point, point_at
-from cli.web.pages.responses import Site, asked, chosen_log, number
-from eventstore.errors import NotFound, UsageError
-from eventstore.format import position, sequence_of
-from eventstore.reading import silent
 from projections.replay import message_at
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.history import LogStory
     from cli.web.live import WebLogClient
     from eventstore.reading import LogSource
+    from projections.explanation import LogStory
 
 _SECONDS = 10.0
 """Maximum seconds for an answer."""
@@ -99,10 +100,11 @@ class WhyPage:
             raise UsageError(
                 f"the log was not read within {_SECONDS:.0f} s: foldmq why has no limit"
             ) from None
+        now_ms = int(time.time() * 1000)
         return [
             (
                 one.log,
-                [line.removeprefix("  ") for line in told_lines(one, log, given["client"])],
+                [line.removeprefix("  ") for line in told_lines(one, log, given["client"], now_ms)],
             )
             for one in found
         ]

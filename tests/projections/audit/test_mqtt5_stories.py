@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cli.history.why import story_lines, story_object
 from eventstore.format import (
     GENESIS,
     Acked,
@@ -26,11 +25,14 @@ from eventstore.format import (
     position,
 )
 from projections.audit import MessageStory, StoryBuilder
+from projections.explanation import story_lines, story_object
 from protocol.mqtt5 import NO_LOCAL
 
 GROUP = "$share/g/t"
 REF = position(1, 0)
 BLOCK = b"\2\0\0\0\5"
+NOW_MS = 1_000_000
+"""Later than what expires here."""
 
 
 def published(*, retain: bool = False) -> MessagePublished:
@@ -66,7 +68,7 @@ def sent(qos: int = 1, topic_filter: str = "t", session: str = "c", queued: int 
 
 def said(story: MessageStory) -> list[str]:
     """What is said of its copies, without positions and times."""
-    lines = list(story_lines(story, None))
+    lines = list(story_lines(story, None, NOW_MS))
     first = next(at for at, line in enumerate(lines) if line.startswith("  for "))
     return [line.split("  ")[-1] if line.startswith("    ") else line for line in lines[first:]]
 
@@ -74,7 +76,7 @@ def said(story: MessageStory) -> list[str]:
 def test_a_message_expires_in_the_queue() -> None:
     story = told(queued(), Expired("c", "t", [REF], 2))
     assert story.expires == 6
-    assert "expires 1970-01-01 00:00:06" in next(story_lines(story, None))
+    assert "expires 1970-01-01 00:00:06" in next(story_lines(story, None, NOW_MS))
     assert said(story) == [
         "  for c, subscription t at QoS 1: expired in the queue",
         "queued",
@@ -156,7 +158,7 @@ def test_a_member_that_got_nothing_is_told_which_member_did() -> None:
         Assigned(GROUP, "ann", [position(1, 2)]),
     )
     (story,) = builder.stories.values()
-    lines = list(story_lines(story, "bob"))
+    lines = list(story_lines(story, "bob", NOW_MS))
     given = f"  bob shares {GROUP}, where it was given to ann: each message goes to one member"
     assert given in lines
     assert f"  for {GROUP}, subscription t: given to its member ann" in lines
@@ -172,13 +174,15 @@ def test_a_client_that_published_it_itself_is_told_of_no_local() -> None:
     )
     (story,) = builder.stories.values()
     said_so = "  c published it itself, and its subscription (t) has No Local"
-    assert said_so in list(story_lines(story, "c"))
+    assert said_so in list(story_lines(story, "c", NOW_MS))
 
 
 def test_a_retained_message_expires() -> None:
     story = told(RetainedExpired(["t"]), retain=True)
     assert [(step.what, step.at) for step in story.steps] == [("expired", position(2, 0))]
-    assert any("expired: it is no longer retained" in line for line in story_lines(story, None))
+    assert any(
+        "expired: it is no longer retained" in line for line in story_lines(story, None, NOW_MS)
+    )
     assert told(RetainedExpired(["t"])).steps == []
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cli.history.why import story_lines, story_object
 from eventstore.format import (
     GENESIS,
     Event,
@@ -24,6 +23,7 @@ from eventstore.format import (
 )
 from projections.audit import StoryBuilder
 from projections.audit.subscriber_state import filters_alike
+from projections.explanation import story_lines, story_object
 
 LIMITS = LimitsApplied(
     {"max_queued_messages": 1000, "max_queued_bytes": 5, "max_outbound_bytes": 9}
@@ -45,7 +45,7 @@ def told(*steps: Event, **given: Any) -> list[str]:
         builder.take(decode_record(sequence, data))
     (story,) = builder.stories.values()
     assert story_object(story, "c")["client"] == "c"
-    return list(story_lines(story, "c"))
+    return list(story_lines(story, "c", 0))
 
 
 def opened() -> SessionOpened:

@@ -1,15 +1,14 @@
-"""``foldmq why`` where a node has several logs: a message where it was published, and taken."""
+"""Histories of messages in the logs of a node: where they were published, and where taken."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.common import text
-from cli.logsource import point_at
+from eventstore import display
 from eventstore.errors import UsageError
 from eventstore.format import Followed, Position, TurnAssembler, position
-from eventstore.reading import LogPoint
+from eventstore.reading import LogPoint, last_until
 from projections.replay import (
     EventFilter,
     EventReader,
@@ -42,6 +41,51 @@ class LogStory(NamedTuple):
     """What the log of the receiver has to say about it."""
 
 
+class WantedStories(NamedTuple):
+    """The messages whose histories are wanted: the last ones on a topic, or one."""
+
+    topic: str | None
+    client: str | None
+    last: int = 1
+    ref: Position | None = None
+    until: Position | None = None
+    """Position up to which messages are searched."""
+    moment: PointSpec | None = None
+    """The same for other logs: a time."""
+
+
+async def find_histories(
+    source: LogSource,
+    logs: Mapping[str, LogSource],
+    log: str | None,
+    wanted: WantedStories,
+    progress: Progress,
+) -> list[list[LogStory]]:
+    """Return the histories of messages: of each those in all logs that have it.
+
+    ``source`` is the log of the receiver, or that of the message; ``logs`` are all, if there are
+    several, and ``log`` its name among them. Raises UsageError, and as ``LogSource.records``.
+    """
+    topic, client = wanted.topic, wanted.client
+    stories = await find_stories(
+        source,
+        matches=topic_matcher(topic) if topic is not None else None,
+        topic_filter=topic,
+        last=wanted.last,
+        ref=wanted.ref,
+        client=client,
+        until=wanted.until,
+        progress=progress,
+    )
+    if not logs or log is None:
+        return [[LogStory("", one)] for one in stories]
+    groups = await stories_elsewhere(logs, log, stories, progress)
+    if topic is not None and client is not None:
+        groups += await not_taken(logs, log, client, topic, wanted.last, wanted.moment, progress)
+        groups.sort(key=lambda group: group[0].story.time_ms or 0)
+    return groups[-wanted.last :]
+
+
 async def published_anywhere(
     logs: Mapping[str, LogSource],
     topic_filter: str,
@@ -59,7 +103,7 @@ async def published_anywhere(
     groups: list[list[LogStory]] = []
     for log, source in logs.items():
         refs: deque[Position] = deque(maxlen=last)
-        until = LogPoint(source.last) if moment is None else await point_at(source, moment)
+        until = await _end(source, moment)
         await published_here(source, topic_filter, matches, refs, until)
         stories = [
             story
@@ -74,6 +118,13 @@ async def published_anywhere(
 def _check_time(moment: PointSpec | None) -> None:
     if moment is not None and moment.position is not None:
         raise UsageError("--at needs a time here: positions of several logs cannot be compared")
+
+
+async def _end(source: LogSource, moment: PointSpec | None) -> LogPoint:
+    """Return the position up to which messages are searched: until a time, or all."""
+    if moment is None:
+        return LogPoint(source.last)
+    return LogPoint(await last_until(source, moment.time_ms or 0))
 
 
 async def stories_elsewhere(
@@ -135,9 +186,7 @@ async def not_taken(
         if name == log:
             continue
         refs: deque[Position] = deque(maxlen=last)
-        until = LogPoint(source.last)
-        if moment is not None:
-            until = await point_at(source, moment)
+        until = await _end(source, moment)
         await published_here(source, topic_filter, matches, refs, until)
         taken = await taken_from(logs[log], name, refs)
         missing = [
@@ -149,12 +198,12 @@ async def not_taken(
         through = await _followed(logs[log], name) if missing else 0
         for ref in missing:
             for story in await find_stories(source, ref=ref, progress=progress):
-                note = ""
+                note, who = "", display.name(client)
                 if story.effective and (story.effective_at or ref) > through:
-                    note = f"log {log}, which has the session {text.name(client)}, has not taken it"
+                    note = f"log {log}, which has the session {who}, has not taken it"
                 elif story.effective:
                     note = (
-                        f"log {log}, which has the session {text.name(client)}, does not have it: "
+                        f"log {log}, which has the session {who}, does not have it: "
                         "no session there matched it, or it had expired; foldmq log verify checks "
                         "that"
                     )

@@ -1,4 +1,4 @@
-"""What ``foldmq why`` says of a topic on which the log records no message."""
+"""What may explain that a log records no message on a topic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from cli.common import text
+from eventstore import display
 from eventstore.format import (
     MessageDropped,
     SubscriptionDenied,
@@ -63,7 +63,7 @@ async def explain_no_message(
             if known[one] or await _is_published(source, one, last)
         ]
         if alike:
-            found.append(f"there are messages on {', '.join(map(text.name, alike))}")
+            found.append(f"there are messages on {', '.join(map(display.name, alike))}")
     return "; ".join(found)
 
 
@@ -91,9 +91,10 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
             unread += event.count
             latest = _place(entry)
             doubtful = doubtful or len(event.topics) != 1
-    who = text.name(client)
+    who = display.name(client)
     found = [
-        f"{who} was denied {text.name(name)}: {denial_text(code)}" for name, code in filters.items()
+        f"{who} was denied {display.name(name)}: {denial_text(code)}"
+        for name, code in filters.items()
     ]
     if unread:
         were = "message was" if unread == 1 else "messages were"
@@ -117,7 +118,7 @@ async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
                     found.pop(what, None)
                     found[what] = _place(entry)
     return [
-        f"{text.name(who)} published to {text.name(name)} at {place}, which was dropped: "
+        f"{display.name(who)} published to {display.name(name)} at {place}, which was dropped: "
         f"{drop_text(reason, received=False)}"
         for (who, name, reason), place in islice(reversed(found.items()), _MOST_ALIKE)
     ]
@@ -133,7 +134,7 @@ async def _entries(source: LogSource, chosen: EventFilter, last: int) -> AsyncIt
 
 
 def _place(entry: EventEntry) -> str:
-    return f"{format_position(entry.at)}, {text.clock(entry.time_ms)}"
+    return f"{format_position(entry.at)}, {display.clock(entry.time_ms)}"
 
 
 async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
@@ -161,8 +162,8 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
                 fate = f"it was replaced at {_place(later)}"
             break
         found.append(
-            f"{text.name(session)} has a will on {text.name(will.topic)} since {_place(entry)}: "
-            f"{fate}"
+            f"{display.name(session)} has a will on {display.name(will.topic)} "
+            f"since {_place(entry)}: {fate}"
         )
     return found
 

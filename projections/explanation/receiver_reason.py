@@ -1,0 +1,119 @@
+"""Why the log records nothing of a message for a client that might have received it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore import display
+from eventstore.format import LOG_SESSION, format_position
+from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
+from projections.replay import denial_text
+
+if TYPE_CHECKING:
+    from projections.audit import MessageStory, SubscriberState, UnreadDrops
+
+
+def receiver_reason(story: MessageStory) -> str:
+    """Return why the log records nothing of a message for the session."""
+    standing = story.standing
+    if story.share and not (standing is not None and story.share in standing.shared):
+        return f"is not concerned: it was passed on for {display.name(story.share)} alone"
+    if standing is None:
+        return "has no record from the time of publication: it was deleted"
+    if not standing.known:
+        return f"had no session at that moment{_earlier(standing)}{_denied(standing)}"
+    if story.share or (not standing.filters and standing.shared):
+        return _shared_reason(story, standing)
+    if not standing.filters:
+        there = "was connected but" if standing.connected else "was offline and"
+        return f"{there} had no matching subscription{_denied(standing)}{_alike(story, standing)}"
+    if len(standing.no_local) == len(standing.filters):
+        which = ", ".join(display.name(one) for one in standing.no_local)
+        return f"published it itself, and its subscription ({which}) has No Local"
+    granted = ", ".join(f"{display.name(one)} QoS {qos}" for one, qos in standing.filters)
+    if story.qos and any(qos for _, qos in standing.filters):
+        return f"was subscribed ({granted}), but nothing is recorded for it"
+    if not standing.connected:
+        return f"was subscribed ({granted}) but offline: QoS 0 messages are not queued"
+    if standing.unread is not None:
+        return f"was subscribed ({granted}) and connected, but {_unread(standing.unread)}"
+    return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
+
+
+def _earlier(standing: SubscriberState) -> str:
+    """Return what became of the session that a client had before."""
+    earlier = standing.earlier
+    if earlier is None:
+        if standing.seen is None:
+            return ""
+        first = (
+            "its first one began later" if standing.seen else "the log does not know this client"
+        )
+        return f": {first}"
+    had = "with no matching subscription"
+    if earlier.filters:
+        had = f"which was subscribed to {', '.join(map(display.name, earlier.filters))}"
+    reason, how = expiry_text(earlier.reason), "ended"
+    if earlier.closed:
+        reason, how = close_text(earlier.reason), "ended with its connection"
+    when = f"{format_position(earlier.at)}, {display.clock(earlier.time_ms)}"
+    return f": its last one, {had}, {how} at {when} ({reason})"
+
+
+def _unread(drops: UnreadDrops) -> str:
+    """Return which messages were dropped for a client that read too slowly."""
+    when = f"{format_position(drops.at)}, {display.clock(drops.time_ms)}"
+    was = "was" if drops.dropped == 1 else "were"
+    likely = "most likely" if drops.messages and drops.dropped >= drops.messages else "perhaps"
+    return (
+        f"{display.count_of(drops.dropped, 'message')} of that moment {was} dropped for it, "
+        f"{likely} this one, at {when}: {drop_text_with_limit('slow_reader', drops.limits)}"
+    )
+
+
+def _denied(standing: SubscriberState) -> str:
+    """Return the matching filters that were denied to the session."""
+    return "".join(
+        f"; it was denied {display.name(one.filter)} at {format_position(one.at)}, "
+        f"{display.clock(one.time_ms)}: {denial_text(one.code)}"
+        for one in standing.denied
+    )
+
+
+def _alike(story: MessageStory, standing: SubscriberState) -> str:
+    """Return the filters of the session that nearly match."""
+    if not standing.alike or story.topic is None:
+        return ""
+    which = ", ".join(display.name(one) for one in standing.alike)
+    does = "does" if len(standing.alike) == 1 else "do"
+    return f"; {which} {does} not match, but nearly: the topic is {display.name(story.topic)}"
+
+
+def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
+    """Return why a member of shared subscriptions has no record of a message."""
+    members = [
+        step.detail
+        for copy in story.copies
+        if copy.session in standing.shared
+        for step in copy.steps
+        if step.what == "assigned"
+    ]
+    which = ", ".join(display.name(one) for one in standing.shared)
+    if members:
+        others = ", ".join(
+            shared_member_text(one).removeprefix("member ") for one in dict.fromkeys(members)
+        )
+        return f"shares {which}, where it was given to {others}: each message goes to one member"
+    return f"shares {which}, where it was given to no member"
+
+
+def shared_member_text(member: str) -> str:
+    """Return the member of a shared subscription, or the log that has it."""
+    if member.startswith(LOG_SESSION):
+        return f"members in log {display.name(member.removeprefix(LOG_SESSION))}"
+    return f"member {display.name(member)}"
+
+
+def is_loss(standing: SubscriberState) -> bool:
+    """Return whether a session lacks a message because of a denial or a drop."""
+    return bool(standing.denied) or standing.unread is not None

@@ -1,0 +1,104 @@
+"""The history of a message as a JSON object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore import display
+from eventstore.format import format_position
+
+if TYPE_CHECKING:
+    from projections.audit import (
+        DeniedFilter,
+        EarlierSession,
+        MessageStory,
+        StoryStep,
+        UnreadDrops,
+    )
+
+
+def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
+    """Return the history of a message as a JSON object, with all sessions."""
+    standing = story.standing
+    return {
+        "position": format_position(story.ref),
+        "time": None if story.time_ms is None else display.iso(story.time_ms),
+        "before_record": story.before or None,
+        "topic": story.topic,
+        "qos": story.qos,
+        "retain": story.retain,
+        "will": story.will,
+        "size": story.size,
+        **({"expires": display.iso(story.expires * 1000)} if story.expires else {}),
+        "session": story.session,
+        "packet_id": story.pid or None,
+        "effective": story.effective,
+        "steps": [_step_object(step) for step in story.steps],
+        "client": client,
+        "standing": None
+        if standing is None
+        else {
+            "known": standing.known,
+            "connected": standing.connected,
+            "subscriptions": [{"filter": one, "qos": qos} for one, qos in standing.filters],
+            **({"shared": [*standing.shared]} if standing.shared else {}),
+            **({"no_local": [*standing.no_local]} if standing.no_local else {}),
+            **(
+                {"denied": [_denied_object(one) for one in standing.denied]}
+                if standing.denied
+                else {}
+            ),
+            **({"alike": [*standing.alike]} if standing.alike else {}),
+            **({"seen": standing.seen} if standing.seen is not None else {}),
+            **({"earlier": _earlier_object(standing.earlier)} if standing.earlier else {}),
+            **({"unread": _unread_object(standing.unread)} if standing.unread else {}),
+        },
+        "copies": [
+            {
+                "session": copy.session,
+                "filter": copy.filter,
+                "qos": copy.qos,
+                "retain": copy.retain,
+                "fate": copy.fate,
+                "steps": [_step_object(step) for step in copy.steps],
+            }
+            for copy in story.copies
+        ],
+    }
+
+
+def _denied_object(one: DeniedFilter) -> dict[str, object]:
+    return {
+        "filter": one.filter,
+        "reason_code": one.code,
+        "position": format_position(one.at),
+        "time": display.iso(one.time_ms),
+    }
+
+
+def _earlier_object(one: EarlierSession) -> dict[str, object]:
+    return {
+        "position": format_position(one.at),
+        "time": display.iso(one.time_ms),
+        "reason": one.reason,
+        "subscriptions": [*one.filters],
+    }
+
+
+def _unread_object(one: UnreadDrops) -> dict[str, object]:
+    return {
+        "position": format_position(one.at),
+        "time": display.iso(one.time_ms),
+        "dropped": one.dropped,
+        "messages": one.messages,
+    }
+
+
+def _step_object(step: StoryStep) -> dict[str, object]:
+    return {
+        "position": format_position(step.at),
+        "time": display.iso(step.time_ms),
+        "what": step.what,
+        **({"packet_id": step.pid} if step.pid else {}),
+        **({"detail": step.detail} if step.detail else {}),
+    }
