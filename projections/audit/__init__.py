@@ -1,7 +1,7 @@
 """The audit of sessions: checks whether a log keeps the promises of MQTT and foldmq.
 
-The package also assembles the histories of messages. ``rules`` contains the table of all rules,
-``checks`` the checks of an event against the state of its session.
+``rules`` contains the table of all rules, ``checks`` the checks of an event against the state of
+its session.
 """
 
 from importlib import import_module
@@ -10,25 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from projections.audit.checks import is_clean_start
     from projections.audit.expected_messages import packed_size
-    from projections.audit.message_story import (
-        DeliveryCopy,
-        DeliveryOutcome,
-        MessageStory,
-        StoryBuilder,
-        StoryStep,
-        topic_of,
-    )
     from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.session_audit import SessionAudit
     from projections.audit.shared_subscription_audit import SharedAudit
     from projections.audit.shared_subscription_steps import ASSIGNED, SHARE, SharedStep
-    from projections.audit.subscriber_state import (
-        DeniedFilter,
-        EarlierSession,
-        SubscriberState,
-        UnreadDrops,
-        subscriber_standing,
-    )
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
         HeldSubscription,
@@ -45,44 +30,22 @@ __all__ = [
     "SHARE",
     "SUBSCRIPTION_EVENTS",
     "UNEXPECTED",
-    "DeliveryCopy",
-    "DeliveryOutcome",
-    "DeniedFilter",
-    "EarlierSession",
     "HeldSubscription",
-    "MessageStory",
     "Rule",
     "SessionAudit",
     "SharedAudit",
     "SharedStep",
-    "StoryBuilder",
-    "StoryStep",
     "SubscribedSessions",
-    "SubscriberState",
     "SubscriptionSpan",
     "SubscriptionSpans",
-    "UnreadDrops",
     "Violation",
     "is_clean_start",
     "packed_size",
-    "subscriber_standing",
-    "topic_of",
 ]
 
 _MODULE_OF = {
     "is_clean_start": "checks",
     "packed_size": "expected_messages",
-    "DeliveryCopy": "message_story",
-    "DeliveryOutcome": "message_story",
-    "MessageStory": "message_story",
-    "StoryBuilder": "message_story",
-    "StoryStep": "message_story",
-    "DeniedFilter": "subscriber_state",
-    "EarlierSession": "subscriber_state",
-    "UnreadDrops": "subscriber_state",
-    "SubscriberState": "subscriber_state",
-    "subscriber_standing": "subscriber_state",
-    "topic_of": "message_story",
     "UNEXPECTED": "rules",
     "RULES": "rules",
     "Rule": "rules",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import PointSpec
     from eventstore.reading import LogSource, Progress
-    from projections.audit import MessageStory
+    from projections.stories import MessageStory
 
 
 _LOOK_BACK: Final = 64

@@ -10,7 +10,7 @@ from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
 from projections.replay import denial_text
 
 if TYPE_CHECKING:
-    from projections.audit import MessageStory, SubscriberState, UnreadDrops
+    from projections.stories import MessageStory, SubscriberState, UnreadDrops
 
 
 def receiver_reason(story: MessageStory) -> str:

@@ -8,7 +8,7 @@ from eventstore import display
 from eventstore.format import format_position
 
 if TYPE_CHECKING:
-    from projections.audit import (
+    from projections.stories import (
         DeniedFilter,
         EarlierSession,
         MessageStory,

@@ -19,8 +19,8 @@ from protocol.mqtt5 import SHARE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from projections.audit import DeliveryCopy, MessageStory, StoryStep
     from projections.explanation.log_stories import LogStory
+    from projections.stories import DeliveryCopy, MessageStory, StoryStep
 
 TextStyle: TypeAlias = Literal["bold", "dim", "red", "green", "yellow"]
 Paint: TypeAlias = Callable[[str, TextStyle | None], str]

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from eventstore.format import INDEX_BITS, Position, TurnAssembler, from_runs, position
 from eventstore.index import LIFECYCLE, RETAINED_EXPIRED, SESSION, BadIndex
 from eventstore.reading import fetch_listed
-from projections.audit import DeniedFilter, StoryBuilder, subscriber_standing
 from projections.indexing.indexed_sessions import IndexedSessions
 from projections.indexing.topic_records import TopicRecords
 from projections.state import INCONSISTENCIES, inconsistency
+from projections.stories import DeniedFilter, StoryBuilder, subscriber_standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventstore.format import Record
     from eventstore.index import LogIndex
     from eventstore.reading import LogSource
-    from projections.audit import MessageStory
+    from projections.stories import MessageStory
 
 _AT_ONCE = 16
 _FIRST_LOOK = 8

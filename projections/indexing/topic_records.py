@@ -17,7 +17,7 @@ from eventstore.format import (
 )
 from eventstore.index import DROPPED, TOPIC, BadIndex
 from eventstore.reading import fetch_listed
-from projections.audit import topic_of
+from projections.stories import topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -66,9 +66,9 @@ from eventstore.reasons import (
     leader_text,
     resend_text,
 )
-from projections.audit import topic_of
 from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
+from projections.stories import topic_of
 from protocol.mqtt import ReasonCode
 from protocol.mqtt5 import SHARE
 

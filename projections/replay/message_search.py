@@ -18,18 +18,18 @@ from eventstore.format import (
     sequence_of,
 )
 from eventstore.reading import Progress, silent
-from projections.audit import StoryBuilder
 from projections.indexing import find_indexed_stories
 from projections.replay.event_reader import refs_of
 from projections.replay.receiver_past import add_receiver_past
 from projections.state import INCONSISTENCIES, inconsistency
+from projections.stories import StoryBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.format import Record
     from eventstore.reading import LogSource
-    from projections.audit import MessageStory
+    from projections.stories import MessageStory
 
 _UPDATE_EVERY = 16
 _REPEATING = (b'"MessagesCarried"', b'"will":[')

@@ -14,8 +14,8 @@ from eventstore.format import (
     sequence_of,
 )
 from eventstore.reading import LogPoint
-from projections.audit import topic_of
 from projections.replay.event_reader import EventFilter, EventReader
+from projections.stories import topic_of
 
 if TYPE_CHECKING:
     from collections import deque

@@ -25,9 +25,9 @@ from eventstore.format import (
 )
 from eventstore.index import BadIndex
 from eventstore.reading import LogPoint
-from projections.audit import EarlierSession, UnreadDrops, topic_of
 from projections.replay.event_reader import EventFilter, EventReader
 from projections.state import decode_session
+from projections.stories import EarlierSession, UnreadDrops, topic_of
 from protocol.mqtt import matches
 from protocol.mqtt5 import split_share
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import Event, Position, Record
     from eventstore.reading import LogSource
-    from projections.audit import MessageStory, SubscriberState
+    from projections.stories import MessageStory, SubscriberState
 
 _PAST: Final = (
     SessionOpened,

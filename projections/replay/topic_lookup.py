@@ -16,7 +16,7 @@ from eventstore.format import (
     position,
 )
 from eventstore.reading import Progress, read_listed, silent
-from projections.audit import topic_of
+from projections.stories import topic_of
 from protocol.mqtt import FilterTrie, validate_topic_filter
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from eventstore.format import (
 from eventstore.log import messages_of
 from eventstore.partitions import partition_of
 from eventstore.reading import Progress, silent
-from projections.audit import SUBSCRIPTION_EVENTS, topic_of
+from projections.audit import SUBSCRIPTION_EVENTS
 from projections.state import SHARED_PART, SessionFold
+from projections.stories import topic_of
 from protocol.mqtt import FilterTrie, is_reserved_topic
 from protocol.mqtt5 import SHARE
 

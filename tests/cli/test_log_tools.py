@@ -46,10 +46,10 @@ from eventstore.format import (
 )
 from eventstore.log import RecordedCut
 from eventstore.reading import LogPoint, LogSource
-from projections.audit import StoryBuilder
 from projections.explanation import story_lines
 from projections.replay import AsOf, TopicBook, event_object, topic_matcher, words
 from projections.state import NodeState, encode_session
+from projections.stories import StoryBuilder
 from projections.verification import LogVerifier
 from protocol.mqtt import TopicError
 

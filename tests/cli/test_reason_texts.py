@@ -33,9 +33,9 @@ from eventstore.format import (
     position,
 )
 from eventstore.reasons import drop_text, pause_text
-from projections.audit import StoryBuilder
 from projections.explanation import LogStory
 from projections.replay import EventEntry, TopicBook
+from projections.stories import StoryBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from eventstore.format import Record
     from eventstore.reading import LogSource
-    from projections.audit import MessageStory
     from projections.replay import EventEntry, EventFilter
+    from projections.stories import MessageStory
 
 STREAM = "FOLDMQ_LOG_n"
 

@@ -34,7 +34,7 @@ from projections.replay import find_stories
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.audit import MessageStory
+    from projections.stories import MessageStory
 
 OPENED = SessionOpened("c", False, False, 4)
 CLEAN = SessionOpened("c", False, True, 4)

@@ -33,7 +33,7 @@ from eventstore.format import (
     position,
     to_runs,
 )
-from projections.audit import MessageStory, StoryBuilder
+from projections.stories import MessageStory, StoryBuilder
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:

@@ -24,8 +24,8 @@ from eventstore.format import (
     encode_record,
     position,
 )
-from projections.audit import MessageStory, StoryBuilder
 from projections.explanation import story_lines, story_object
+from projections.stories import MessageStory, StoryBuilder
 from protocol.mqtt5 import NO_LOCAL
 
 GROUP = "$share/g/t"

@@ -21,9 +21,9 @@ from eventstore.format import (
     encode_record,
     position,
 )
-from projections.audit import StoryBuilder
-from projections.audit.subscriber_state import filters_alike
 from projections.explanation import story_lines, story_object
+from projections.stories import StoryBuilder
+from projections.stories.subscriber_state import filters_alike
 
 LIMITS = LimitsApplied(
     {"max_queued_messages": 1000, "max_queued_bytes": 5, "max_outbound_bytes": 9}

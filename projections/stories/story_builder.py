@@ -11,9 +11,8 @@ it a new one. A message is found by any position that it ever had in the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from eventstore.format import (
     Acked,
@@ -47,106 +46,17 @@ from eventstore.format import (
     from_runs,
     position,
 )
-from projections.audit.subscriber_state import DeniedFilter, SubscriberState, subscriber_standing
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
+from projections.stories.message_story import DeliveryCopy, MessageStory, StoryStep, topic_of
+from projections.stories.open_copies import OpenCopies
+from projections.stories.subscriber_state import DeniedFilter, subscriber_standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from eventstore.format import Record
     from projections.state import SessionState
-
-DeliveryOutcome: TypeAlias = Literal[
-    "queued",
-    "in_flight",
-    "releasing",
-    "acknowledged",
-    "refused",
-    "assigned",
-    "returned",
-    "expired",
-    "dropped",
-    "gone",
-]
-"""The outcome of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``refused``: the
-client answered with an error. ``assigned``: a shared subscription gave it to a member.
-``returned``: the member left, and the shared subscription has it again. ``expired``: in the
-queue. ``gone``: the session ended before the copy was complete."""
-
-
-class StoryStep(NamedTuple):
-    """One event in the history of a message or a copy of it."""
-
-    at: Position
-    time_ms: int
-    what: str
-    """queued, delivered, redelivered, acked, received, completed, refused, assigned, returned,
-    expired, dropped, session_ended, or held: a checkpoint found it in this state. For the message
-    itself released, discarded, expired (it is no longer retained), carried (repeated under its
-    position) or repeated (at this position from now on)."""
-    pid: int = 0
-    """Packet identifier, 0 when there is none."""
-    detail: str = ""
-    """Cause, reason, reason code other than 0, or member; for held, the state of the copy."""
-    limits: Mapping[str, Any] | None = None
-    """For dropped: the limits that held, by the names of their settings; None: not recorded."""
-
-
-@dataclass(slots=True, eq=False)
-class DeliveryCopy:
-    """The copy of a message for one session."""
-
-    story: MessageStory
-    session: str
-    filter: str
-    qos: int
-    retain: bool
-    fate: DeliveryOutcome = "queued"
-    pid: int = 0
-    steps: list[StoryStep] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class MessageStory:
-    """The history of one message and all its copies.
-
-    For a message from before the first record of the log, some fields may be None: not known.
-    """
-
-    ref: Position
-    """Its first known position."""
-    time_ms: int | None = None
-    session: str | None = None
-    """Client identifier of its publisher."""
-    topic: str | None = None
-    qos: int | None = None
-    retain: bool = False
-    will: bool = False
-    size: int | None = None
-    expires: int = 0
-    """Unix time in seconds at which it expires; 0: never, or not known."""
-    pid: int = 0
-    """Packet identifier under which it was published; 0 at QoS 0 and for a will."""
-    before: int = 0
-    """Sequence of the first record of the log, if the message was published before it; otherwise
-    0."""
-    steps: list[StoryStep] = field(default_factory=list)
-    standing: SubscriberState | None = None
-    """The named session's subscriptions; None: no session is named, the message has not taken
-    effect, or they are not known."""
-    effective: bool = False
-    """Whether it was routed to subscribers: at QoS 2 with its PUBREL."""
-    effective_at: Position = 0
-    """Position of the event with which it took effect; 0: not known."""
-    copies: list[DeliveryCopy] = field(default_factory=list)
-    share: str = ""
-    """The shared subscription that another log assigned it to, and that alone gets it; its QoS is
-    not known then."""
-
-    @property
-    def known(self) -> bool:
-        """Return whether anything is known of the message."""
-        return self.topic is not None or bool(self.steps or self.copies)
+    from projections.stories.message_story import DeliveryOutcome
 
 
 class StoryBuilder:
@@ -188,8 +98,7 @@ class StoryBuilder:
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
-        self._sent: dict[str, dict[int, DeliveryCopy]] = {}
-        self._open: dict[str, set[DeliveryCopy]] = {}
+        self._copies = OpenCopies()
         for one in self._refs:
             if self._old(one):
                 self._follow_old(one)
@@ -223,8 +132,7 @@ class StoryBuilder:
         of the session counts, because a message waits for it, or because the session has not
         released it yet.
         """
-        for name, copies in self._open.items():
-            yield "sent" if any(one.fate != "queued" for one in copies) else "held", name
+        yield from self._copies.awaited()
         for story in self.stories.values():
             if not story.effective and story.session is not None:
                 yield "held", story.session
@@ -257,10 +165,10 @@ class StoryBuilder:
             self._delivered(event, at, ms)
         elif isinstance(event, Queued):
             for offset, story in self._concerned(from_runs(event.refs)):
-                copy = self._new_copy(story, event.session, event.filter, event.qos, event.retain)
+                copy = self._new_copy(story, event)
                 copy.steps.append(StoryStep(at + offset, ms, "queued"))
         elif isinstance(event, (Redelivered, Acked, Received, Refused, Completed, Returned)):
-            self._answered(event, at, ms)
+            self._copies.answered(event, at, ms)
         elif isinstance(event, Released):
             self._released(event, at, ms)
         elif isinstance(event, MessageDropped):
@@ -376,7 +284,7 @@ class StoryBuilder:
             story = self.stories.pop(next(iter(self.stories)))
             self._known = {ref: one for ref, one in self._known.items() if one is not story}
             for copy in story.copies:
-                self._settle(copy)
+                self._copies.settle(copy)
 
     # ------------------------------------------------------------- from before the log
 
@@ -460,74 +368,30 @@ class StoryBuilder:
             if (copy.session, copy.filter, copy.pid) == (session, topic_filter, pid):
                 return
         qos, retain = held.flags & QOS_MASK, bool(held.flags & RETAIN_FLAG)
-        copy = self._new_copy(story, session, topic_filter, qos, retain)
-        copy.fate, copy.pid = fate, pid
+        copy = self._copies.begin(story, session, topic_filter, qos, retain=retain)
+        copy.fate = fate
         copy.steps.append(step)
         if pid:
-            self._sent.setdefault(session, {})[pid] = copy
+            self._copies.sent(copy, pid)
 
     # ------------------------------------------------------------- its copies
 
-    def _new_copy(
-        self, story: MessageStory, session: str, topic_filter: str, qos: int, retain: bool
-    ) -> DeliveryCopy:
-        copy = DeliveryCopy(story, session, topic_filter, qos, retain)
-        story.copies.append(copy)
-        self._open.setdefault(session, set()).add(copy)
-        return copy
-
-    def _waiting(self, story: MessageStory, session: str, topic_filter: str) -> DeliveryCopy | None:
-        for copy in story.copies:
-            if (copy.session, copy.filter, copy.fate) == (session, topic_filter, "queued"):
-                return copy
-        return None
-
-    def _settle(self, copy: DeliveryCopy) -> None:
-        """Stop following a copy: its history is complete."""
-        opened = self._open.get(copy.session)
-        if opened is not None:
-            opened.discard(copy)
-            if not opened:
-                del self._open[copy.session]
-        sent = self._sent.get(copy.session)
-        if sent is not None and sent.get(copy.pid) is copy:
-            del sent[copy.pid]
-            if not sent:
-                del self._sent[copy.session]
+    def _new_copy(self, story: MessageStory, event: Delivered | Queued) -> DeliveryCopy:
+        return self._copies.begin(
+            story, event.session, event.filter, event.qos, retain=event.retain
+        )
 
     def _delivered(self, event: Delivered, at: Position, ms: int) -> None:
         pids: list[int] = []
         for offset, story in self._concerned(from_runs(event.refs)):
             pids = pids or from_runs(event.pids)
-            copy = self._waiting(story, event.session, event.filter) if event.queued >= 0 else None
+            copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
             if copy is None:
-                copy = self._new_copy(story, event.session, event.filter, event.qos, event.retain)
+                copy = self._new_copy(story, event)
             copy.fate = "in_flight"
             copy.qos = event.qos
-            copy.pid = pids[offset]
+            self._copies.sent(copy, pids[offset])
             copy.steps.append(StoryStep(at + offset, ms, "delivered", copy.pid))
-            self._sent.setdefault(event.session, {})[copy.pid] = copy
-
-    def _answered(self, event: _Answer, at: Position, ms: int) -> None:
-        sent = self._sent.get(event.session)
-        if not sent:
-            return
-        codes = from_runs(getattr(event, "reasons", ()))
-        for offset, pid in enumerate(from_runs(event.pids)):
-            copy = sent.get(pid)
-            if copy is None:
-                continue
-            code = codes[offset] if codes else 0
-            detail = f"0x{code:02x}" if code else ""
-            if isinstance(event, Redelivered):
-                copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
-                continue
-            what, copy.fate = _ANSWERS[type(event)]
-            if code >= _ERROR:
-                copy.fate = "refused"
-            copy.steps.append(StoryStep(at + offset, ms, what, pid, detail))
-            if copy.fate != "releasing":
-                self._settle(copy)
 
     def _left_queue(
         self,
@@ -540,12 +404,12 @@ class StoryBuilder:
     ) -> None:
         """Follow a copy that leaves or skips the queue without being sent to the client."""
         for offset, story in self._concerned(from_runs(event.refs)):
-            copy = self._waiting(story, event.session, topic_filter)
+            copy = _waiting(story, event.session, topic_filter)
             if copy is None:
-                copy = self._new_copy(story, event.session, topic_filter, 0, retain=False)
+                copy = self._copies.begin(story, event.session, topic_filter, 0, retain=False)
             copy.fate = what
             copy.steps.append(StoryStep(at + offset, ms, what, 0, detail))
-            self._settle(copy)
+            self._copies.settle(copy)
 
     def _retained_expired(self, event: RetainedExpired, at: Position, ms: int) -> None:
         """Follow the retained message of each topic to its expiry."""
@@ -557,12 +421,12 @@ class StoryBuilder:
 
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
         for _, story in self._concerned(from_runs(event.refs)):
-            copy = self._waiting(story, event.session, event.filter) if event.queued >= 0 else None
+            copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
             if copy is None:
-                copy = self._new_copy(story, event.session, event.filter, 0, retain=False)
+                copy = self._copies.begin(story, event.session, event.filter, 0, retain=False)
             copy.fate = "dropped"
             copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason, self._limits))
-            self._settle(copy)
+            self._copies.settle(copy)
 
     # ------------------------------------------------------------- sessions
 
@@ -584,10 +448,7 @@ class StoryBuilder:
             self._clean.discard(name)
 
     def _session_ended(self, name: str, at: Position, ms: int, reason: str) -> None:
-        for copy in sorted(self._open.get(name, ()), key=lambda one: one.story.ref):
-            copy.fate = "gone"
-            copy.steps.append(StoryStep(at, ms, "session_ended", detail=reason))
-            self._settle(copy)
+        self._copies.end_session(name, at, ms, reason)
         for story in self.stories.values():
             if story.session == name and not story.effective:
                 already = story.steps and story.steps[-1].what == "discarded"
@@ -596,17 +457,6 @@ class StoryBuilder:
 
 
 _FLAGS: Final[int] = RETAIN_FLAG | QOS_MASK
-_ERROR: Final = 0x80
-"""The lowest reason code that reports an error."""
-_Answer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned
-_ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
-    Acked: ("acked", "acknowledged"),
-    Received: ("received", "releasing"),
-    Refused: ("refused", "refused"),
-    Completed: ("completed", "acknowledged"),
-    Returned: ("returned", "returned"),
-}
-"""Type of event that ends or continues a delivery -> name of its step, outcome of the copy."""
 _HOLDING = frozenset({"inflight", "releasing", "queues", "inbound"})
 """Fields of a snapshot that refer to messages."""
 
@@ -617,8 +467,9 @@ def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, of
         story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
 
 
-def topic_of(event: MessagePublished | MessagesCarried | RetainedSnapshot, offset: int) -> str:
-    """Return the topic of one of an event's messages."""
-    if isinstance(event, RetainedSnapshot):
-        return event.topics[offset]
-    return event.topics[event.which[offset] if event.which else 0]
+def _waiting(story: MessageStory, session: str, topic_filter: str) -> DeliveryCopy | None:
+    """Return the copy of a message that waits in the queue of a subscription."""
+    for copy in story.copies:
+        if (copy.session, copy.filter, copy.fate) == (session, topic_filter, "queued"):
+            return copy
+    return None

@@ -1,0 +1,49 @@
+"""The histories of messages: what the log records of a message and of its copy for each session.
+
+``StoryBuilder`` assembles them from records.
+"""
+
+from typing import TYPE_CHECKING
+
+from protocol.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from projections.stories.message_story import (
+        DeliveryCopy,
+        DeliveryOutcome,
+        MessageStory,
+        StoryStep,
+        topic_of,
+    )
+    from projections.stories.story_builder import StoryBuilder
+    from projections.stories.subscriber_state import (
+        DeniedFilter,
+        EarlierSession,
+        SubscriberState,
+        UnreadDrops,
+        subscriber_standing,
+    )
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "message_story": "DeliveryCopy DeliveryOutcome MessageStory StoryStep topic_of",
+            "story_builder": "StoryBuilder",
+            "subscriber_state": "DeniedFilter EarlierSession SubscriberState UnreadDrops "
+            "subscriber_standing",
+        },
+    )
+
+__all__ = [
+    "DeliveryCopy",
+    "DeliveryOutcome",
+    "DeniedFilter",
+    "EarlierSession",
+    "MessageStory",
+    "StoryBuilder",
+    "StoryStep",
+    "SubscriberState",
+    "UnreadDrops",
+    "subscriber_standing",
+    "topic_of",
+]
