@@ -368,6 +368,7 @@ class Connection(SocketActor):
     def on_read_resumed(self) -> None:
         """Remove a deferred read, which is handled now, from the count."""
         self._deferred_reads -= 1
+        self._resume_turn()
 
     def took(self, size: int, packets: int) -> None:
         """Count packets that were read, and their bytes."""

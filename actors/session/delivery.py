@@ -53,6 +53,8 @@ _AGAIN_AT_ONCE = 256
 """Messages redelivered in one step."""
 _AGAIN_STEPS = 4
 """Redelivery steps in one turn."""
+_ACKS_UNREAD = 1.0
+"""Seconds between checks for acknowledgements of a client whose input is not handled."""
 _GATED_FACTOR = 4
 """Bytes at the gate for all clients together, as a multiple of those for one client."""
 _HELD_MESSAGES = 65_536
@@ -825,6 +827,10 @@ class Delivery:
         self._forget_completed()
         if connection is None or not wait or nothing or self.encoder is not None:
             self._ack_check_set = False
+            return
+        if connection.unhandled or connection.paused:
+            # Acknowledgements may be among the input that the broker has not handled yet.
+            self._session.remind(self._node.timers, min(wait, _ACKS_UNREAD), self._remember_acks)
             return
         late = self._node.clock.time_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
