@@ -112,7 +112,8 @@ class Delivery:
         none."""
         self.sent_from_queue = 0
         """Number of messages sent from the queue."""
-        self._held: dict[Position, Message] = {}
+        self._held: dict[Position, Message] | None = None
+        """Messages kept in memory for this client; None: there are none."""
         self._held_bytes = 0
         self._prefetch_limit = _REACH
         """Maximum records read from the log at once."""
@@ -293,9 +294,10 @@ class Delivery:
 
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
         """Keep messages queued for a connected client in memory, as they will be sent soon."""
-        held = self._held
+        held = self._held if self._held is not None else {}
         within = self._held_bytes + batch.size <= self._node.delivery_limits.batch_bytes
         if within and len(held) < _HELD_MESSAGES:
+            self._held = held
             payloads = batch.payloads[start:stop]
             self._held_bytes += sum(map(len, payloads))
             stored = StoredMessages(
@@ -428,7 +430,7 @@ class Delivery:
         found: dict[Position, Message] = {}
         held, store = self._held, self._node.messages
         for ref in refs:
-            message = held.get(ref) or store.get(ref)
+            message = (held.get(ref) if held is not None else None) or store.get(ref)
             if message is None:
                 break
             found[ref] = message
@@ -862,21 +864,27 @@ class Delivery:
         self._after_load = then
         if self._session.connection is not None:
             self._session.connection.pause(ReadPause.LOADING)
-        self._node.directory.load(self._session, [ref for ref in refs if ref not in self._held])
+        held = self._held or {}
+        self._node.directory.load(self._session, [ref for ref in refs if ref not in held])
 
     def release(self, refs: Iterable[Position]) -> None:
         """Drop sent messages from memory."""
-        if self._held:
+        held = self._held
+        if held is not None:
             for ref in refs:
-                gone = self._held.pop(ref, None)
+                gone = held.pop(ref, None)
                 if gone is not None:
                     self._held_bytes -= len(gone.payload)
+            if not held:
+                self._held = None
 
     def loaded(self, found: dict[Position, Message]) -> None:
         """Store messages read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
+        if self._held is None:
+            self._held = {}
         self._held.update(found)
         self._held_bytes += sum(len(message.payload) for message in found.values())
         if then is not None:
@@ -891,7 +899,7 @@ class Delivery:
     def forget(self) -> None:
         """Drop all messages from memory and resume waiting publishers: the client has left."""
         self.release_publishers()
-        self._held.clear()
+        self._held = None
         self._held_bytes = 0
         self._redelivery = None
 
