@@ -112,7 +112,7 @@ class Timers:
         return timer
 
     def _remove_cancelled(self) -> None:
-        """Remove the cancelled timers if they are many of the heap, and the heap is not too long."""
+        """Remove cancelled timers if they are many, and the heap is not too long."""
         heap = self._heap
         if 3 * self.cancelled > len(heap) and len(heap) < _REBUILT_AT_MOST:
             heap[:] = [one for one in heap if one[2].callback is not None]
