@@ -299,8 +299,9 @@ class Session(LoopActor):
         """Handle the deferred messages, each in a turn of its own."""
         if self.stopped or self.occupied:
             return
-        if self._stash:
-            self._handle(self._stash.pop(0))
+        stash = self._stash
+        if stash:
+            self._handle(stash.pop(0))
             if self._stash and not self.stopped and not self.occupied:
                 self._pause()
         if self.stopped or self.occupied or self._stash:
