@@ -1,16 +1,22 @@
-"""Reads messages from the log that a session needs and that are no longer in memory."""
+"""Reads messages from the log that sessions need and that are no longer in memory.
+
+Many sessions may need messages at once: after a restart, or when the receivers of a busy broker
+come back. Their requests share the reads of records, and a bounded number of records is read at a
+time, so that neither the connection to NATS nor the event loop has more to do than it can.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
 
 from actors.session import Loaded
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format import INDEX_BITS, format_position
-from eventstore.log import MessageStore
+from eventstore.format import INDEX_BITS
+from eventstore.log import MessageStore, messages_of
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -22,53 +28,130 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_RECORDS = 32
+"""Records read at once."""
+_REQUESTS = 256
+"""Requests that may share one read."""
 _UNTIL_DURABLE = 0.01
 """Seconds between checks whether records that are needed are on disk."""
 _RETRY = 0.5
 
 
-async def load_messages(node: NodeContext, session: Session, refs: Sequence[Position]) -> None:
-    """Read messages from the log; the session gets a ``Loaded`` message.
+class _Request:
+    """Messages that a session needs."""
 
-    The broker fails if the log does not hold one of them.
+    __slots__ = ("found", "left", "session")
+
+    def __init__(self, session: Session, refs: Sequence[Position]) -> None:
+        self.session = session
+        self.left = deque(refs)
+        """Positions of the messages that are still to be read."""
+        self.found: dict[Position, Message] = {}
+
+
+class MessageLoader:
+    """Reads messages for the sessions of a broker, those that were requested first first.
+
+    A session whose messages are in many records is served in steps, and others in between. The
+    broker fails if the log does not hold a message that it should.
     """
-    sequences = {ref >> INDEX_BITS for ref in refs}
-    found: dict[Position, Message] = {}
-    records: list[Record] = []
-    while not session.stopped:
-        begin = node.state.begin
-        wanted = {at for sequence in sequences for at in node.state.carriers_of(sequence)}
-        if max(wanted, default=0) > node.journal.durable:
-            await asyncio.sleep(_UNTIL_DURABLE)
-            continue
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._waiting: deque[_Request] = deque()
+        self._runs = False
+
+    def load(self, session: Session, refs: Sequence[Position]) -> None:
+        """Read messages from the log; the session gets a ``Loaded`` message."""
+        self._waiting.append(_Request(session, refs))
+        if not self._runs:
+            self._runs = True
+            self._node.spawn_task(self._run())
+
+    async def _run(self) -> None:
         try:
-            records = await node.log.read_some(wanted)
-            break
+            while self._waiting and not self._node.failed.done():
+                await self._step()
+        finally:
+            self._runs = False
+
+    async def _step(self) -> None:
+        """Read some records, and give the sessions what they need of them."""
+        node = self._node
+        requests = self._first()
+        begin, (wanted, parts) = node.state.begin, self._plan(requests)
+        records: list[Record] | None = None
+        try:
+            if max(wanted, default=0) > node.journal.durable:
+                await asyncio.sleep(_UNTIL_DURABLE)
+            else:
+                records = await node.log.read_some(wanted) if wanted else []
         except LogUnavailable as error:
             _log.warning(
                 "messages cannot be read",
-                client=session.name,
-                position=format_position(refs[0]),
+                requests=len(requests) + len(self._waiting),
                 error=str(error),
             )
             await asyncio.sleep(_RETRY)
         except FoldmqError as error:
-            if node.state.begin == begin and not session.stopped:
+            stopped = any(request.session.stopped for request in requests)
+            if node.state.begin == begin and not stopped:
                 node.fail(error)
-                return
-            # The log was cut meanwhile: the records needed now are elsewhere.
-    if session.stopped:
-        # Its successor requests messages itself. Those of this one may have been cut off.
-        return
-    store = MessageStore(1 << 62)
-    for record in records:
-        store.add_record(record)
-    for ref in refs:
-        message = store.get(ref) or node.messages.get(ref)
-        if message is None:
-            node.fail(CorruptLog(ref >> INDEX_BITS, "does not hold a message it should"))
-            return
-        found[ref] = message
-    for record in records:
-        node.messages.add_record(record)
-    node.tell_if_alive(session, Loaded(found))
+                requests.clear()
+            # Otherwise the log was cut meanwhile: the records needed now are elsewhere.
+        if records is not None:
+            await self._give(parts, records)
+            for request in requests:
+                if not request.left:
+                    node.tell_if_alive(request.session, Loaded(request.found))
+        unserved = [request for request in requests if request.left and request not in parts]
+        self._waiting.extendleft(reversed(unserved))
+        self._waiting.extend(request for request in parts if request.left)
+
+    def _first(self) -> list[_Request]:
+        """Remove and return the first requests, without those of sessions that have stopped.
+
+        The successor of a session requests messages itself, and the log may have been cut since.
+        """
+        waiting = self._waiting
+        some = [waiting.popleft() for _ in range(min(len(waiting), _REQUESTS))]
+        return [request for request in some if not request.session.stopped]
+
+    def _plan(
+        self, requests: Sequence[_Request]
+    ) -> tuple[set[int], dict[_Request, list[Position]]]:
+        """Return the records to read now, and which messages of each request they contain."""
+        wanted: set[int] = set()
+        parts: dict[_Request, list[Position]] = {}
+        for request in requests:
+            chosen: list[Position] = []
+            for ref in request.left:
+                carriers = self._node.state.carriers_of(ref >> INDEX_BITS)
+                if not wanted.issuperset(carriers):
+                    if wanted and len(wanted) + len(carriers) > _RECORDS:
+                        break
+                    wanted.update(carriers)
+                chosen.append(ref)
+            if chosen:
+                parts[request] = chosen
+        return wanted, parts
+
+    async def _give(self, parts: dict[_Request, list[Position]], records: Sequence[Record]) -> None:
+        """Add to the requests the messages that are in these records."""
+        node, store = self._node, MessageStore(1 << 62)
+        for record in records:
+            stored = messages_of(record)
+            store.put(record.sequence, stored)
+            node.messages.put(record.sequence, stored)
+            await asyncio.sleep(0)  # parsing a large record takes milliseconds
+        for request, refs in parts.items():
+            for ref in refs:
+                message = store.get(ref) or node.messages.get(ref)
+                if message is not None:
+                    request.found[ref] = message
+                    request.left.popleft()
+                elif not request.session.stopped:
+                    node.fail(CorruptLog(ref >> INDEX_BITS, "does not hold a message it should"))
+                    return
+                else:
+                    break

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from actors.maintenance import Expiries
-from actors.message_loading import load_messages
+from actors.message_loading import MessageLoader
 from actors.routing import routed
 from actors.session import (
     ConnectionAttached,
@@ -60,6 +60,7 @@ class SessionRegistry:
         self._sessions: dict[str, Session] = {}
         self._offline: set[Session] = set()
         self._expiries = Expiries(node.clock.monotonic, node.timers.after, self._expiry_due)
+        self._loader = MessageLoader(node)
         self._stopping: deque[LoopActor] = deque()
         """Actors that get no more messages and are to be stopped."""
 
@@ -116,7 +117,7 @@ class SessionRegistry:
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session gets a ``Loaded`` message."""
-        self._node.spawn_task(load_messages(self._node, session, refs))
+        self._loader.load(session, refs)
 
     # Connected, offline, frozen.
 

@@ -17,7 +17,7 @@ import structlog
 
 from actors.authn import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
-from actors.connection.input_throttle import CONTINUE, InputLoad, InputThrottle
+from actors.connection.input_throttle import CONTINUE, SLICE_BYTES, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.reauthentication import Reauthentication
 from actors.connection.receive_window import ReceiveWindow
@@ -81,8 +81,9 @@ _LARGE = 2 * 1024
 """Bytes above which a read is handled after those of clients that send less."""
 _LEAST_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
-_PUBLISH, _SUBSCRIBE = b"\x30", b"\x80"
-"""First bytes of PUBLISH and SUBSCRIBE; those of acknowledgements are between them."""
+_PUBLISH, _PUBACK, _SUBSCRIBE = b"\x30", b"\x40", b"\x80"
+"""First bytes of PUBLISH, PUBACK and SUBSCRIBE; those of other
+acknowledgements are between them."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
@@ -181,7 +182,8 @@ class Connection(SocketActor):
         self.identity: Verdict | None = None
         """The identity of the client, once it is known."""
         self.listener = listener
-        self.load = InputLoad()
+        self.load: InputLoad | None = None
+        """Measures the client's input; None while a new client has published nothing."""
         self.max_packet = listener.options.max_packet_size
         """Maximum size in bytes of packets from the client."""
         self.ignores_input = False
@@ -244,7 +246,7 @@ class Connection(SocketActor):
             if (
                 self._deferred_reads
                 or len(data) > _LARGE
-                or (self.load.is_heavy(self, now) and not self._acknowledges(data))
+                or (self._is_heavy(now) and not self._acknowledges(data))
             ):
                 # Clients that send little come first.
                 if self._deferred_reads:
@@ -260,9 +262,18 @@ class Connection(SocketActor):
         else:
             if self._handshake is not None and not self._ended:
                 self._handshake.saw(len(data))
+            if self.load is None and self.session is not None and _PUBLISH <= data[:1] < _PUBACK:
+                self.load = InputLoad(self, self.kernel.clock())
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
             self.kernel.tell_low_priority(self, data, first=self.identity is not None)
+
+    def _is_heavy(self, now: float) -> bool:
+        """Return whether others take priority over the client's input."""
+        if self.load is None:
+            self.load = InputLoad(self, now)
+            return False
+        return self.load.is_heavy(self, now)
 
     def _may_settle(self, data: bytes) -> bool:
         """Return whether input of a new client gets normal priority from this read on.
@@ -368,6 +379,7 @@ class Connection(SocketActor):
     def on_read_resumed(self) -> None:
         """Remove a deferred read, which is handled now, from the count."""
         self._deferred_reads -= 1
+        self._resume_turn()
 
     def took(self, size: int, packets: int) -> None:
         """Count packets that were read, and their bytes."""
@@ -469,7 +481,8 @@ class Connection(SocketActor):
         self.session = session
         self.connected_ms = self._node.clock.time_ms()
         self._new_until = self.now + _NEW
-        self.load.begin(self.kernel.clock())
+        if self._handshake is not None:
+            self._handshake.cancel_deadline()
         self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
@@ -491,8 +504,6 @@ class Connection(SocketActor):
                 self._handshake.give_up()
             self._reauthentication = Reauthentication(self._node, self)
         handshake, self._handshake = self._handshake, None
-        if handshake is not None:
-            handshake.cancel_deadline()
         throttle = self._throttle
         self.resume(ReadPause.CONNECT)
         if handshake is None or throttle is None:
@@ -506,6 +517,8 @@ class Connection(SocketActor):
         if throttle.waiting:
             throttle.continue_later()
         else:
+            if throttle.idle:
+                self._throttle = None
             self._close_after_violation()
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
@@ -550,8 +563,16 @@ class Connection(SocketActor):
         self.last_read = node.clock.monotonic()
         self.bytes_in += len(data)
         node.counters.bytes_in += len(data)
+        if len(data) > SLICE_BYTES and self._new_until is not None:
+            self._needs_throttle()
         if self._throttle is None or not self._throttle.defer(data):
             self.take(data)
+
+    def _needs_throttle(self) -> InputThrottle:
+        """Return what holds the client's input."""
+        if self._throttle is None:
+            self._throttle = InputThrottle(self)
+        return self._throttle
 
     def take_all(self) -> None:
         """Take all input that was read: the broker is shutting down."""
@@ -612,8 +633,8 @@ class Connection(SocketActor):
     def _take_more_later(self) -> None:
         """Take the remaining packets in another turn; reading pauses meanwhile."""
         self.pause(ReadPause.TURN)
-        if self._throttle is not None:
-            self._throttle.reschedule()
+        if self._throttle is not None or self._new_until is not None:
+            self._needs_throttle().reschedule()
         else:
             self.kernel.later(self, _TAKE_MORE)
 
@@ -798,8 +819,8 @@ class Connection(SocketActor):
 
     def set_rate_limiter(self, set_rate_limiter: RateLimiter | None) -> None:
         """Set the rate limiter that counts the client's publications."""
-        if self._throttle is None and set_rate_limiter is not None:
-            self._throttle = InputThrottle(self)
+        if set_rate_limiter is not None:
+            self._needs_throttle()
         if self._throttle is not None:
             self._throttle.rate_limiter = set_rate_limiter
             self._drop_throttle()

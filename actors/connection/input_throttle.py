@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.node import ReadPause
 from actors.session import Close
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.limits import RateLimiter
     from protocol.mqtt import Packet
 
-_SLICE_BYTES = 32 * 1024
+SLICE_BYTES: Final[int] = 32 * 1024
 """Bytes taken at once."""
 _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
 """Packets per second above which a client is heavy; deliveries of its publications that count as
@@ -28,20 +28,16 @@ class InputLoad:
 
     __slots__ = ("_counted", "_counted_at", "heavy")
 
-    def __init__(self) -> None:
-        self._counted = 0
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._counted = _work_of(connection)
         """Packets and deliveries at the last check."""
-        self._counted_at = 0.0
+        self._counted_at = now
         self.heavy = False
         """Whether the client is heavy: others take priority."""
 
-    def begin(self, now: float) -> None:
-        """Begin counting: the client was just admitted."""
-        self._counted_at = now
-
     def is_heavy(self, connection: Connection, now: float) -> bool:
         """Return whether the client is heavy at this time."""
-        count = connection.packets_in + connection.caused // _DELIVERED
+        count = _work_of(connection)
         seconds, more = now - self._counted_at, count - self._counted
         if seconds >= _HEAVY_TIME:
             self.heavy = more > _HEAVY * seconds
@@ -83,7 +79,7 @@ class InputThrottle:
         """Return whether input has to wait here; otherwise the caller takes it at once."""
         connection = self._connection
         free = not self._rest and not connection.decoding
-        if free and len(data) <= _SLICE_BYTES and not connection.paused & ReadPause.RATE:
+        if free and len(data) <= SLICE_BYTES and not connection.paused & ReadPause.RATE:
             return False
         self._rest += data
         connection.pause(ReadPause.TURN)
@@ -132,7 +128,7 @@ class InputThrottle:
         """Take a slice of the waiting input."""
         part = b""
         if not self._connection.decoding:
-            part, self._rest = self._rest[:_SLICE_BYTES], self._rest[_SLICE_BYTES:]
+            part, self._rest = self._rest[:SLICE_BYTES], self._rest[SLICE_BYTES:]
         self._connection.take(part)
 
     def reschedule(self) -> None:
@@ -186,6 +182,11 @@ class InputThrottle:
         else:
             connection.resume(ReadPause.RATE)
             self.continue_later()
+
+
+def _work_of(connection: Connection) -> int:
+    """Return the number of packets, and of deliveries that count as packets, of a client."""
+    return connection.packets_in + connection.caused // _DELIVERED
 
 
 def _asked(packets: list[Packet]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -137,7 +138,7 @@ class SocketActor(LoopActor):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address = f"{peer[0]}:{peer[1]}"
-            self.host = "" if transport.get_extra_info("peer_pending") else peer[0]
+            self.host = "" if transport.get_extra_info("peer_pending") else sys.intern(peer[0])
         else:
             self.address = local_peer(transport)
 

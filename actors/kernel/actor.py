@@ -127,8 +127,7 @@ class LoopActor:
         if kept is None:
             self.timers_set = [timer]
         else:
-            kept[:] = [other for other in kept if other.callback is not None]
-            kept.append(timer)
+            self.timers_set = [*(other for other in kept if other.callback is not None), timer]
         return timer
 
     def cancel_timers(self) -> None:

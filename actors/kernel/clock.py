@@ -50,30 +50,37 @@ _AT_ONCE, _REMOVED_AT_ONCE = 256, 2048
 and timers removed from the heap in it: most of them may be cancelled."""
 
 
+_REBUILT_AT_MOST = 32_768
+"""Maximum length of a heap that is rebuilt without its cancelled timers, which takes 4 ms."""
+
+
 class Timer:
     """A callback at a deadline; see :meth:`Timers.after`."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("_timers", "callback")
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, timers: Timers, callback: Callable[[], None]) -> None:
+        self._timers = timers
         self.callback: Callable[[], None] | None = callback
         """None once the timer has run or was cancelled."""
 
     def cancel(self) -> None:
         """Do not call back, and drop the reference to the callback's object."""
-        self.callback = None
+        if self.callback is not None:
+            self.callback = None
+            self._timers.cancelled += 1
 
 
 class Timers:
     """Callbacks at deadlines, in one heap: a timer costs no task and no handle of the loop.
 
     ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
-    may be called again with a shorter delay. A cancelled timer stays in the heap until it is due,
-    without its callback; a call is not requested while an earlier one is due in time. Of many
-    timers that are due some run at each call, in their order.
+    may be called again with a shorter delay. A cancelled timer stays in the heap, without its
+    callback, until it is due or many are cancelled; a call is not requested while an earlier one is
+    due in time. Of many timers that are due some run at each call, in their order.
     """
 
-    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "lateness")
+    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "cancelled", "lateness")
 
     def __init__(self, monotonic: Callable[[], float], arm: Callable[[float], object]) -> None:
         self._monotonic = monotonic
@@ -83,6 +90,8 @@ class Timers:
         self._heap: list[tuple[float, int, Timer]] = []
         """Deadline, number, and the timer."""
         self._serial = itertools.count()
+        self.cancelled = 0
+        """Number of cancelled timers in the heap."""
         self.lateness = 0.0
         """Seconds by which the timers now running are late: the process was stopped."""
 
@@ -95,10 +104,20 @@ class Timers:
 
         Timers of an actor end with it: see :meth:`actors.kernel.LoopActor.remind`.
         """
-        now, timer = self._monotonic(), Timer(callback)
+        if self.cancelled > _REMOVED_AT_ONCE // 4:
+            self._remove_cancelled()
+        now, timer = self._monotonic(), Timer(self, callback)
         heapq.heappush(self._heap, (now + delay, next(self._serial), timer))
         self._arm_for(now)
         return timer
+
+    def _remove_cancelled(self) -> None:
+        """Remove cancelled timers if they are many, and the heap is not too long."""
+        heap = self._heap
+        if 3 * self.cancelled > len(heap) and len(heap) < _REBUILT_AT_MOST:
+            heap[:] = [one for one in heap if one[2].callback is not None]
+            heapq.heapify(heap)
+            self.cancelled = 0
 
     def run_due(self) -> None:
         """Run the callbacks that are due; a failure of one does not affect the others."""
@@ -114,11 +133,15 @@ class Timers:
             timer = heapq.heappop(heap)[2]
             if timer.callback is not None:
                 due.append(timer)
+            else:
+                self.cancelled -= 1
         for timer in due:
             callback, timer.callback = timer.callback, None
             try:
                 if callback is not None:
                     callback()
+                else:  # an earlier one has just cancelled it
+                    self.cancelled -= 1
             except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
                 _log.error("timer failed", exc_info=error)
         self._arm_for(now)

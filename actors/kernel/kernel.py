@@ -108,7 +108,13 @@ class Kernel(ActorRegistry):
         longer because another program had the processor."""
         self._ready: list[LoopActor] = []
         self._gathered: list[tuple[Any, bytes]] = []
-        """Reads of actors that are not handled yet."""
+        """Reads of actors that are not handled yet; those left by an earlier turn come first."""
+        self._left = 0
+        """Number of reads that were left by an earlier turn."""
+        self._left_of: set[Any] = set()
+        """Actors of these reads."""
+        self._aside: list[tuple[Any, bytes]] = []
+        """These reads while parts of longer work run, which do not handle them."""
         self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
         """Handles reads of actors, all in one pass; returns how many. It passes the others to the
         actors as messages."""
@@ -231,7 +237,7 @@ class Kernel(ActorRegistry):
         if self._between and not actor.stopped:
             self._came.append((actor, DeferredRead(data), None))
             return
-        if actor._waiting is not None:
+        if actor._waiting is not None and actor not in self._left_of:
             self.tell(actor, data)
             return
         self._gathered.append((actor, data))
@@ -251,8 +257,12 @@ class Kernel(ActorRegistry):
         return len(reads)
 
     def _run_gathered(self) -> None:
-        """Handle the gathered reads."""
+        """Handle the gathered reads, first those that have waited longest.
+
+        When there are more than a turn may handle, the others stay for the next one.
+        """
         reads, self._gathered = self._gathered, []
+        waited, self._left = self._left, 0
         taken = self.take_gathered(reads)
         now = self.clock()
         share = (now - self._read) / taken if taken else 0.0
@@ -263,9 +273,15 @@ class Kernel(ActorRegistry):
             actor.busy += share
             actor.last_run = now
         self._read = now
-        for actor, data in list(reads[taken:])[::-1]:
+        for actor, _ in reads[: min(taken, waited)]:
+            actor.on_read_resumed()
+        left = reads[taken:]
+        for actor, _ in reads[max(taken, waited) :]:
             actor.on_read_deferred()
-            self._later.appendleft((actor, DeferredRead(data)))
+        self._gathered = left + self._gathered if left else self._gathered
+        self._left = len(left)
+        if left or waited:
+            self._left_of = {actor for actor, _ in left + self._aside}
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but the actor runs only when others have nothing to do.
@@ -446,12 +462,28 @@ class Kernel(ActorRegistry):
         return self._began - self.light_at < _ABOUT or bool(self._low_priority.others)
 
     def _run_parts(self) -> None:
-        """Run parts of longer work, each as a turn, one after the other for a while."""
-        began = self._told = self._read
+        """Run parts of longer work, each as a turn, one after the other for a while.
+
+        Reads that this turn has left are not part of them.
+        """
+        left = self._left
+        self._aside, came = self._gathered[:left], self._gathered[left:]
+        self._gathered, self._left = [], 0
+        self._told = self._read
         self.turn_ended()
-        if not self.shared:
+        if self.shared:
+            self._run_one_by_one()
+        else:
             self._run_together()
-            return
+        if self._aside or came:
+            left = self._left
+            self._left += len(self._aside)
+            self._gathered = self._aside + self._gathered[:left] + came + self._gathered[left:]
+            self._aside = []
+
+    def _run_one_by_one(self) -> None:
+        """Run parts, each as a turn, for as long as light clients may wait."""
+        began = self._read
         while self._later and not self._split:
             actor, message = self._later.popleft()
             self.parts += 1
@@ -494,7 +526,11 @@ class Kernel(ActorRegistry):
                     self._begin_part(actor, message)
 
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
-        if type(message) is DeferredRead and actor._waiting is None:
+        if type(message) is not DeferredRead:
+            self.tell(actor, message)
+        elif self._aside and actor in self._left_of:
+            self._aside.append((actor, message.data))
+        elif actor._waiting is None:
             actor.on_read_resumed()
             self._gathered.append((actor, message.data))
         else:

@@ -71,7 +71,8 @@ class Delivery:
     def __init__(self, node: NodeContext, session: Session) -> None:
         self._node = node
         self._session = session
-        self._buffer = MessageBuffer(node.messages)
+        self._buffer: MessageBuffer | None = None
+        """The messages of the session in memory; None: it needed none since its client came."""
         self.redelivery = Redelivery(node, session)
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
@@ -270,7 +271,7 @@ class Delivery:
 
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
         """Keep messages queued for a connected client in memory, as they will be sent soon."""
-        buffer, limit = self._buffer, self._node.delivery_limits.batch_bytes
+        buffer, limit = self._own_buffer(), self._node.delivery_limits.batch_bytes
         if buffer.has_room(batch.size, limit):
             stored = StoredMessages(
                 0,
@@ -360,9 +361,9 @@ class Delivery:
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
-        found = self._buffer.find_first(refs)
+        found = self._own_buffer().find_first(refs)
         if not found:
-            self.load(self._buffer.to_load(refs), self.send_queued)
+            self.load(self._own_buffer().to_load(refs), self.send_queued)
             return
         budget = limits.batch_bytes
         for run in runs:
@@ -473,9 +474,9 @@ class Delivery:
             gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
             if not gone:
                 continue
-            found = self._buffer.find_first(gone)
+            found = self._own_buffer().find_first(gone)
             if not found:
-                self.load(self._buffer.to_load(gone), self.make_room)
+                self.load(self._own_buffer().to_load(gone), self.make_room)
                 return
             refs = [ref for ref in gone if ref in found]
             size = sum(len(found[ref].payload) for ref in refs)
@@ -602,7 +603,8 @@ class Delivery:
 
     def resume(self) -> None:
         """Redeliver incomplete deliveries, then send queued messages [MQTT-4.4.0-1]."""
-        self._buffer.restart_reading()
+        if self._buffer is not None:
+            self._buffer.restart_reading()
         self.redelivery.begin()
         self.send_queued()
 
@@ -612,27 +614,33 @@ class Delivery:
 
     # Messages that are not in memory.
 
+    def _own_buffer(self) -> MessageBuffer:
+        if self._buffer is None:
+            self._buffer = MessageBuffer(self._node.messages)
+        return self._buffer
+
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None if some must be loaded."""
-        return self._buffer.find(refs)
+        return self._own_buffer().find(refs)
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
         """Read messages from the log, then call ``then``; other messages wait meanwhile."""
         self._after_load = then
         if self._session.connection is not None:
             self._session.connection.pause(ReadPause.LOADING)
-        self._node.directory.load(self._session, self._buffer.not_held(refs))
+        self._node.directory.load(self._session, self._own_buffer().not_held(refs))
 
     def release(self, refs: Iterable[Position]) -> None:
         """Drop sent messages from memory."""
-        self._buffer.release(refs)
+        if self._buffer is not None:
+            self._buffer.release(refs)
 
     def loaded(self, found: dict[Position, Message]) -> None:
         """Store messages read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
-        self._buffer.hold(found)
+        self._own_buffer().hold(found)
         if then is not None:
             then()
 
@@ -645,7 +653,7 @@ class Delivery:
     def forget(self) -> None:
         """Drop all messages from memory and resume waiting publishers: the client has left."""
         self.release_publishers()
-        self._buffer.clear()
+        self._buffer = None
         self.redelivery.pending = None
 
     def recorded_of(self, outgoing: Outgoing) -> int:

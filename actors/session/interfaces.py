@@ -104,6 +104,14 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """True once the client has closed its socket, also while nothing is read from it."""
 
     @property
+    def paused(self) -> int:
+        """The reasons why reading is paused; 0: it is not."""
+
+    @property
+    def unhandled(self) -> bool:
+        """Whether some input was read but not handled yet."""
+
+    @property
     def unsent(self) -> int:
         """Bytes on their way to the client: at the gate, or not read by the client yet."""
 

@@ -31,6 +31,8 @@ _AGAIN_AT_ONCE: Final = 256
 """Messages redelivered in one step."""
 _AGAIN_STEPS: Final = 4
 """Redelivery steps in one turn."""
+_ACKS_UNREAD: Final = 1.0
+"""Seconds between checks for acknowledgements of a client whose input is not handled."""
 
 
 class Redelivery:
@@ -217,6 +219,10 @@ class Redelivery:
             self._first.forget_completed(state)
         if connection is None or not wait or nothing or self._v5:
             self._ack_check_set = False
+            return
+        if connection.unhandled or connection.paused:
+            # Acknowledgements may be among the input that the broker has not handled yet.
+            self._session.remind(self._node.timers, min(wait, _ACKS_UNREAD), self._remember_acks)
             return
         late = self._node.clock.time_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]

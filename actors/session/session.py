@@ -101,12 +101,13 @@ class Session(LoopActor):
         publisher = Publisher(node, name)
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
-        self._stash: list[Any] = []
+        self._stash: list[Any] | None = None
+        """Deferred messages; None: there are none."""
         self._work: Iterator[object] | None = None
         """Longer work with parts left."""
         self._recorded: list[tuple[Event, Position, int]] | None = None
-        self.to_deliver: list[Outgoing] = []
-        """Remaining deliveries of a failed subscription."""
+        self.to_deliver: list[Outgoing] | None = None
+        """Remaining deliveries of a failed subscription; None: there are none."""
         self.held_back = 0
         """Number of messages in the mailboxes of its subscriptions: what is sent to the client
         meanwhile would overtake them."""
@@ -139,12 +140,12 @@ class Session(LoopActor):
             if type(message) is Outgoing:
                 self.record_unseen(message, 0)
             else:
-                self._stash.append(message)
+                self._defer(message)
             return
         if message is _CONTINUE:
             self._continue_work()
         elif self.occupied and type(message) not in (Loaded, Outgoing, ActorFailed):
-            self._stash.append(message)
+            self._defer(message)
             if self._subscriptions.throttled and type(message) in _ENDS_REST:
                 self._continue_work()
         else:
@@ -264,9 +265,16 @@ class Session(LoopActor):
                 self.remind(self._node.timers, cast("float", rest), self._continue_work_later)
             return
 
+    def _defer(self, message: Any) -> None:
+        """Handle a message when those deferred before have been handled."""
+        if self._stash is None:
+            self._stash = [message]
+        else:
+            self._stash.append(message)
+
     def stash_first(self, message: Any) -> None:
         """Handle a message before all deferred ones."""
-        self._stash.insert(0, message)
+        self._stash = [message, *(self._stash or ())]
 
     def _continue_work_later(self) -> None:
         self.kernel.later(self, _CONTINUE)
@@ -291,8 +299,9 @@ class Session(LoopActor):
         """Handle the deferred messages, each in a turn of its own."""
         if self.stopped or self.occupied:
             return
-        if self._stash:
-            self._handle(self._stash.pop(0))
+        stash = self._stash
+        if stash:
+            self._handle(stash.pop(0))
             if self._stash and not self.stopped and not self.occupied:
                 self._pause()
         if self.stopped or self.occupied or self._stash:
@@ -341,10 +350,11 @@ class Session(LoopActor):
             subscriber.actor = None
             if self.connection is not None:
                 self._subscriptions.start_actor(subscriber)
-        self.to_deliver = failed.outgoings(message)
-        while self.to_deliver:
-            self._handle(self.to_deliver[0])
-            self.to_deliver.pop(0)
+        self.to_deliver = left = failed.outgoings(message)
+        while left:
+            self._handle(left[0])
+            left.pop(0)
+        self.to_deliver = None
 
     def answer(self, connection: ClientConnection, data: bytes, packets: int = 1) -> None:
         """Send the client a response when the events of this turn are on disk."""
@@ -417,8 +427,8 @@ class Session(LoopActor):
                     self._node.state.apply(event, at, time_ms)
         if self.state.queued:
             self.kernel.tell(self, ContinueSending())
-        stashed, self._stash = self._stash, []
-        for message in (*first, *stashed):
+        stashed, self._stash = self._stash, None
+        for message in (*first, *(stashed or ())):
             self.kernel.tell(self, message)
 
     def on_failure(self, *_exc_info: object) -> None:
@@ -436,8 +446,8 @@ class Session(LoopActor):
 
     def drain_stash(self) -> list[Any]:
         """Return the deferred messages, for the successor of the session."""
-        unhandled, self._stash = self._stash, []
-        return unhandled
+        unhandled, self._stash = self._stash, None
+        return unhandled or []
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before the session failed."""

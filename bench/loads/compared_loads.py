@@ -26,6 +26,14 @@ _4X4 = "pubsub -p 4 -s 4 -T 300"
 
 _OF_DEVICES = (
     Load("pairs", DEVICES, f"{_PAIRS} -q 1 -w 1", 60_000, _received(_aim(0.65)), {"nats": 3_000}),
+    Load(
+        "pairs2000",
+        DEVICES,
+        "pubsub -p 2000 -s 2000 -t 2000 --topic-by-pub -T 300 -q 1 -w 1",
+        300_000,
+        (*_received(), _latency("p99", compared=False)),
+        {"nats": 3_000},
+    ),
     Load("pairs2", DEVICES, f"{_PAIRS} -q 2 -w 1", 40_000, _received(_aim(0.55)), {"nats": 2_000}),
     Load("pairs0", DEVICES, f"{_PAIRS} -q 0 -W 1000", 400_000, _received(_aim(1.2))),
     Load("fanin", DEVICES, _FAN_IN, 80_000, _received(_aim(0.85)), {"nats": 3_000}),

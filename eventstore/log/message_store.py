@@ -138,9 +138,13 @@ class MessageStore:
 
     def add_record(self, record: Record) -> None:
         """Cache the messages of a record of the log."""
+        self.put(record.sequence, messages_of(record))
+
+    def put(self, sequence: int, messages: Iterable[StoredMessages]) -> None:
+        """Cache all messages of the record with this sequence."""
         # The cache may contain only a part of it: the messages added since an eviction.
-        self._forget(self._records.pop(record.sequence, ()))
-        for stored in messages_of(record):
+        self._forget(self._records.pop(sequence, ()))
+        for stored in messages:
             self.add(stored)
 
     def get(self, ref: Position) -> Message | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format import (
     Acked,
@@ -105,6 +105,31 @@ class Will(NamedTuple):
         return max(self.delay, self.grace)
 
 
+class NoEntries(dict[Any, Any]):
+    """An empty dict that refuses entries, shared by all sessions that have none of a kind."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Raise TypeError: a session must have a dict of its own first."""
+        raise TypeError(f"entry {key!r} for all sessions")
+
+    def update(self, *_args: Any, **_named: Any) -> None:
+        """Raise TypeError, like ``__setitem__``."""
+        raise TypeError("entries for all sessions")
+
+    def setdefault(self, key: Any, _default: Any = None) -> Any:
+        """Raise TypeError, like ``__setitem__``."""
+        raise TypeError(f"entry {key!r} for all sessions")
+
+
+_NO_ENTRIES: Final = NoEntries()
+
+
+def _no_entries() -> dict[Any, Any]:
+    return _NO_ENTRIES
+
+
 @dataclass(slots=True, eq=False)
 class SessionState:
     """The state of one session that must survive a crash."""
@@ -128,15 +153,17 @@ class SessionState:
     """By topic filter, including inactive ones with deliveries to complete."""
     inflight: dict[int, InFlight] = field(default_factory=dict)
     """By packet identifier, in the order of delivery: PUBACK or PUBREC is awaited."""
-    releasing: dict[int, InFlight] = field(default_factory=dict)
-    """By packet identifier, in the order of the PUBRECs: PUBCOMP is awaited."""
-    inbound: dict[int, Position] = field(default_factory=dict)
-    """QoS 2 messages from the client, by packet identifier: PUBREL is awaited."""
+    releasing: dict[int, InFlight] = field(default_factory=_no_entries)
+    """By packet identifier, in the order of the PUBRECs: PUBCOMP is awaited. To add entries, use
+    :meth:`own_releasing`."""
+    inbound: dict[int, Position] = field(default_factory=_no_entries)
+    """QoS 2 messages from the client, by packet identifier: PUBREL is awaited. To add entries, use
+    :meth:`own_inbound`."""
     last_pid: int = 0
     """The last assigned packet identifier."""
-    waiting: dict[str, SubscriptionState] = field(default_factory=dict)
+    waiting: dict[str, SubscriptionState] = field(default_factory=_no_entries)
     """The subscriptions with a non-empty queue, by topic filter, in the order in which the queues
-    began to fill."""
+    began to fill. To add entries, use :meth:`own_waiting`."""
     all_linked: bool = False
     """Whether a filter that may have linked others was removed while messages wait: see
     ``filter_links``."""
@@ -159,6 +186,24 @@ class SessionState:
             self.links = None
         return found
 
+    def own_releasing(self) -> dict[int, InFlight]:
+        """Return ``releasing``, to which entries may be added."""
+        if type(self.releasing) is not dict:
+            self.releasing = {}
+        return self.releasing
+
+    def own_inbound(self) -> dict[int, Position]:
+        """Return ``inbound``, to which entries may be added."""
+        if type(self.inbound) is not dict:
+            self.inbound = {}
+        return self.inbound
+
+    def own_waiting(self) -> dict[str, SubscriptionState]:
+        """Return ``waiting``, to which entries may be added."""
+        if type(self.waiting) is not dict:
+            self.waiting = {}
+        return self.waiting
+
     def active(self) -> list[SubscriptionState]:
         """Return the subscriptions that new messages are matched with."""
         return [held for held in self.subscriptions.values() if held.active]
@@ -167,9 +212,9 @@ class SessionState:
 def _reset(state: SessionState) -> None:
     state.subscriptions = {}
     state.inflight = {}
-    state.releasing = {}
-    state.inbound = {}
-    state.waiting = {}
+    state.releasing = _no_entries()
+    state.inbound = _no_entries()
+    state.waiting = _no_entries()
     state.last_pid = state.queued = state.queued_bytes = 0
     state.all_linked = False
     state.links = None
@@ -242,7 +287,9 @@ def _unsubscribed(state: SessionState, event: Unsubscribed, _at: Position, _ms: 
 
 def _published(state: SessionState, event: MessagePublished, at: Position, _ms: int) -> None:
     if event.qos == 2 and not event.will:
-        state.inbound.update(zip(from_runs(event.pids), range(at, at + event.count), strict=True))
+        state.own_inbound().update(
+            zip(from_runs(event.pids), range(at, at + event.count), strict=True)
+        )
 
 
 def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> None:
@@ -292,7 +339,7 @@ def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None
         state.queued += held.queue.extend(event.refs, flags, event.expires)
     else:
         state.queued += held.queue.insert(event.behind, event.refs, flags, event.expires)
-    state.waiting[held.filter] = held
+    state.own_waiting()[held.filter] = held
     state.queued_bytes += event.size
     held.queued_bytes += event.size
 
@@ -345,7 +392,7 @@ def _received(state: SessionState, event: Received, _at: Position, ms: int) -> N
     for pid in from_runs(event.pids):
         sent = state.inflight.pop(pid, None)
         if sent is not None:
-            state.releasing[pid] = sent._replace(sent_ms=ms)
+            state.own_releasing()[pid] = sent._replace(sent_ms=ms)
 
 
 def _completed(state: SessionState, event: Completed, _at: Position, _ms: int) -> None:

@@ -173,9 +173,10 @@ def decode_session(session: str, parts: Iterable[Part]) -> SessionState:
         for index, size, runs in part.get("queues", ()):
             _decode_queue(state, held[index], size, runs)
         _decode_sent(state.inflight, held, part.get("inflight", ()))
-        _decode_sent(state.releasing, held, part.get("releasing", ()))
+        if "releasing" in part:
+            _decode_sent(state.own_releasing(), held, part["releasing"])
         for pids, refs in part.get("inbound", ()):
-            state.inbound.update(zip(from_runs(pids), from_runs(refs), strict=True))
+            state.own_inbound().update(zip(from_runs(pids), from_runs(refs), strict=True))
     return state
 
 
@@ -202,7 +203,7 @@ def _decode_queue(
     else:
         held.queue.append(chunk)
     held.queued_bytes += size
-    state.waiting[held.filter] = held
+    state.own_waiting()[held.filter] = held
     state.queued += len(chunk)
     state.queued_bytes += size
 

@@ -41,7 +41,7 @@ def published(states: Sequence[SessionState], event: TurnPublished, at: Position
     if event.qos == 2:
         by = indices(event.by, event.sessions, event.count)
         for ref, (index, pid) in enumerate(zip(by, event.pids, strict=True), at):
-            states[index].inbound[pid] = ref
+            states[index].own_inbound()[pid] = ref
 
 
 def delivered(states: Sequence[SessionState], event: TurnDelivered, time_ms: int) -> None:
@@ -68,7 +68,7 @@ def acked(states: Sequence[SessionState], event: TurnAcked, time_ms: int) -> Non
             state = states[index]
             sent = state.inflight.pop(pid, None)
             if sent is not None:
-                state.releasing[pid] = sent._replace(sent_ms=time_ms)
+                state.own_releasing()[pid] = sent._replace(sent_ms=time_ms)
         return
     of_acked = kind == "Acked"
     for index, pid in zip(by, pids, strict=True):

@@ -176,8 +176,8 @@ class Decoder:
         self._max_packet_size = max_packet_size
         self._limit = min(max_packet_size, MAX_CONNECT_SIZE)
         self._legal = _FIRST
-        self._partial: list[bytes | bytearray] = []
-        """The beginning of an incomplete packet, in pieces as they arrived."""
+        self._partial: list[bytes | bytearray] | None = None
+        """The beginning of an incomplete packet, in pieces as they arrived; None: there is none."""
         self._buffered = 0
         self._needed = 0
         self._ended = False
@@ -206,7 +206,7 @@ class Decoder:
     def stop(self) -> None:
         """Ignore all further input."""
         self._ended = True
-        self._partial = []
+        self._partial = None
         self._buffered = 0
         self._unread = self._reader = None
 
@@ -220,11 +220,11 @@ class Decoder:
         if self._partial:
             self._buffered += len(data)
             if self._buffered < self._needed:
-                self._keep_piece(data)
+                self._keep_piece(self._partial, data)
                 return []
             self._partial.append(data)
             data = b"".join(self._partial)
-            self._partial = []
+            self._partial = None
             self._buffered = 0
         data, at = self._take_unread(data)
         packets: list[Packet] = []
@@ -248,16 +248,16 @@ class Decoder:
             self._buffered = len(data) - at
         return packets
 
-    def _keep_piece(self, data: bytes) -> None:
+    def _keep_piece(self, pieces: list[bytes | bytearray], data: bytes) -> None:
         """Keep a piece of an incomplete packet; small ones are joined, so that they stay few."""
         if len(data) >= _LARGE_PIECE:
-            self._partial.append(data)
+            pieces.append(data)
             return
-        last = self._partial[-1]
+        last = pieces[-1]
         if isinstance(last, bytearray):
             last += data
         else:
-            self._partial.append(bytearray(data))
+            pieces.append(bytearray(data))
 
     def _take_unread(self, data: bytes) -> tuple[bytes, int]:
         """Return the input that is due, and the offset of its first unread byte."""

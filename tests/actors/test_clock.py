@@ -147,12 +147,25 @@ def test_timers_of_a_crowd_fire_some_at_a_time_and_in_order(wheel: Wheel) -> Non
 
 
 def test_cancelled_timers_are_removed_some_at_a_time(wheel: Wheel) -> None:
-    for _ in range(2 * _REMOVED_AT_ONCE):
-        wheel.timers.after(1, lambda: None).cancel()
     wheel.after(1.5, "alive")
+    timers = [wheel.timers.after(1, lambda: None) for _ in range(2 * _REMOVED_AT_ONCE)]
+    for timer in timers:
+        timer.cancel()
     wheel.now += 2
     wheel.timers.run_due()
     assert len(wheel.timers) == _REMOVED_AT_ONCE + 1
     wheel.go(1)
     assert wheel.fired == ["alive"]
     assert len(wheel.timers) == 0
+
+
+def test_many_cancelled_timers_are_removed_before_they_are_due(wheel: Wheel) -> None:
+    for number in range(3 * _REMOVED_AT_ONCE):
+        timer = wheel.timers.after(10, lambda: None)
+        if number % 3:
+            timer.cancel()
+    assert len(wheel.timers) < 2 * _REMOVED_AT_ONCE
+    wheel.after(11, "alive")
+    wheel.go(12)
+    assert wheel.fired == ["alive"]
+    assert len(wheel.timers) == wheel.timers.cancelled == 0

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pykka
 import pytest
 
-from actors.kernel import ActorFailed, Kernel, LoopActor, describe
+from actors.kernel import ActorFailed, DeferredRead, Kernel, LoopActor, describe
 from actors.kernel import kernel as kernel_module
 
 
@@ -924,3 +924,73 @@ def test_the_longest_turn_is_told_in_time_and_in_processor_time() -> None:
     assert (kernel.longest, kernel.longest_work) == pytest.approx((0.030, 0.004))
     run(0.012, 0.012)
     assert (kernel.longest, kernel.longest_work) == pytest.approx((0.030, 0.012))
+
+
+class Reader(Recorder):
+    """Counts its deferred reads as a connection does."""
+
+    deferred = 0
+
+    def on_read_deferred(self) -> None:
+        self.deferred += 1
+
+    def on_read_resumed(self) -> None:
+        self.deferred -= 1
+        assert self.deferred >= 0
+
+
+def take_some(seen: list[tuple[str, bytes]], most: int) -> Callable[[Any], int]:
+    """Return a pass over gathered reads that handles ``most`` of them."""
+
+    def take(reads: list[tuple[Any, bytes]]) -> int:
+        some = reads[:most]
+        seen.extend((actor.name, data) for actor, data in some)
+        return len(some)
+
+    return take
+
+
+def test_reads_beyond_a_turn_are_handled_before_those_that_come_later(loop: Loop) -> None:
+    kernel, seen = loop.kernel, list[tuple[str, bytes]]()
+    kernel.take_gathered = take_some(seen, 2)
+    readers = [Reader(name=name) for name in "abcd"]
+    for reader in readers:
+        kernel.spawn(reader)
+    for reader in readers:
+        kernel.gather(reader, b"1")
+    loop.asked.pop(0)()
+    assert [reader.deferred for reader in readers] == [0, 0, 1, 1]
+    # The two that were served send again, as clients with a window of one do.
+    kernel.gather(readers[0], b"2")
+    kernel.gather(readers[1], b"2")
+    assert loop.run() == 2
+    assert seen == [("a", b"1"), ("b", b"1"), ("c", b"1"), ("d", b"1"), ("a", b"2"), ("b", b"2")]
+    assert not any(reader.deferred for reader in readers)
+
+
+def test_a_read_in_the_queue_of_longer_work_follows_one_that_was_left(loop: Loop) -> None:
+    kernel, seen = loop.kernel, list[tuple[str, bytes]]()
+    kernel.take_gathered = take_some(seen, 1)
+    first, second = Reader(name="a"), Reader(seen, name="b")
+    for reader in (first, second):
+        kernel.spawn(reader)
+        kernel.gather(reader, b"1")
+    second.on_read_deferred()
+    kernel.later(second, DeferredRead(b"2"))
+    kernel.tell(second, "told")  # its mailbox is not empty
+    loop.run()
+    assert [data for name, data in seen if name == "b" and data != "told"] == [b"1", b"2"]
+    assert not second.deferred
+
+
+def test_parts_of_longer_work_come_between_reads_that_are_left(loop: Loop) -> None:
+    kernel, seen = loop.kernel, list[Any]()
+    kernel.take_gathered = take_some(seen, 1)
+    works, others = Recorder(seen, "works"), [Reader(name=name) for name in "abc"]
+    kernel.spawn(works)
+    for reader in others:
+        kernel.spawn(reader)
+        kernel.gather(reader, b"1")
+    kernel.later(works, lambda actor: seen.append("part"))
+    loop.run()
+    assert seen == [("a", b"1"), "part", ("b", b"1"), ("c", b"1")]

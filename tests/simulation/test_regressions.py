@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
-from actors import session_registry
 from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.session import NodeContext
-from actors.session.session import Session
-from eventstore.format import Position, WillFired
+from actors.message_loading import MessageLoader
+from eventstore.format import WillFired
 from simulation.checking import acknowledged, check_promises
 from simulation.world import SimClient, World, simulate
 
@@ -276,17 +273,17 @@ def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
 
     Before that message reaches it the session is frozen, and a CONNECT comes that wants a new one.
     """
-    may_read, load = asyncio.Event(), session_registry.load_messages
+    may_read, step = asyncio.Event(), MessageLoader._step
 
-    async def later(node: NodeContext, session: Session, refs: Sequence[Position]) -> None:
+    async def later(loader: MessageLoader) -> None:
         await may_read.wait()
-        await load(node, session, refs)
+        await step(loader)
 
     async def scenario() -> None:
         async with World().running() as world:
             will = p.Will("t", b"it is gone", 1, retain=False)
             await world.connect("c", will=will, filters=[("t", 1)])
-            monkeypatch.setattr(session_registry, "load_messages", later)
+            monkeypatch.setattr(MessageLoader, "_step", later)
             await world.restart()
             await world.go(4)  # it has nothing to do: it is told to retire
             new = SimClient(world)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import pytest
 from harness import packets as p
 
-from actors import session_registry
 from actors.maintenance import retention
 from actors.maintenance.retention import Retention
-from actors.session import NodeContext
+from actors.message_loading import MessageLoader
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.format import MessagesCarried, Position
@@ -222,14 +221,20 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it was reading its successor read, and needed no more: then the log may be cut."""
-    may_read, load = asyncio.Event(), session_registry.load_messages
+    may_read, load = asyncio.Event(), MessageLoader.load
     asked: list[Session] = []
+    waiting: list[asyncio.Task[None]] = []
 
-    async def first_waits(node: NodeContext, session: Session, refs: Sequence[Position]) -> None:
+    def first_waits(loader: MessageLoader, session: Session, refs: Sequence[Position]) -> None:
+        async def wait() -> None:
+            await may_read.wait()
+            load(loader, session, refs)
+
         asked.append(session)
         if len(asked) == 1:
-            await may_read.wait()
-        await load(node, session, refs)
+            waiting.append(asyncio.create_task(wait()))
+        else:
+            load(loader, session, refs)
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -238,7 +243,7 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
             await world.go(5)
             reader.send(p.disconnect())
             await world.go(0.1)
-            monkeypatch.setattr(session_registry, "load_messages", first_waits)
+            monkeypatch.setattr(MessageLoader, "load", first_waits)
             await world.restart()  # the will must be read
             assert asked == [world.broker.sessions.find_session("c")]
             world.broker.kernel.restart(asked[0])

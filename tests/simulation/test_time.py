@@ -6,6 +6,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.node import ReadPause
 from eventstore.format import Redelivered, SessionClosed, SessionExpired
 from simulation.idle_broker import look_rarely
 from simulation.world import SimClient, World, simulate
@@ -77,6 +78,26 @@ def test_what_is_not_acknowledged_in_time_is_sent_again_under_its_identifier() -
             client.send(p.puback(1))
             await world.go(100)
             assert publishes(client) == []
+
+    simulate(scenario)
+
+
+def test_nothing_is_sent_again_while_acknowledgements_may_be_unread() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0).running() as world:
+            client = await world.connect("c", filters=[("a", 1)])
+            client.send(p.publish("a", b"x", 1, 1))
+            await world.go(1)
+            assert publishes(client) == [Publish("a", b"x", 1, 1)]
+            session = world.broker.sessions.find_session("c")
+            assert session is not None
+            assert session.connection is not None
+            session.connection.pause(ReadPause.LOG)
+            await world.go(60)
+            assert publishes(client) == []
+            session.connection.resume(ReadPause.LOG)
+            await world.go(2)
+            assert publishes(client) == [Publish("a", b"x", 1, 1, dup=True)]
 
     simulate(scenario)
 

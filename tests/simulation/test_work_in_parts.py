@@ -15,7 +15,7 @@ from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
 from actors.session.session_messages import NEXT_TURN, Passivate
-from eventstore.format import Subscribed
+from eventstore.format import SessionClosed, Subscribed
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:
@@ -519,3 +519,22 @@ def test_changes_are_counted_against_a_rate() -> None:
     assert changes.add(10, 1.0, 10.0, 100) == 1.0
     assert changes.add(10, 100.0, 10.0, 100) == 0
     assert changes.add(10_000, 100.0, 0.0, 100) == 0
+
+
+def test_a_deferred_message_may_end_its_session() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", clean=True)
+            session = world.broker.sessions.find_session("c")
+            assert session is not None
+            client.send(p.subscribe(7, *MANY))
+            client.send(p.publish("t", b"x", 1, 1))
+            client.drop()
+            await world.go(5)
+            assert session.stopped
+            assert world.broker.sessions.find_session("c") is None
+            ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+            assert [one.reason for one in ends] == ["error"]
+            assert world.broker.node.router.subscriptions == 0
+
+    simulate(scenario)
