@@ -277,9 +277,9 @@ class SharedDelivery(Delivery):
         if not runs:
             return False
         run = runs[0]
-        found = self._buffer.find_first(run.refs)
+        found = self._own_buffer().find_first(run.refs)
         if not found:
-            self.load(self._buffer.to_load(run.refs), self.send_queued)
+            self.load(self._own_buffer().to_load(run.refs), self.send_queued)
             return False
         if self._expire(run.held, found):
             return True
