@@ -47,6 +47,10 @@ class EventGroup(EventColumns):
         """Return the group of some of its events."""
         return EventGroup(self.kind, self._scan, self.numbers[list(keep)])
 
+    def places(self, firsts: Integers) -> Integers:
+        """Return the number of each event in the batch, given those of all events in its text."""
+        return firsts[self.numbers]
+
     @cached_property
     def counts(self) -> Integers:
         """Number of entries of each event."""

@@ -14,17 +14,14 @@ import pyarrow as pa
 
 from eventstore.format import INDEX_BITS
 from spark.columnar import (
-    KIND_NAMES,
-    KIND_VERSIONS,
     MESSAGES,
-    BatchLayout,
     PayloadAreas,
-    PlacedEvents,
-    cut_rows,
+    TurnGroup,
     indices,
     join_arrays,
     of_numbers,
 )
+from spark.rows.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout, PlacedEvents
 from spark.rows.entry_columns import MAKERS, EntryColumn
 from spark.rows.property_columns import (
     PROPERTIES,

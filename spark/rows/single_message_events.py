@@ -28,7 +28,8 @@ from spark.columnar import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark.columnar import BatchLayout, Integers, JsonScan
+    from spark.columnar import Integers, JsonScan
+    from spark.rows.batch_layout import BatchLayout
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}
 _OF_ENTRIES: Final = ("pids", "refs", "reasons")

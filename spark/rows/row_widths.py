@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark.columnar.event_fields import SHAPES
-from spark.columnar.event_groups import MESSAGES
+from spark.columnar import MESSAGES, SHAPES, TurnGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spark.columnar.batch_layout import PlacedEvents
-    from spark.columnar.event_groups import EventGroup
-    from spark.columnar.integer_columns import Integers
+    from spark.columnar import EventGroup, Integers
+    from spark.rows.batch_layout import PlacedEvents
 
 MOST_ROWS: Final = 1 << 15
 """Maximum rows of an Arrow batch."""
