@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark.columnar.json_scan import JsonScan
     from spark.columnar.payloads import PayloadAreas
     from spark.columnar.row_filter import PushedFilters, RowFilter
-    from spark.columnar.turn_groups import PropertyBlocks, TurnGroup, turn_groups
+    from spark.columnar.turn_groups import PropertyBlocks, TurnGroup, groups_of_turns
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -36,7 +36,7 @@ else:
             "json_scan": "JsonScan",
             "payloads": "PayloadAreas",
             "row_filter": "PushedFilters RowFilter",
-            "turn_groups": "PropertyBlocks TurnGroup turn_groups",
+            "turn_groups": "PropertyBlocks TurnGroup groups_of_turns",
         },
     )
 
@@ -66,5 +66,5 @@ __all__ = [
     "of_numbers",
     "of_texts",
     "sums_before",
-    "turn_groups",
+    "groups_of_turns",
 ]

@@ -20,7 +20,7 @@ from spark.columnar import (
     of_numbers,
     of_texts,
     sums_before,
-    turn_groups,
+    groups_of_turns,
 )
 from spark.schema import ENTRIES
 
@@ -92,7 +92,7 @@ def _groups(
         if kind in VERSIONS:
             yield EventGroup(kind, scan, numbers)
         elif turns:
-            yield from turn_groups(kind, scan, numbers)
+            yield from groups_of_turns(kind, scan, numbers)
         else:
             raise UnusualEvent(f"a {kind} that does not fit together")
         start += size

@@ -15,6 +15,7 @@ import pyarrow as pa
 from eventstore.format import INDEX_BITS
 from spark.columnar import (
     MESSAGES,
+    EventGroup,
     PayloadAreas,
     TurnGroup,
     indices,
@@ -29,15 +30,18 @@ from spark.rows.property_columns import (
     block_array,
     entry_properties,
     property_array,
+    turn_properties,
 )
+from spark.rows.row_widths import cut_rows
 from spark.rows.single_message_events import as_json
+from spark.rows.turn_columns import TURN_MAKERS, turn_json
 from spark.schema import ENTRIES, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from eventstore.format import Record
-    from spark.columnar import EventGroup, Integers, RowFilter
+    from spark.columnar import Integers, RowFilter
 
 
 _WITH_PROPERTIES: Final = MESSAGES | {"Queued", "WillArmed"}
@@ -53,7 +57,7 @@ class EntryRows:
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raise UnusualEvent for an unusual event."""
-        layout = BatchLayout(records, self._wanted)
+        layout = BatchLayout(records, self._wanted, turns=True)
         if not layout.total:
             return
         table = _Table(records, layout)
@@ -80,19 +84,19 @@ class _Table:
         found = self._cells.get(column)
         if found is None:
             found = self._cells[column] = [
-                (made, maker(made.group))
+                (made, one)
                 for made in self.layout.made
-                if (maker := MAKERS[made.group.kind].get(column)) is not None
+                if (one := _made_cells(made.group, column)) is not None
             ]
         return found
 
     def payloads(self, made: PlacedEvents) -> tuple[Integers, Integers, Integers] | None:
         """Return the record, start and size of each payload of a group."""
         group = made.group
-        owners = self.layout.record_of[group.numbers][group.event_of]
+        owners = self.layout.record_of[made.events][group.event_of]
         if group.kind in MESSAGES:
             return owners, group.starts, group.sizes
-        if group.kind == "WillArmed":
+        if group.kind == "WillArmed" and not isinstance(group, TurnGroup):
             return owners, group.integers("at"), group.integers("size")
         return None
 
@@ -100,21 +104,33 @@ class _Table:
         """Return the properties of each entry of a group."""
         found = self._found.get(id(made))
         if found is None:
-            found = self._found[id(made)] = entry_properties(made.group, self._records_of(made))
+            records = [self.records[at] for at in self.layout.record_of[made.events].tolist()]
+            found = self._found[id(made)] = (
+                turn_properties(made.group, records)
+                if isinstance(made.group, TurnGroup)
+                else entry_properties(made.group, records)
+            )
         return found
-
-    def _records_of(self, made: PlacedEvents) -> list[Record]:
-        return [self.records[at] for at in self.layout.record_of[made.group.numbers].tolist()]
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise UnusualEvent, before the first row, unless all of some columns can be built."""
         for name in columns:
             self.cells(name)
         for made in self.layout.made:
-            if "json" in columns and not made.group.single:
-                as_json(self.layout, made.group, 0, 0)
+            group = made.group
+            if "json" in columns and isinstance(group, EventGroup) and not group.single:
+                as_json(self.layout, group, 0, 0)
             if "payload" in columns and (found := self.payloads(made)) is not None:
                 self.areas.check(*found)
+
+
+def _made_cells(group: EventGroup | TurnGroup, column: str) -> EntryColumn | None:
+    """Return the cells of a column; None: events of this type do not have it."""
+    if isinstance(group, TurnGroup):
+        maker = TURN_MAKERS[group.kind].get(column)
+        return None if maker is None else maker(group)
+    own = MAKERS[group.kind].get(column)
+    return None if own is None else own(group)
 
 
 class _EntryPiece:
@@ -273,7 +289,9 @@ class _EntryPiece:
                 pieces.append((made, self._json(made.group, low, high)))
         return self._sliced("json", pieces)
 
-    def _json(self, group: EventGroup, low: int, high: int) -> pa.Array:
+    def _json(self, group: EventGroup | TurnGroup, low: int, high: int) -> pa.Array:
+        if isinstance(group, TurnGroup):
+            return turn_json(group, low, high)
         if group.single:
             return self._layout.scan.events(group.numbers[low:high])
         return as_json(self._layout, group, low, high)

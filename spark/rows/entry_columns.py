@@ -44,7 +44,8 @@ class EntryColumn(NamedTuple):
 Maker: TypeAlias = "Callable[[EventGroup], EntryColumn]"
 
 
-def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
+def narrowed(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
+    """Return integers as an array of a column's type; raise UnusualEvent for too large ones."""
     if ENTRIES[column] == pa.int64():
         return of_numbers(values, pa.int64(), valid)
     narrow = values.astype(np.int32)
@@ -65,7 +66,7 @@ def _of_text(name: str) -> Maker:
 def _of_integers(name: str) -> Maker:
     def make(group: EventGroup) -> EntryColumn:
         values, valid = group.known_integers(name)
-        return of_events(group, _integers(values, name, valid))
+        return of_events(group, narrowed(values, name, valid))
 
     return make
 
@@ -85,22 +86,22 @@ def _total(field: str, column: str) -> Maker:
         totals = group.integers(field)
         each = totals[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
-        return EntryColumn(_integers(each, column), None)
+        return EntryColumn(narrowed(each, column), None)
 
     return make
 
 
 def _packet_ids(group: EventGroup) -> EntryColumn:
     values, pick = group.pids()
-    return EntryColumn(_integers(values, "packet_id"), pick)
+    return EntryColumn(narrowed(values, "packet_id"), pick)
 
 
 def _refs(group: EventGroup) -> EntryColumn:
-    return EntryColumn(_integers(group.refs(), "ref"), None)
+    return EntryColumn(narrowed(group.refs(), "ref"), None)
 
 
 def _sizes(group: EventGroup) -> EntryColumn:
-    return EntryColumn(_integers(group.sizes, "size"), None)
+    return EntryColumn(narrowed(group.sizes, "size"), None)
 
 
 def _topics(group: EventGroup) -> EntryColumn:
@@ -108,7 +109,7 @@ def _topics(group: EventGroup) -> EntryColumn:
 
 
 def _each_qos(group: EventGroup) -> EntryColumn:
-    return EntryColumn(_integers(group.for_each("qos"), "qos"), None)
+    return EntryColumn(narrowed(group.for_each("qos"), "qos"), None)
 
 
 def _waiting(group: EventGroup) -> EntryColumn:
@@ -134,7 +135,7 @@ def _granted(group: EventGroup) -> EntryColumn:
     names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
     granted = integers([qos for pairs in lists for _, qos in pairs])
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    return _filters(group, lengths, names, _integers(granted, "qos"))
+    return _filters(group, lengths, names, narrowed(granted, "qos"))
 
 
 def _taken(group: EventGroup) -> EntryColumn:
@@ -154,7 +155,7 @@ def _changed_expiry(group: EventGroup) -> EntryColumn:
     for place, raw in group.added():
         if "expiry" in raw:
             values[place], valid[place] = raw["expiry"], True
-    return of_events(group, _integers(values, "expiry", valid))
+    return of_events(group, narrowed(values, "expiry", valid))
 
 
 def _assigned_qos(group: EventGroup) -> EntryColumn:
@@ -162,7 +163,7 @@ def _assigned_qos(group: EventGroup) -> EntryColumn:
     values = np.zeros(len(group), np.int64)
     for place, raw in group.added():
         values[place] = raw.get("qos", 0)
-    return of_events(group, _integers(values, "qos"))
+    return of_events(group, narrowed(values, "qos"))
 
 
 def _cleared(group: EventGroup) -> EntryColumn:
