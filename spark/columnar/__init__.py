@@ -6,6 +6,7 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.columnar.arrays import (
+        Part,
         indices,
         join_arrays,
         joined_texts,
@@ -28,7 +29,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "arrays": "indices join_arrays joined_texts nulled number_texts of_flags of_lists of_numbers of_texts",
+            "arrays": "Part indices join_arrays joined_texts nulled number_texts of_flags of_lists of_numbers of_texts",
             "event_fields": "SHAPES TURN_SHAPES",
             "event_groups": "COUNTED_BY EventGroup MESSAGES",
             "integer_columns": "Integers UnusualEvent integers sums_before",
@@ -49,6 +50,7 @@ __all__ = [
     "Flags",
     "Integers",
     "JsonScan",
+    "Part",
     "PayloadAreas",
     "PropertyBlocks",
     "PushedFilters",

@@ -14,11 +14,15 @@ from pyarrow import compute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
     from spark.columnar.integer_columns import Integers
     from spark.columnar.integer_text import Flags
+
+    Part: TypeAlias = pa.Array | pa.Scalar | bytes
+    """Part of strings: one for each of them, or one for all."""
 
 
 def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
@@ -89,7 +93,7 @@ def number_texts(values: Integers) -> pa.Array | pa.Scalar:
     return of_numbers(values, pa.int64()).cast(pa.string())
 
 
-def joined_texts(length: int, *parts: pa.Array | pa.Scalar | bytes) -> pa.Array:
+def joined_texts(length: int, *parts: Part) -> pa.Array:
     """Return so many strings, each joined from parts; single parts belong to all of them."""
     given = [of_texts([part])[0] if isinstance(part, bytes) else part for part in parts]
     if not any(isinstance(part, pa.Array) for part in given):

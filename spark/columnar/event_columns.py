@@ -105,6 +105,19 @@ class EventColumns:
         """Return the place of a field's key in each event, or of one after it."""
         return self._scan.key_at[self._first + field.number + more]
 
+    @property
+    def bounds(self) -> tuple[Integers, Integers]:
+        """The begin and end of each event."""
+        return self._scan.begins[self.numbers], self._scan.ends[self.numbers]
+
+    def raw(self, begins: Integers, ends: Integers) -> pa.Array:
+        """Return pieces of the text of the batch."""
+        return self._scan.raw(begins, ends)
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a field in the order of the fields."""
+        return self._fields[name].number
+
     def span(self, name: str) -> tuple[Integers, Integers]:
         """Return the begin and end of a field's value in each event."""
         field = self._fields[name]
@@ -197,10 +210,13 @@ class EventColumns:
         found: list[list[tuple[str, int]]] = self._decoded(_decode_filters, *self.span("filters"))
         return found
 
-    def string_lists(self, name: str) -> tuple[Integers, pa.Array]:
-        """Return a field of lists of strings: their number in each event, and all of them."""
+    def string_lists(self, name: str, *, raw: bool = False) -> tuple[Integers, pa.Array]:
+        """Return a field of lists of strings: their number in each event, and all of them.
+
+        ``raw``: as they are in JSON, without their quotes.
+        """
         lengths, opens, closes = self.string_places(name)
-        return lengths, self._scan.strings(opens + 1, closes)
+        return lengths, (self._scan.raw if raw else self._scan.strings)(opens + 1, closes)
 
     def string_places(self, name: str) -> tuple[Integers, Integers, Integers]:
         """Return a field of lists of strings: their number in each event, and their quotes."""

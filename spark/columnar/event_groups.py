@@ -154,9 +154,12 @@ class EventGroup(EventColumns):
                 found[place] = sum(raw.get("blocks", ()))
         return found
 
-    def topics(self) -> tuple[pa.Array, Integers | None]:
-        """Return topics, and the index of each message's topic; None: one each, in order."""
-        lengths, topics = self.string_lists("topics")
+    def topics(self, *, raw: bool = False) -> tuple[pa.Array, Integers | None]:
+        """Return topics, and the index of each message's topic; None: one each, in order.
+
+        ``raw``: as they are in JSON, without their quotes.
+        """
+        lengths, topics = self.string_lists("topics", raw=raw)
         if self.kind == "RetainedSnapshot":
             self._check_lengths(lengths, "topics")
             return topics, None

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark.columnar import Integers, TurnGroup
+    from spark.columnar import Integers, Part, TurnGroup
 
     Maker: TypeAlias = Callable[[TurnGroup], EntryColumn]
-    Part: TypeAlias = pa.Array | pa.Scalar | bytes
 
 
 def _text(name: str) -> Maker:
