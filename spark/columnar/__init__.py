@@ -29,7 +29,8 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "arrays": "Part indices join_arrays joined_texts nulled number_texts of_flags of_lists of_numbers of_texts",
+            "arrays": "Part indices join_arrays joined_texts nulled number_texts of_flags of_lists "
+            "of_numbers of_texts",
             "event_fields": "SHAPES TURN_SHAPES",
             "event_groups": "COUNTED_BY EventGroup MESSAGES",
             "integer_columns": "Integers UnusualEvent integers sums_before",
@@ -57,6 +58,7 @@ __all__ = [
     "RowFilter",
     "TurnGroup",
     "UnusualEvent",
+    "groups_of_turns",
     "indices",
     "integers",
     "join_arrays",
@@ -68,5 +70,4 @@ __all__ = [
     "of_numbers",
     "of_texts",
     "sums_before",
-    "groups_of_turns",
 ]

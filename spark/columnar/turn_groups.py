@@ -64,20 +64,20 @@ class TurnEvents(EventGroup):
         self._texts: dict[tuple[str, bool], pa.Array] = {}
         if len(self) and int(self.counts.min()) < 1:
             raise UnusualEvent(f"a {kind} without entries")
-        names, *quotes = self.string_places("sessions")
+        names, opens, closes = self.string_places("sessions")
         self._local = self._index_in("by", names)
-        sessions = StringPick(*quotes, sums_before(names)[self.event_of] + self._local)
+        sessions = StringPick(opens, closes, sums_before(names)[self.event_of] + self._local)
         self.picks = {"session": sessions}
         """Columns of strings."""
         if kind == "TurnDelivered":
-            filters, *quotes = self.string_places("filters")
+            filters, opens, closes = self.string_places("filters")
             if not np.array_equal(filters, names):
                 raise UnusualEvent("a TurnDelivered with another number of filters than sessions")
-            self.picks["filter"] = StringPick(*quotes, sessions.which)
+            self.picks["filter"] = StringPick(opens, closes, sessions.which)
         elif kind == "TurnPublished":
-            topics, *quotes = self.string_places("topics")
+            topics, opens, closes = self.string_places("topics")
             which = sums_before(topics)[self.event_of] + self._index_in("which", topics)
-            self.picks["topic"] = StringPick(*quotes, which)
+            self.picks["topic"] = StringPick(opens, closes, which)
             self._check_lengths(self.integers("count"), "messages")
             _ = self.sizes, self.starts, self.block_pick
         if "refs" in self._fields:

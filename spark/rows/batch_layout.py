@@ -15,12 +15,12 @@ from spark.columnar import (
     JsonScan,
     TurnGroup,
     UnusualEvent,
+    groups_of_turns,
     integers,
     nulled,
     of_numbers,
     of_texts,
     sums_before,
-    groups_of_turns,
 )
 from spark.schema import ENTRIES
 
@@ -151,7 +151,10 @@ class BatchLayout:
         """Whether the rows are the events as written: all match, and each has one entry."""
 
     def _spread(self, groups: Sequence[EventGroup | TurnGroup]) -> Integers:
-        """Number the events for which others stand; return the first number of each in the text."""
+        """Make room for the events for which others stand.
+
+        Returns, for each event in the text, the number of the first one.
+        """
         spread = np.ones(len(self.scan), np.int64)
         for group in groups:
             if isinstance(group, TurnGroup):

@@ -188,8 +188,9 @@ def _set_expiry(one: dict[str, Any], entry: int) -> None:
 
 def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return the entries of events that contain messages."""
-    if group.kind == "MessagePublished" and (found_quickly := _published(group, chosen)) is not None:
-        return found_quickly
+    usual = _published(group, chosen) if group.kind == "MessagePublished" else None
+    if usual is not None:
+        return usual
     found_topics, pick = group.topics()
     topics = found_topics.to_pylist()
     each: dict[str, Sequence[Any]] = {}
