@@ -7,6 +7,7 @@ column depends on the number of its cells that are not null.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -38,7 +39,7 @@ from spark.rows.turn_columns import TURN_MAKERS, turn_json
 from spark.schema import ENTRIES, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from eventstore.format import Record
     from spark.columnar import Integers, RowFilter
@@ -80,15 +81,8 @@ class _Table:
         self._found: dict[int, EntryProperties] = {}
 
     def cells(self, column: str) -> list[tuple[PlacedEvents, EntryColumn]]:
-        """Return the cells of a column, for each type that has it."""
-        found = self._cells.get(column)
-        if found is None:
-            found = self._cells[column] = [
-                (made, one)
-                for made in self.layout.made
-                if (one := _made_cells(made.group, column)) is not None
-            ]
-        return found
+        """Return the cells of a checked column, for each type that has it."""
+        return self._cells.get(column, [])
 
     def payloads(self, made: PlacedEvents) -> tuple[Integers, Integers, Integers] | None:
         """Return the record, start and size of each payload of a group."""
@@ -99,6 +93,15 @@ class _Table:
         if group.kind == "WillArmed" and not isinstance(group, TurnGroup):
             return owners, group.integers("at"), group.integers("size")
         return None
+
+    @cached_property
+    def with_properties(self) -> list[PlacedEvents]:
+        """The events whose messages may have properties."""
+        return [
+            made
+            for made in self.layout.made
+            if made.group.kind in _WITH_PROPERTIES and made.group.has_added()
+        ]
 
     def properties(self, made: PlacedEvents) -> EntryProperties:
         """Return the properties of each entry of a group."""
@@ -114,23 +117,29 @@ class _Table:
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise UnusualEvent, before the first row, unless all of some columns can be built."""
-        for name in columns:
-            self.cells(name)
+        wanted = frozenset(columns)
         for made in self.layout.made:
             group = made.group
+            for name, cells in _made_cells(group, wanted):
+                self._cells.setdefault(name, []).append((made, cells))
             if "json" in columns and isinstance(group, EventGroup) and not group.single:
                 as_json(self.layout, group, 0, 0)
             if "payload" in columns and (found := self.payloads(made)) is not None:
                 self.areas.check(*found)
 
 
-def _made_cells(group: EventGroup | TurnGroup, column: str) -> EntryColumn | None:
-    """Return the cells of a column; None: events of this type do not have it."""
+def _made_cells(
+    group: EventGroup | TurnGroup, columns: Container[str]
+) -> Iterator[tuple[str, EntryColumn]]:
+    """Yield the cells of a group in each column that it has."""
     if isinstance(group, TurnGroup):
-        maker = TURN_MAKERS[group.kind].get(column)
-        return None if maker is None else maker(group)
-    own = MAKERS[group.kind].get(column)
-    return None if own is None else own(group)
+        turn_makers = TURN_MAKERS[group.kind]
+        yield from ((name, turn_makers[name](group)) for name in turn_makers if name in columns)
+        return
+    makers = MAKERS[group.kind]
+    for name in makers:
+        if name in columns and (found := makers[name](group)) is not None:
+            yield name, found
 
 
 class _EntryPiece:
@@ -274,9 +283,9 @@ class _EntryPiece:
 
     def _properties(self) -> Iterator[tuple[PlacedEvents, EntryProperties]]:
         """Yield the properties of each entry, for the types that have some here."""
-        for made in self._layout.made:
+        for made in self._table.with_properties:
             low, high = self._within[id(made)]
-            if low < high and made.group.has_added() and made.group.kind in _WITH_PROPERTIES:
+            if low < high:
                 yield made, self._table.properties(made)
 
     def _of_json(self) -> pa.Array:

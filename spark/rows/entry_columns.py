@@ -41,7 +41,8 @@ class EntryColumn(NamedTuple):
     """For each entry, the index of its value (-1: null); None: one value each, in order."""
 
 
-Maker: TypeAlias = "Callable[[EventGroup], EntryColumn]"
+Maker: TypeAlias = "Callable[[EventGroup], EntryColumn | None]"
+"""Returns the cells of a group in a column; None: all are null."""
 
 
 def narrowed(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
@@ -116,10 +117,10 @@ def _waiting(group: EventGroup) -> EntryColumn:
     return EntryColumn(of_flags(group.waits()), None)
 
 
-def _each_properties(group: EventGroup) -> EntryColumn:
+def _each_properties(group: EventGroup) -> EntryColumn | None:
     found = group.properties()
     if found is None:
-        return EntryColumn(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
+        return None
     valid = np.array([one is not None for one in found], np.bool_)
     return EntryColumn(of_texts([b"" if one is None else one for one in found], valid), None)
 
