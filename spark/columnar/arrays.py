@@ -6,7 +6,7 @@ here do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,14 @@ from pyarrow import compute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
     from spark.columnar.integer_columns import Integers
     from spark.columnar.integer_text import Flags
 
-    Part: TypeAlias = pa.Array | pa.Scalar | bytes
-    """Part of strings: one for each of them, or one for all."""
+Part: TypeAlias = pa.Array | pa.Scalar | bytes
+"""Part of strings: one for each of them, or one for all."""
 
 
 def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:

@@ -6,6 +6,7 @@ field of unexpected form raises UnusualEvent.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,7 +26,7 @@ from spark.columnar.integer_columns import (
 from spark.columnar.integer_text import parse_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from spark.columnar.event_fields import EventField
     from spark.columnar.integer_text import Flags
@@ -90,12 +91,14 @@ class EventColumns:
         """Return whether some event has fields beyond the usual ones."""
         return bool((self._scan.key_count[self.numbers] > len(self._fields) + 2).any())
 
-    def added(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield index and fields of each event that has fields beyond the usual ones."""
-        if self.has_added():
-            more = self._scan.key_count[self.numbers] > len(self._fields) + 2
-            for place in np.flatnonzero(more).tolist():
-                yield place, orjson.loads(self._scan.event(int(self.numbers[place])))
+    @cached_property
+    def added(self) -> Sequence[tuple[int, dict[str, Any]]]:
+        """Index and fields of each event that has fields beyond the usual ones."""
+        more = self._scan.key_count[self.numbers] > len(self._fields) + 2
+        return [
+            (place, orjson.loads(self._scan.event(int(self.numbers[place]))))
+            for place in np.flatnonzero(more).tolist()
+        ]
 
     def has(self, name: str) -> bool:
         """Return whether the events have a field."""

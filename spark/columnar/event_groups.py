@@ -149,7 +149,7 @@ class EventGroup(EventColumns):
     def block_bytes(self) -> Integers:
         """For each event, the bytes of properties directly before its first payload."""
         found = np.zeros(len(self), np.int64)
-        for place, raw in self.added():
+        for place, raw in self.added:
             if "blocks_at" not in raw:
                 found[place] = sum(raw.get("blocks", ()))
         return found

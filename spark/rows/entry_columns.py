@@ -153,7 +153,7 @@ def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Arra
 def _changed_expiry(group: EventGroup) -> EntryColumn:
     """Return the session expiry in SessionClosed events; null where they have none."""
     values, valid = np.zeros(len(group), np.int64), np.zeros(len(group), np.bool_)
-    for place, raw in group.added():
+    for place, raw in group.added:
         if "expiry" in raw:
             values[place], valid[place] = raw["expiry"], True
     return of_events(group, narrowed(values, "expiry", valid))
@@ -162,7 +162,7 @@ def _changed_expiry(group: EventGroup) -> EntryColumn:
 def _assigned_qos(group: EventGroup) -> EntryColumn:
     """Return the QoS in Assigned events; 0 where they have none."""
     values = np.zeros(len(group), np.int64)
-    for place, raw in group.added():
+    for place, raw in group.added:
         values[place] = raw.get("qos", 0)
     return of_events(group, narrowed(values, "qos"))
 
@@ -174,7 +174,7 @@ def _cleared(group: EventGroup) -> EntryColumn:
 def _dropped_topics(group: EventGroup) -> EntryColumn:
     """Return the topics that MessageDropped events name; null where they name none."""
     lists: list[list[str]] = [[] for _ in range(len(group))]
-    for place, raw in group.added():
+    for place, raw in group.added:
         lists[place] = raw.get("topics", [])
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
     names = of_texts(name.encode() for some in lists for name in some)

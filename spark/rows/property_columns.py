@@ -56,7 +56,7 @@ def entry_properties(group: EventGroup, records: Sequence[Record]) -> EntryPrope
     which = np.full(group.total, -1, np.int64)
     expires = np.zeros(group.total, np.int64)
     firsts = sums_before(group.counts)
-    for place, raw in group.added():
+    for place, raw in group.added:
         first, count = int(firsts[place]), int(group.counts[place])
         record = records[place]
         if raw.get("expires"):

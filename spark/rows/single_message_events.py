@@ -145,7 +145,7 @@ def _blocks(group: EventGroup, chosen: Integers) -> list[Part] | None:
     which = np.zeros(group.total, np.int64)
     texts = [b""]
     firsts = sums_before(group.counts)
-    for place, raw in group.added():
+    for place, raw in group.added:
         if not raw.get("blocks") or not raw.keys() <= _WITH_BLOCKS:
             return None
         first, count = int(firsts[place]), int(group.counts[place])

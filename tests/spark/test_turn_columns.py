@@ -128,7 +128,7 @@ def turns(draw: st.DrawFn) -> Any:
     at = sum(map(len, blocks))
     qos = draw(st.integers(1, 2))
     reasons = draw(st.lists(st.sampled_from([0, 0, 0x80]), min_size=count, max_size=count))
-    chosen = [
+    chosen: list[Any] = [
         TurnPublished(
             sessions, by, qos, topics, which, pids, sizes, at, count, blocks=list(map(len, blocks)),
             block_of=of,
@@ -212,7 +212,7 @@ def test_no_text_of_single_events_is_written_to_read_entries(
     monkeypatch.setattr(decoder, "upcast_record", slow)
     pids, refs = [1, 2, 3, 4], [position(1, 0), position(1, 2), position(1, 5), position(1, 6)]
     by = [0, 0, 1, 0]  # neighbours of one session are one event
-    events = [
+    events: list[Any] = [
         TurnPublished(
             ["a", "b"], by, 1, ["t"], [], pids, 1, 2, 4, blocks=[2], block_of=[0, 1, 1, 0]
         ),
