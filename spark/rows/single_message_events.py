@@ -22,6 +22,7 @@ from spark.columnar import (
     join_arrays,
     joined_texts,
     number_texts,
+    of_numbers,
     of_texts,
     sums_before,
 )
@@ -118,21 +119,25 @@ def _published(group: EventGroup, chosen: Integers) -> pa.Array | None:
     if group.properties() is not None or (blocks := _blocks(group, chosen)) is None:
         return None
     topics, pick = group.topics(raw=True)
-    pids, of = group.pids()
-    pid_texts = number_texts(pids if of is not None else pids[chosen])
-    if of is not None:
-        texts = [pid_texts] if isinstance(pid_texts, pa.Array) else []
-        pid_texts = join_arrays([of_texts([b""]), *texts]).take(indices(of[chosen] + 1))
     own: dict[str, tuple[Part, ...]] = {
         "topics": (b'["', topics.take(indices(chosen if pick is None else pick[chosen])), b'"]'),
         "which": (b"[]",),
-        "pids": (b"[", pid_texts, b"]"),
+        "pids": (b"[", _pid_texts(group, chosen), b"]"),
         "sizes": (number_texts(group.sizes[chosen]),),
         "at": (number_texts(group.starts[chosen]),),
         "count": (b"1",),
         "properties": (b"null",),
     }
     return _spliced(group, chosen, own, [*blocks, SHAPES[group.kind].tail])
+
+
+def _pid_texts(group: EventGroup, chosen: Integers) -> Part:
+    """Return the packet identifier of each message, empty where it has none."""
+    values, which = group.pids()
+    if which is None:
+        return number_texts(values[chosen])
+    texts = of_numbers(values, pa.int64()).cast(pa.string())
+    return join_arrays([of_texts([b""]), texts]).take(indices(which[chosen] + 1))
 
 
 def _blocks(group: EventGroup, chosen: Integers) -> list[Part] | None:

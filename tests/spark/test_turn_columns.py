@@ -260,6 +260,16 @@ def test_messages_of_one_session_with_properties_are_written_one_by_one() -> Non
     assert [one["json"] for one in read([frame_of(1, data)])] == written([data])
 
 
+def test_messages_without_packet_identifier_beside_others_with_the_same_one() -> None:
+    events = [
+        MessagePublished("c", 0, True, ["t"], [], [], 1, 0, 2),
+        MessagePublished("c", 1, False, ["t"], [], [5, 5], 1, 2, 2),
+        MessagePublished("d", 1, True, ["u"], [], [5], 1, 4, 1),
+    ]
+    data = encode_record(previous=GENESIS, node="n", time_ms=1, events=events, payloads=[b"abcde"])
+    assert [one["json"] for one in read([frame_of(1, data)])] == written([data])
+
+
 # ------------------------------------------------------------------------------ whole logs
 
 
