@@ -71,7 +71,7 @@ class EntryRows:
 
 
 class _Table:
-    """The cells of a batch of records, each built when first needed."""
+    """The cells of a batch of records."""
 
     def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
         self.records = records
