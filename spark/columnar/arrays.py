@@ -6,10 +6,11 @@ here do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from spark.columnar.integer_columns import Integers
     from spark.columnar.integer_text import Flags
+
+Part: TypeAlias = pa.Array | pa.Scalar | bytes
+"""Part of strings: one for each of them, or one for all."""
 
 
 def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
@@ -79,6 +83,21 @@ def nulled(array: pa.Array, valid: Flags) -> pa.Array:
     """Return an array with nulls for invalid values."""
     buffers = [_bits(valid), *array.buffers()[1:]]
     return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
+
+
+def number_texts(values: Integers) -> pa.Array | pa.Scalar:
+    """Return integers as text; a single value if all are the same."""
+    if len(values) and (values == values[0]).all():
+        return of_texts([b"%d" % values[0]])[0]
+    return of_numbers(values, pa.int64()).cast(pa.string())
+
+
+def joined_texts(length: int, *parts: Part) -> pa.Array:
+    """Return so many strings, each joined from parts; single parts belong to all of them."""
+    given = [of_texts([part])[0] if isinstance(part, bytes) else part for part in parts]
+    if not any(isinstance(part, pa.Array) for part in given):
+        given[0] = pa.repeat(given[0], length)
+    return compute.binary_join_element_wise(*given, of_texts([b""])[0])
 
 
 def join_arrays(arrays: Sequence[pa.Array]) -> pa.Array:

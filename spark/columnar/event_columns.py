@@ -6,6 +6,7 @@ field of unexpected form raises UnusualEvent.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from spark.columnar.arrays import nulled
-from spark.columnar.event_fields import SHAPES
+from spark.columnar.event_fields import SHAPES, TURN_SHAPES
 from spark.columnar.integer_columns import (
     Integers,
     UnusualEvent,
@@ -22,9 +23,10 @@ from spark.columnar.integer_columns import (
     numbers_within,
     sums_before,
 )
+from spark.columnar.integer_text import parse_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from spark.columnar.event_fields import EventField
     from spark.columnar.integer_text import Flags
@@ -48,7 +50,8 @@ class EventColumns:
         self.numbers = numbers
         """The number of each event in the batch."""
         self._scan = scan
-        self._fields = SHAPES[kind].fields
+        self._shape = SHAPES.get(kind) or TURN_SHAPES[kind]
+        self._fields = self._shape.fields
         self._first = scan.first_key[numbers]
         self._lists: dict[str, tuple[Integers, Integers]] = {}
         self._check()
@@ -60,7 +63,7 @@ class EventColumns:
         for name, field in fields.items():
             if not scan.has(self._key(field) - 1, field.literal).all():
                 raise UnusualEvent(f"with another field than {name}")
-        tail = SHAPES[self.kind].tail
+        tail = self._shape.tail
         last = scan.key_at[self._first + len(fields) + more] - 1
         if not (scan.has(last, tail) & (last + len(tail) == scan.ends[self.numbers])).all():
             raise UnusualEvent("of another version")
@@ -69,7 +72,7 @@ class EventColumns:
         """Check that fields beyond the usual ones are permitted."""
         if not more.any():
             return
-        scan, added = self._scan, SHAPES[self.kind].added
+        scan, added = self._scan, self._shape.added
         if int(more.min()) < 0 or int(more.max()) > len(added):
             raise UnusualEvent("with more or fewer fields")
         for number in range(int(more.max())):
@@ -88,12 +91,14 @@ class EventColumns:
         """Return whether some event has fields beyond the usual ones."""
         return bool((self._scan.key_count[self.numbers] > len(self._fields) + 2).any())
 
-    def added(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield index and fields of each event that has fields beyond the usual ones."""
-        if self.has_added():
-            more = self._scan.key_count[self.numbers] > len(self._fields) + 2
-            for place in np.flatnonzero(more).tolist():
-                yield place, orjson.loads(self._scan.event(int(self.numbers[place])))
+    @cached_property
+    def added(self) -> Sequence[tuple[int, dict[str, Any]]]:
+        """Index and fields of each event that has fields beyond the usual ones."""
+        more = self._scan.key_count[self.numbers] > len(self._fields) + 2
+        return [
+            (place, orjson.loads(self._scan.event(int(self.numbers[place]))))
+            for place in np.flatnonzero(more).tolist()
+        ]
 
     def has(self, name: str) -> bool:
         """Return whether the events have a field."""
@@ -102,6 +107,19 @@ class EventColumns:
     def _key(self, field: EventField, more: int = 0) -> Integers:
         """Return the place of a field's key in each event, or of one after it."""
         return self._scan.key_at[self._first + field.number + more]
+
+    @property
+    def bounds(self) -> tuple[Integers, Integers]:
+        """The begin and end of each event."""
+        return self._scan.begins[self.numbers], self._scan.ends[self.numbers]
+
+    def raw(self, begins: Integers, ends: Integers) -> pa.Array:
+        """Return pieces of the text of the batch."""
+        return self._scan.raw(begins, ends)
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a field in the order of the fields."""
+        return self._fields[name].number
 
     def span(self, name: str) -> tuple[Integers, Integers]:
         """Return the begin and end of a field's value in each event."""
@@ -195,8 +213,16 @@ class EventColumns:
         found: list[list[tuple[str, int]]] = self._decoded(_decode_filters, *self.span("filters"))
         return found
 
-    def string_lists(self, name: str) -> tuple[Integers, pa.Array]:
-        """Return a field of lists of strings: their number in each event, and all of them."""
+    def string_lists(self, name: str, *, raw: bool = False) -> tuple[Integers, pa.Array]:
+        """Return a field of lists of strings: their number in each event, and all of them.
+
+        ``raw``: as they are in JSON, without their quotes.
+        """
+        lengths, opens, closes = self.string_places(name)
+        return lengths, (self._scan.raw if raw else self._scan.strings)(opens + 1, closes)
+
+    def string_places(self, name: str) -> tuple[Integers, Integers, Integers]:
+        """Return a field of lists of strings: their number in each event, and their quotes."""
         begins, ends = self.span(name)
         number, following = self._strings_of(name)
         lengths = following - number
@@ -214,7 +240,7 @@ class EventColumns:
             and self._scan.has(ends - 1, b"]").all()
         ):
             raise UnusualEvent(f"with wrong {name}")
-        return lengths, self._scan.strings(opens + 1, closes)
+        return lengths, opens, closes
 
     def longest(self, name: str) -> Integers:
         """Return the length of the longest string of a list in each event, in bytes of JSON."""
@@ -249,12 +275,38 @@ class EventColumns:
     def _integers_in(self, name: str, decode: Callable[[bytes], Any]) -> tuple[Integers, Integers]:
         found = self._lists.get(name)
         if found is None:
-            begins, ends = self.span(name)
-            # Most have one integer: these need not be decoded one by one.
-            single, right = self._scan.numbers(begins + 1, ends - 1)
-            right &= self._scan.has(ends - 1, b"]")
-            found = self._lists[name] = self._expanded(decode, begins, ends, single, right)
+            found = self._lists[name] = self._list_at(decode, *self.span(name))
         return found
+
+    def _list_at(
+        self, decode: Callable[[bytes], Any], begins: Integers, ends: Integers
+    ) -> tuple[Integers, Integers]:
+        # Most have one integer: these need not be decoded one by one.
+        single, right = self._scan.numbers(begins + 1, ends - 1)
+        right &= self._scan.has(ends - 1, b"]")
+        return self._expanded(decode, begins, ends, single, right)
+
+    def added_integers(self, name: str) -> tuple[Integers, Integers]:
+        """Return a field beyond the usual ones, of lists of integers, as ``integer_lists`` does.
+
+        An event without the field has none.
+        """
+        literal = f',"{name}":'.encode()
+        lengths = np.zeros(len(self), np.int64)
+        begins, ends = np.zeros((2, len(self)), np.int64)
+        more = self._scan.key_count[self.numbers] - len(self._fields) - 2
+        for number in range(int(more.max(initial=0))):
+            some = np.flatnonzero(more > number)
+            keys = self._first[some] + len(self._fields) + number
+            named = self._scan.has(self._scan.key_at[keys] - 1, literal)
+            some, keys = some[named], keys[named]
+            begins[some] = self._scan.key_at[keys] - 1 + len(literal)
+            ends[some] = self._scan.key_at[keys + 1] - 1
+        some = np.flatnonzero(ends)
+        if not len(some):
+            return lengths, lengths[:0]
+        lengths[some], values = self._list_at(_decode_integers, begins[some], ends[some])
+        return lengths, values
 
     def _expanded(
         self,
@@ -270,12 +322,24 @@ class EventColumns:
         some = np.flatnonzero(~(right | empty))
         if not len(some):
             return lengths, single[right]
-        lengths[some], several = expand(self._decoded(decode, begins[some], ends[some]))
+        lengths[some], several = self._several(decode, begins[some], ends[some])
         values = np.empty(int(lengths.sum()), np.int64)
         at = sums_before(lengths)
         values[at[right]] = single[right]
         values[np.repeat(at[some], lengths[some]) + numbers_within(lengths[some])] = several
         return lengths, values
+
+    def _several(
+        self, decode: Callable[[bytes], Any], begins: Integers, ends: Integers
+    ) -> tuple[Integers, Integers]:
+        """Return the number of integers of each list, and all of them."""
+        if self._scan.has(begins, b"[").all() and self._scan.has(ends - 1, b"]").all():
+            lists = self._scan.slices(begins + 1, ends - 1)
+            values = parse_list(b",".join(lists))
+            if values is not None:
+                commas = [text.count(b",") for text in lists]
+                return np.fromiter(commas, np.int64, len(lists)) + 1, values
+        return expand(self._decoded(decode, begins, ends))
 
     def _decoded(self, decode: Callable[[bytes], Any], begins: Integers, ends: Integers) -> Any:
         try:

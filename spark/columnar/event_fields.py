@@ -10,8 +10,10 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from eventstore.format import VERSIONS, Event
+from eventstore.format import VERSIONS, Event, TurnEvent
 
+_TURN_VERSION: Final = 1
+"""Version of the events of several sessions."""
 _BEGINS: Final[dict[Any, str]] = {str: '"', list: "[", dict: "{"}
 
 
@@ -47,7 +49,8 @@ def _shape_of(kind: type) -> EventShape:
     made = {name: _field(number, name, _kinds(hints[name])) for number, name in enumerate(names)}
     name = kind.__name__
     before = "," if made else "{"
-    return EventShape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode(), added)
+    version = VERSIONS.get(name, _TURN_VERSION)
+    return EventShape(made, f'{before}"e":"{name}","v":{version}}}'.encode(), added)
 
 
 def _field(number: int, name: str, kinds: frozenset[Any]) -> EventField:
@@ -65,3 +68,5 @@ def _kinds(hint: Any) -> frozenset[Any]:
 
 SHAPES: Final = {kind.__name__: _shape_of(kind) for kind in get_args(Event)}
 """Event type -> form of its events."""
+TURN_SHAPES: Final = {kind.__name__: _shape_of(kind) for kind in get_args(TurnEvent)}
+"""The same for the events of several sessions."""

@@ -47,6 +47,10 @@ class EventGroup(EventColumns):
         """Return the group of some of its events."""
         return EventGroup(self.kind, self._scan, self.numbers[list(keep)])
 
+    def places(self, firsts: Integers) -> Integers:
+        """Return the number of each event in the batch, given those of all events in its text."""
+        return firsts[self.numbers]
+
     @cached_property
     def counts(self) -> Integers:
         """Number of entries of each event."""
@@ -145,14 +149,17 @@ class EventGroup(EventColumns):
     def block_bytes(self) -> Integers:
         """For each event, the bytes of properties directly before its first payload."""
         found = np.zeros(len(self), np.int64)
-        for place, raw in self.added():
+        for place, raw in self.added:
             if "blocks_at" not in raw:
                 found[place] = sum(raw.get("blocks", ()))
         return found
 
-    def topics(self) -> tuple[pa.Array, Integers | None]:
-        """Return topics, and the index of each message's topic; None: one each, in order."""
-        lengths, topics = self.string_lists("topics")
+    def topics(self, *, raw: bool = False) -> tuple[pa.Array, Integers | None]:
+        """Return topics, and the index of each message's topic; None: one each, in order.
+
+        ``raw``: as they are in JSON, without their quotes.
+        """
+        lengths, topics = self.string_lists("topics", raw=raw)
         if self.kind == "RetainedSnapshot":
             self._check_lengths(lengths, "topics")
             return topics, None

@@ -18,7 +18,9 @@ PAD: Final = 24
 """Minimum bytes before and behind a text, as words are read beyond its ends."""
 _SHORT: Final = 16
 """Maximum digits in two words."""
-_MINUS, _ZERO = ord("-"), ord("0")
+_SAFE: Final = 18
+"""Maximum digits of a number that surely has 64 bits."""
+_MINUS, _ZERO, _COMMA = map(ord, "-0,")
 _LOWEST, _BEYOND = -(1 << 63), 1 << 63
 
 
@@ -51,6 +53,23 @@ def parse_integers(text: bytes, begins: Integers, ends: Integers) -> tuple[Integ
         right[at] = inside = _LOWEST <= value < _BEYOND
         values[at] = value if inside else 0
     return values, right
+
+
+def parse_list(text: bytes) -> Integers | None:
+    """Return the integers in a text of digits and commas, at least one.
+
+    None: it has other characters, an integer of another form than JSON has, or a very large one.
+    """
+    if not text or text.translate(None, b"0123456789,"):
+        return None
+    edged = b",%b," % text
+    characters = np.frombuffer(edged, np.uint8)
+    commas = np.flatnonzero(characters == _COMMA)
+    lengths = np.diff(commas) - 1
+    zeros = characters[commas[:-1] + 1] == _ZERO
+    if int(lengths.min()) < 1 or int(lengths.max()) > _SAFE or (zeros & (lengths > 1)).any():
+        return None
+    return np.fromstring(text.decode(), np.int64, sep=",")
 
 
 def _eight(words: Words, ends: Integers, lengths: Integers) -> tuple[Integers, Flags]:

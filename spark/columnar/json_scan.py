@@ -45,10 +45,15 @@ def area_of(record: Record) -> memoryview:
 
 
 class JsonScan:
-    """The JSON of the events of some records, with the places of their fields."""
+    """The JSON of the events of some records, with the places of their fields.
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        areas = [without_turns(area_of(record)) for record in records]
+    Events of several sessions are replaced by the events that they stand for, unless ``turns``.
+    """
+
+    def __init__(self, records: Sequence[Record], *, turns: bool = False) -> None:
+        areas = [area_of(record) for record in records]
+        if not turns:
+            areas = list(map(without_turns, areas))
         some = [area for area in areas if len(area)]
         pad = b" " * PAD
         self.text = text = b"".join((pad, b",".join(some), pad))
@@ -59,7 +64,8 @@ class JsonScan:
             raise UnusualEvent("a control character")
         if not text.isascii():
             self._check_utf8()
-        self._has_escapes = b"\\" in text
+        self.has_escapes = b"\\" in text
+        """Whether a string is written otherwise than it is."""
         quotes = self._quotes()
         self.opens = quotes[0::2]
         """Place of the opening quote of each string."""
@@ -100,7 +106,7 @@ class JsonScan:
     def _quotes(self) -> Integers:
         """Return the places of quotes of strings."""
         quotes = np.flatnonzero(self.bytes == _QUOTE)
-        if not self._has_escapes:
+        if not self.has_escapes:
             return quotes
         slashes = np.flatnonzero(self.bytes == _BACKSLASH)
         # In a row of backslashes, every other one, from the first on, escapes the next character.
@@ -175,7 +181,7 @@ class JsonScan:
     def strings(self, begins: Integers, ends: Integers) -> pa.Array:
         """Return the text between quotes, in the order of the text."""
         found = cut_pieces(self._buffer, begins, ends, pa.string())
-        if not self._has_escapes:
+        if not self.has_escapes:
             return found
         some = self.slices(begins, ends)
         return of_texts([_unescaped(one) if b"\\" in one else one for one in some])

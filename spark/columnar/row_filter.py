@@ -10,6 +10,7 @@ from eventstore.nats import LOG_STREAM_PREFIX
 if TYPE_CHECKING:
     from eventstore.format import Position
     from spark.columnar.event_groups import EventGroup
+    from spark.columnar.turn_groups import TurnGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class RowFilter:
     first: Position = 0
     last: Position | None = None
 
-    def of(self, group: EventGroup) -> EventGroup | None:
+    def of(self, group: EventGroup | TurnGroup) -> EventGroup | TurnGroup | None:
         """Return the matching events of a group; None if there are none."""
         if self.types is not None and group.kind not in self.types:
             return None

@@ -1,6 +1,7 @@
 """Writes events of several sessions as the JSON of the events that they stand for.
 
-``eventstore.format.turn_events`` defines them. If each entry belongs to another session, as with
+``eventstore.format.turn_events`` defines them. Tables with a row for each event need this text;
+entries are read without it (``turn_groups``). If each entry belongs to another session, as with
 single packets, the text is assembled from columns cut out of the text, without an object or a
 number for each: that takes a fraction of the time. Events of another form than foldmq writes are
 left to the reader of the text.

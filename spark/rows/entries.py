@@ -7,6 +7,7 @@ column depends on the number of its cells that are not null.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,17 +15,15 @@ import pyarrow as pa
 
 from eventstore.format import INDEX_BITS
 from spark.columnar import (
-    KIND_NAMES,
-    KIND_VERSIONS,
     MESSAGES,
-    BatchLayout,
+    EventGroup,
     PayloadAreas,
-    PlacedEvents,
-    cut_rows,
+    TurnGroup,
     indices,
     join_arrays,
     of_numbers,
 )
+from spark.rows.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout, PlacedEvents
 from spark.rows.entry_columns import MAKERS, EntryColumn
 from spark.rows.property_columns import (
     PROPERTIES,
@@ -32,15 +31,18 @@ from spark.rows.property_columns import (
     block_array,
     entry_properties,
     property_array,
+    turn_properties,
 )
+from spark.rows.row_widths import cut_rows
 from spark.rows.single_message_events import as_json
+from spark.rows.turn_columns import TURN_MAKERS, turn_json
 from spark.schema import ENTRIES, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from eventstore.format import Record
-    from spark.columnar import EventGroup, Integers, RowFilter
+    from spark.columnar import Integers, RowFilter
 
 
 _WITH_PROPERTIES: Final = MESSAGES | {"Queued", "WillArmed"}
@@ -56,7 +58,7 @@ class EntryRows:
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raise UnusualEvent for an unusual event."""
-        layout = BatchLayout(records, self._wanted)
+        layout = BatchLayout(records, self._wanted, turns=True)
         if not layout.total:
             return
         table = _Table(records, layout)
@@ -69,7 +71,7 @@ class EntryRows:
 
 
 class _Table:
-    """The cells of a batch of records, each built when first needed."""
+    """The cells of a batch of records."""
 
     def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
         self.records = records
@@ -79,45 +81,65 @@ class _Table:
         self._found: dict[int, EntryProperties] = {}
 
     def cells(self, column: str) -> list[tuple[PlacedEvents, EntryColumn]]:
-        """Return the cells of a column, for each type that has it."""
-        found = self._cells.get(column)
-        if found is None:
-            found = self._cells[column] = [
-                (made, maker(made.group))
-                for made in self.layout.made
-                if (maker := MAKERS[made.group.kind].get(column)) is not None
-            ]
-        return found
+        """Return the cells of a checked column, for each type that has it."""
+        return self._cells.get(column, [])
 
     def payloads(self, made: PlacedEvents) -> tuple[Integers, Integers, Integers] | None:
         """Return the record, start and size of each payload of a group."""
         group = made.group
-        owners = self.layout.record_of[group.numbers][group.event_of]
+        owners = self.layout.record_of[made.events][group.event_of]
         if group.kind in MESSAGES:
             return owners, group.starts, group.sizes
-        if group.kind == "WillArmed":
+        if group.kind == "WillArmed" and not isinstance(group, TurnGroup):
             return owners, group.integers("at"), group.integers("size")
         return None
+
+    @cached_property
+    def with_properties(self) -> list[PlacedEvents]:
+        """The events whose messages may have properties."""
+        return [
+            made
+            for made in self.layout.made
+            if made.group.kind in _WITH_PROPERTIES and made.group.has_added()
+        ]
 
     def properties(self, made: PlacedEvents) -> EntryProperties:
         """Return the properties of each entry of a group."""
         found = self._found.get(id(made))
         if found is None:
-            found = self._found[id(made)] = entry_properties(made.group, self._records_of(made))
+            records = [self.records[at] for at in self.layout.record_of[made.events].tolist()]
+            found = self._found[id(made)] = (
+                turn_properties(made.group, records)
+                if isinstance(made.group, TurnGroup)
+                else entry_properties(made.group, records)
+            )
         return found
-
-    def _records_of(self, made: PlacedEvents) -> list[Record]:
-        return [self.records[at] for at in self.layout.record_of[made.group.numbers].tolist()]
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise UnusualEvent, before the first row, unless all of some columns can be built."""
-        for name in columns:
-            self.cells(name)
+        wanted = frozenset(columns)
         for made in self.layout.made:
-            if "json" in columns and not made.group.single:
-                as_json(self.layout, made.group, 0, 0)
+            group = made.group
+            for name, cells in _made_cells(group, wanted):
+                self._cells.setdefault(name, []).append((made, cells))
+            if "json" in columns and isinstance(group, EventGroup) and not group.single:
+                as_json(self.layout, group, 0, 0)
             if "payload" in columns and (found := self.payloads(made)) is not None:
                 self.areas.check(*found)
+
+
+def _made_cells(
+    group: EventGroup | TurnGroup, columns: Container[str]
+) -> Iterator[tuple[str, EntryColumn]]:
+    """Yield the cells of a group in each column that it has."""
+    if isinstance(group, TurnGroup):
+        turn_makers = TURN_MAKERS[group.kind]
+        yield from ((name, turn_makers[name](group)) for name in turn_makers if name in columns)
+        return
+    makers = MAKERS[group.kind]
+    for name in makers:
+        if name in columns and (found := makers[name](group)) is not None:
+            yield name, found
 
 
 class _EntryPiece:
@@ -261,9 +283,9 @@ class _EntryPiece:
 
     def _properties(self) -> Iterator[tuple[PlacedEvents, EntryProperties]]:
         """Yield the properties of each entry, for the types that have some here."""
-        for made in self._layout.made:
+        for made in self._table.with_properties:
             low, high = self._within[id(made)]
-            if low < high and made.group.has_added() and made.group.kind in _WITH_PROPERTIES:
+            if low < high:
                 yield made, self._table.properties(made)
 
     def _of_json(self) -> pa.Array:
@@ -276,7 +298,9 @@ class _EntryPiece:
                 pieces.append((made, self._json(made.group, low, high)))
         return self._sliced("json", pieces)
 
-    def _json(self, group: EventGroup, low: int, high: int) -> pa.Array:
+    def _json(self, group: EventGroup | TurnGroup, low: int, high: int) -> pa.Array:
+        if isinstance(group, TurnGroup):
+            return turn_json(group, low, high)
         if group.single:
             return self._layout.scan.events(group.numbers[low:high])
         return as_json(self._layout, group, low, high)

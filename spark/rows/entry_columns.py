@@ -41,10 +41,12 @@ class EntryColumn(NamedTuple):
     """For each entry, the index of its value (-1: null); None: one value each, in order."""
 
 
-Maker: TypeAlias = "Callable[[EventGroup], EntryColumn]"
+Maker: TypeAlias = "Callable[[EventGroup], EntryColumn | None]"
+"""Returns the cells of a group in a column; None: all are null."""
 
 
-def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
+def narrowed(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
+    """Return integers as an array of a column's type; raise UnusualEvent for too large ones."""
     if ENTRIES[column] == pa.int64():
         return of_numbers(values, pa.int64(), valid)
     narrow = values.astype(np.int32)
@@ -65,7 +67,7 @@ def _of_text(name: str) -> Maker:
 def _of_integers(name: str) -> Maker:
     def make(group: EventGroup) -> EntryColumn:
         values, valid = group.known_integers(name)
-        return of_events(group, _integers(values, name, valid))
+        return of_events(group, narrowed(values, name, valid))
 
     return make
 
@@ -85,22 +87,22 @@ def _total(field: str, column: str) -> Maker:
         totals = group.integers(field)
         each = totals[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
-        return EntryColumn(_integers(each, column), None)
+        return EntryColumn(narrowed(each, column), None)
 
     return make
 
 
 def _packet_ids(group: EventGroup) -> EntryColumn:
     values, pick = group.pids()
-    return EntryColumn(_integers(values, "packet_id"), pick)
+    return EntryColumn(narrowed(values, "packet_id"), pick)
 
 
 def _refs(group: EventGroup) -> EntryColumn:
-    return EntryColumn(_integers(group.refs(), "ref"), None)
+    return EntryColumn(narrowed(group.refs(), "ref"), None)
 
 
 def _sizes(group: EventGroup) -> EntryColumn:
-    return EntryColumn(_integers(group.sizes, "size"), None)
+    return EntryColumn(narrowed(group.sizes, "size"), None)
 
 
 def _topics(group: EventGroup) -> EntryColumn:
@@ -108,17 +110,17 @@ def _topics(group: EventGroup) -> EntryColumn:
 
 
 def _each_qos(group: EventGroup) -> EntryColumn:
-    return EntryColumn(_integers(group.for_each("qos"), "qos"), None)
+    return EntryColumn(narrowed(group.for_each("qos"), "qos"), None)
 
 
 def _waiting(group: EventGroup) -> EntryColumn:
     return EntryColumn(of_flags(group.waits()), None)
 
 
-def _each_properties(group: EventGroup) -> EntryColumn:
+def _each_properties(group: EventGroup) -> EntryColumn | None:
     found = group.properties()
     if found is None:
-        return EntryColumn(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
+        return None
     valid = np.array([one is not None for one in found], np.bool_)
     return EntryColumn(of_texts([b"" if one is None else one for one in found], valid), None)
 
@@ -134,7 +136,7 @@ def _granted(group: EventGroup) -> EntryColumn:
     names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
     granted = integers([qos for pairs in lists for _, qos in pairs])
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    return _filters(group, lengths, names, _integers(granted, "qos"))
+    return _filters(group, lengths, names, narrowed(granted, "qos"))
 
 
 def _taken(group: EventGroup) -> EntryColumn:
@@ -151,18 +153,18 @@ def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Arra
 def _changed_expiry(group: EventGroup) -> EntryColumn:
     """Return the session expiry in SessionClosed events; null where they have none."""
     values, valid = np.zeros(len(group), np.int64), np.zeros(len(group), np.bool_)
-    for place, raw in group.added():
+    for place, raw in group.added:
         if "expiry" in raw:
             values[place], valid[place] = raw["expiry"], True
-    return of_events(group, _integers(values, "expiry", valid))
+    return of_events(group, narrowed(values, "expiry", valid))
 
 
 def _assigned_qos(group: EventGroup) -> EntryColumn:
     """Return the QoS in Assigned events; 0 where they have none."""
     values = np.zeros(len(group), np.int64)
-    for place, raw in group.added():
+    for place, raw in group.added:
         values[place] = raw.get("qos", 0)
-    return of_events(group, _integers(values, "qos"))
+    return of_events(group, narrowed(values, "qos"))
 
 
 def _cleared(group: EventGroup) -> EntryColumn:
@@ -172,7 +174,7 @@ def _cleared(group: EventGroup) -> EntryColumn:
 def _dropped_topics(group: EventGroup) -> EntryColumn:
     """Return the topics that MessageDropped events name; null where they name none."""
     lists: list[list[str]] = [[] for _ in range(len(group))]
-    for place, raw in group.added():
+    for place, raw in group.added:
         lists[place] = raw.get("topics", [])
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
     names = of_texts(name.encode() for some in lists for name in some)

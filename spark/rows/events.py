@@ -8,18 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.format import INDEX_BITS
-from spark.columnar import (
-    KIND_NAMES,
-    KIND_VERSIONS,
-    MESSAGES,
-    MOST_ROWS,
-    BatchLayout,
-    Integers,
-    PayloadAreas,
-    indices,
-    of_numbers,
-    sums_before,
-)
+from spark.columnar import MESSAGES, Integers, PayloadAreas, indices, of_numbers, sums_before
+from spark.rows.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout
+from spark.rows.row_widths import MOST_ROWS
 from spark.schema import EVENTS, schema_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,15 @@ import pyarrow as pa
 from eventstore.format import expires_at, expiries_of
 from protocol.errors import FoldmqError
 from protocol.mqtt5 import MessageProperties, decode_message_properties
-from spark.columnar import EventGroup, Integers, of_lists, of_numbers, of_texts, sums_before
+from spark.columnar import (
+    EventGroup,
+    Integers,
+    TurnGroup,
+    of_lists,
+    of_numbers,
+    of_texts,
+    sums_before,
+)
 from spark.schema import ENTRIES
 
 if TYPE_CHECKING:
@@ -48,7 +56,7 @@ def entry_properties(group: EventGroup, records: Sequence[Record]) -> EntryPrope
     which = np.full(group.total, -1, np.int64)
     expires = np.zeros(group.total, np.int64)
     firsts = sums_before(group.counts)
-    for place, raw in group.added():
+    for place, raw in group.added:
         first, count = int(firsts[place]), int(group.counts[place])
         record = records[place]
         if raw.get("expires"):
@@ -63,6 +71,26 @@ def entry_properties(group: EventGroup, records: Sequence[Record]) -> EntryPrope
             times = np.array([0, *(expires_at(one, record.time_ms) for one in blocks)])
             expires[first : first + count] = times[of]
     return EntryProperties([*numbers], which, expires)
+
+
+def turn_properties(group: TurnGroup, records: Sequence[Record]) -> EntryProperties:
+    """Return the properties of each entry; ``records`` are those that contain the events."""
+    found = group.blocks()
+    if found is None:
+        nothing = np.full(group.total, -1, np.int64)
+        return EntryProperties([], nothing, np.zeros(group.total, np.int64))
+    owners = dict(zip(group.owners.tolist(), records, strict=True))
+    numbers: dict[bytes, int] = {}
+    known: list[int] = []
+    times: list[int] = []
+    places = zip(found.begins.tolist(), found.sizes.tolist(), found.events.tolist(), strict=True)
+    for begin, size, event in places:
+        record = owners.get(event)
+        block = b"" if record is None else bytes(record.payload[begin : begin + size])
+        known.append(numbers.setdefault(block, len(numbers)))
+        times.append(0 if record is None else expires_at(block, record.time_ms))
+    which = np.array([*known, -1])[found.which]
+    return EntryProperties([*numbers], which, np.array([*times, 0])[found.which])
 
 
 def _blocks_of(raw: dict[str, Any], record: Record) -> list[bytes]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark.columnar import BatchLayout, RowFilter, UnusualEvent
+from spark.columnar import RowFilter, UnusualEvent
+from spark.rows.batch_layout import BatchLayout
 from spark.rows.decoder import upcast_record
 from spark.schema import RECORDS, schema_of
 

@@ -12,27 +12,34 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
-from pyarrow import compute
 
 from eventstore.format import from_runs
 from spark.columnar import (
     MESSAGES,
+    SHAPES,
     EventGroup,
     indices,
     join_arrays,
+    joined_texts,
+    number_texts,
     of_numbers,
     of_texts,
     sums_before,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from spark.columnar import BatchLayout, Integers, JsonScan
+    from spark.columnar import Integers, JsonScan, Part
+    from spark.rows.batch_layout import BatchLayout
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}
 _OF_ENTRIES: Final = ("pids", "refs", "reasons")
 """Columns of runs with a value for each entry, if an event has them."""
+
+
+_WITH_BLOCKS: Final = {*SHAPES["MessagePublished"].fields, "blocks", "block_of", "e", "v"}
+"""Fields of an event whose messages have properties."""
 
 
 def as_json(layout: BatchLayout, group: EventGroup, first: int, last: int) -> pa.Array:
@@ -71,18 +78,90 @@ def _of_runs(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return entries, each with its own integers in place of the runs of its event."""
     if group.kind == "Refused" or group.has_added():
         return _one_by_one(group, raws, chosen)
-    names = [name for name in ("pids", "refs") if group.has(name)]
-    columns = [group.pids()[0] if name == "pids" else group.refs() for name in names]
-    events, which = np.unique(group.event_of[chosen], return_inverse=True)
-    total = _TOTALS.get(group.kind)
-    pieces = [piece for event in events.tolist() for piece in _pieces(raws[event], names, total)]
-    pick = indices(2 * which + (group.entry[chosen] > 0))
-    parts: list[pa.Array] = []
-    for number in range(len(names) + 1):
-        parts.append(of_texts(piece[number].encode() for piece in pieces).take(pick))
-        if number < len(names):
-            parts.append(of_numbers(columns[number][chosen], pa.int64()).cast(pa.string()))
-    return compute.binary_join_element_wise(*parts, of_texts([b""])[0])
+    own: dict[str, tuple[Part, ...]] = {}
+    if group.has("pids"):
+        own["pids"] = (b"[", number_texts(group.pids()[0][chosen]), b"]")
+    if group.has("refs"):
+        own["refs"] = (b"[", number_texts(group.refs()[chosen]), b"]")
+    if (total := _TOTALS.get(group.kind)) is not None:
+        each = group.integers(total)[group.event_of[chosen]]
+        each[(group.entry[chosen] > 0) & (each > 0)] = 0
+        own[total] = (number_texts(each),)
+    return _spliced(group, chosen, own)
+
+
+def _spliced(
+    group: EventGroup,
+    chosen: Integers,
+    own: Mapping[str, Sequence[Part]],
+    tail: Sequence[Part] = (),
+) -> pa.Array:
+    """Return the events of some entries, with values of their own for some fields.
+
+    ``tail``: the end of each, behind the last of these fields; if empty, that of its event.
+    """
+    events = group.event_of[chosen]
+    changes = np.flatnonzero(np.diff(events, prepend=-1))
+    which = indices(np.cumsum(np.diff(events, prepend=-1) > 0) - 1)
+    shown = events[changes]
+    parts: list[Part] = []
+    at = group.bounds[0][shown]
+    for name in sorted(own, key=group.number_of):
+        begins, ends = group.span(name)
+        parts += [group.raw(at, begins[shown]).take(which), *own[name]]
+        at = ends[shown]
+    parts += tail or [group.raw(at, group.bounds[1][shown]).take(which)]
+    return joined_texts(len(chosen), *parts)
+
+
+def _published(group: EventGroup, chosen: Integers) -> pa.Array | None:
+    """Return messages of a session, each as an event of its own; None: some are unusual."""
+    if group.properties() is not None or (blocks := _blocks(group, chosen)) is None:
+        return None
+    topics, pick = group.topics(raw=True)
+    own: dict[str, tuple[Part, ...]] = {
+        "topics": (b'["', topics.take(indices(chosen if pick is None else pick[chosen])), b'"]'),
+        "which": (b"[]",),
+        "pids": (b"[", _pid_texts(group, chosen), b"]"),
+        "sizes": (number_texts(group.sizes[chosen]),),
+        "at": (number_texts(group.starts[chosen]),),
+        "count": (b"1",),
+        "properties": (b"null",),
+    }
+    return _spliced(group, chosen, own, [*blocks, SHAPES[group.kind].tail])
+
+
+def _pid_texts(group: EventGroup, chosen: Integers) -> Part:
+    """Return the packet identifier of each message, empty where it has none."""
+    values, which = group.pids()
+    if which is None:
+        return number_texts(values[chosen])
+    texts = of_numbers(values, pa.int64()).cast(pa.string())
+    return join_arrays([of_texts([b""]), texts]).take(indices(which[chosen] + 1))
+
+
+def _blocks(group: EventGroup, chosen: Integers) -> list[Part] | None:
+    """Return the fields that refer to the property block of each message.
+
+    None: some events have other fields beyond the usual ones.
+    """
+    if not group.has_added():
+        return []
+    which = np.zeros(group.total, np.int64)
+    texts = [b""]
+    firsts = sums_before(group.counts)
+    for place, raw in group.added:
+        if not raw.get("blocks") or not raw.keys() <= _WITH_BLOCKS:
+            return None
+        first, count = int(firsts[place]), int(group.counts[place])
+        numbers = np.array(raw.get("block_of") or [1] * count)
+        which[first : first + count] = np.where(numbers > 0, numbers + len(texts) - 1, 0)
+        begins = accumulate(raw["blocks"], initial=raw["at"] - sum(raw["blocks"]))
+        texts += [
+            b',"blocks":[%d],"blocks_at":[%d]' % each
+            for each in zip(raw["blocks"], begins, strict=False)
+        ]
+    return [of_texts(texts).take(indices(which[chosen]))]
 
 
 def _one_by_one(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
@@ -112,34 +191,11 @@ def _set_expiry(one: dict[str, Any], entry: int) -> None:
         one["expires"] = from_runs(expires)[entry]
 
 
-def _pieces(
-    raw: dict[str, Any], names: list[str], total: str | None
-) -> tuple[list[str], list[str]]:
-    """Return the JSON of an event, cut where the numbers of one entry are inserted.
-
-    Once for its first entry, which has the total, and once for all others.
-    """
-    one: dict[str, Any] = {name: [0] if name in names else raw[name] for name in raw}
-    if [name for name in raw if name in names] != names:  # not as foldmq writes it
-        one = {name: one[name] for name in (*(one.keys() - set(names)), *names)}
-    first = _split(one, names)
-    if total is None or raw[total] <= 0:
-        return first, first
-    return first, _split({**one, total: 0}, names)
-
-
-def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Cut JSON at the single number in each of some arrays, which follow in this order."""
-    pieces: list[str] = []
-    rest = orjson.dumps(one).decode()
-    for name in names:  # in a string the quotes of such a name would be escaped
-        piece, mark, rest = rest.partition(f'"{name}":[0')
-        pieces.append(piece + mark[:-1])
-    return [*pieces, rest]
-
-
 def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return the entries of events that contain messages."""
+    usual = _published(group, chosen) if group.kind == "MessagePublished" else None
+    if usual is not None:
+        return usual
     found_topics, pick = group.topics()
     topics = found_topics.to_pylist()
     each: dict[str, Sequence[Any]] = {}

@@ -106,13 +106,18 @@ def moments(logs: Iterable[FoldedLog]) -> str:
 
 def simulated(seed: int, name: str) -> list[FoldedLog]:
     """What the real broker wrote under random clients and crashes: whole, and as it was cut."""
+    records, firsts = simulated_records(seed)
+    return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
+
+
+def simulated_records(seed: int) -> tuple[list[bytes], list[int]]:
+    """The records that the real broker wrote under random clients, and where the log may begin."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = Chaos(seed, errors)
         simulate(chaos.run)
     stream = chaos.world.disk.stream
     records = [data for _, data in sorted(stream.history.items())]
-    firsts = sorted({1, len(records) - len(chaos.world.disk.records) + 1})
-    return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
+    return records, sorted({1, len(records) - len(chaos.world.disk.records) + 1})
 
 
 def simulated_shares(seed: int, name: str) -> list[FoldedLog]:
@@ -141,12 +146,17 @@ def random_log(seed: int, name: str, steps: int = 120) -> list[FoldedLog]:
 
 def golden(file: Path, name: str) -> FoldedLog:
     """A log that an earlier version wrote (see tests/eventstore/golden)."""
+    return FoldedLog(_built(name, golden_records(file)))
+
+
+def golden_records(file: Path) -> list[bytes]:
+    """The records of a log that an earlier version wrote, as they are."""
     data, records, at = file.read_bytes(), [], 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
         records.append(data[at + 4 : at + 4 + size])
         at += 4 + size
-    return FoldedLog(_built(name, records))
+    return records
 
 
 def _built(name: str, records: Iterable[bytes]) -> LogBuilder:

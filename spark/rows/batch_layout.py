@@ -8,10 +8,20 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.format import INDEX_BITS, VERSIONS
-from spark.columnar.arrays import nulled, of_numbers, of_texts
-from spark.columnar.event_groups import EventGroup
-from spark.columnar.integer_columns import Integers, UnusualEvent, integers, sums_before
-from spark.columnar.json_scan import JsonScan
+from spark.columnar import (
+    TURN_SHAPES,
+    EventGroup,
+    Integers,
+    JsonScan,
+    TurnGroup,
+    UnusualEvent,
+    groups_of_turns,
+    integers,
+    nulled,
+    of_numbers,
+    of_texts,
+    sums_before,
+)
 from spark.schema import ENTRIES
 
 if TYPE_CHECKING:
@@ -20,10 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eventstore.format import Position, Record
-    from spark.columnar.row_filter import RowFilter
+    from spark.columnar import RowFilter
 
-_KINDS: Final = tuple(VERSIONS)
-KIND_NAMES: Final = of_texts(kind.encode() for kind in _KINDS)
+_KINDS: Final = (*VERSIONS, *TURN_SHAPES)
+KIND_NAMES: Final = of_texts(kind.encode() for kind in VERSIONS)
 """The name of each type of event, by its number in the layout."""
 KIND_VERSIONS: Final = of_numbers(np.array([*VERSIONS.values()], np.int32), ENTRIES["version"])
 """The current version of each type."""
@@ -49,7 +59,9 @@ _MARKS: Final = np.array([_mark_of(_KINDS[code]) for code in _MARKED.tolist()])
 class PlacedEvents(NamedTuple):
     """Events of one type, and the rows of their entries."""
 
-    group: EventGroup
+    group: EventGroup | TurnGroup
+    events: Integers
+    """The number of each event in the batch."""
     rows: Integers
     """The row of each entry."""
 
@@ -67,53 +79,90 @@ def _codes(scan: JsonScan) -> NDArray[np.int8]:
     return _MARKED[at]
 
 
-def _groups(scan: JsonScan, codes: NDArray[np.int8]) -> Iterator[EventGroup]:
-    """Yield the events of each type."""
+def _groups(
+    scan: JsonScan, codes: NDArray[np.int8], *, turns: bool
+) -> Iterator[EventGroup | TurnGroup]:
+    """Yield the events of each type; with ``turns``, also those for which others stand."""
     order = np.argsort(codes, kind="stable")
     start = 0
     for code, size in enumerate(np.bincount(codes, minlength=len(_KINDS)).tolist()):
-        if size:
-            yield EventGroup(_KINDS[code], scan, order[start : start + size])
-            start += size
+        if not size:
+            continue
+        kind, numbers = _KINDS[code], order[start : start + size]
+        if kind in VERSIONS:
+            yield EventGroup(kind, scan, numbers)
+        elif turns:
+            yield from groups_of_turns(kind, scan, numbers)
+        else:
+            raise UnusualEvent(f"a {kind} that does not fit together")
+        start += size
 
 
 class BatchLayout:
-    """The rows of the entries of the events of some records."""
+    """The rows of the entries of the events of some records.
 
-    def __init__(self, records: Sequence[Record], wanted: RowFilter) -> None:
-        self.scan = scan = JsonScan(records)
+    Events are numbered in the order of the log, as events of single sessions. With ``turns``, the
+    text of the batch is that of the log, and an event of several sessions is one event there;
+    without, the numbers are those in the text.
+    """
+
+    def __init__(
+        self, records: Sequence[Record], wanted: RowFilter, *, turns: bool = False
+    ) -> None:
+        self.scan = scan = JsonScan(records, turns=turns)
         self.record_of = np.repeat(np.arange(len(records)), scan.lengths)
         """For each event, the number of its record."""
         self.codes = _codes(scan)
         """For each event, the number of its type."""
-        groups = list(_groups(scan, self.codes))
-        counts = np.zeros(len(scan), np.int64)
+        groups = list(_groups(scan, self.codes, turns=turns))
+        begins = self._spread(groups)
+        counts = np.zeros(len(self.codes), np.int64)
         for group in groups:
-            counts[group.numbers] = group.counts
+            events = group.places(begins)
+            counts[events] = group.counts
+            if isinstance(group, TurnGroup):
+                self.codes[events] = _KINDS.index(group.kind)
         so_far = sums_before(counts)
-        firsts = sums_before(scan.lengths)
-        base = so_far[np.minimum(firsts, max(len(scan) - 1, 0))] if len(scan) else firsts
+        firsts = np.searchsorted(self.record_of, np.arange(len(records)))
+        base = so_far[np.minimum(firsts, max(len(counts) - 1, 0))] if len(counts) else firsts
         self.index_of = so_far - base[self.record_of]
         """For each event, the index of its first entry."""
         self.times = integers([record.time_ms for record in records])
         """For each record, its time in milliseconds."""
         self._nodes = [record.node for record in records]
         self.sequences = np.array([record.sequence for record in records], np.int64)
-        self.groups = [found for group in groups if (found := wanted.of(group)) is not None]
-        """The events of each type that match the filter."""
-        self.counts = np.zeros(len(scan), np.int64)
-        for group in self.groups:
-            self.counts[group.numbers] = group.counts
+        chosen = [found for group in groups if (found := wanted.of(group)) is not None]
+        places = [group.places(begins) for group in chosen]
+        self.counts = np.zeros(len(counts), np.int64)
+        for group, events in zip(chosen, places, strict=True):
+            self.counts[events] = group.counts
         self.total = int(self.counts.sum())
         self.first_row = sums_before(self.counts)
         self.made = [
-            PlacedEvents(group, self.first_row[group.numbers][group.event_of] + group.entry)
-            for group in self.groups
+            PlacedEvents(group, events, self.first_row[events][group.event_of] + group.entry)
+            for group, events in zip(chosen, places, strict=True)
         ]
-        self.event_of = np.repeat(np.arange(len(scan)), self.counts)
+        """The events of each type that match the filter."""
+        self.groups = [group for group in chosen if isinstance(group, EventGroup)]
+        """Those that were written as events of single sessions: without ``turns``, all."""
+        self.event_of = np.repeat(np.arange(len(counts)), self.counts)
         """For each row, the number of its event."""
-        self.plain = bool((self.counts == 1).all())
-        """Whether the rows are the events: all match, and each has one entry."""
+        self.plain = len(self.groups) == len(groups) and bool((self.counts == 1).all())
+        """Whether the rows are the events as written: all match, and each has one entry."""
+
+    def _spread(self, groups: Sequence[EventGroup | TurnGroup]) -> Integers:
+        """Make room for the events for which others stand.
+
+        Returns, for each event in the text, the number of the first one.
+        """
+        spread = np.ones(len(self.scan), np.int64)
+        for group in groups:
+            if isinstance(group, TurnGroup):
+                spread[group.written] = group.spread
+        if int(spread.sum()) > len(spread):
+            self.record_of = np.repeat(self.record_of, spread)
+            self.codes = np.repeat(self.codes, spread)
+        return sums_before(spread)
 
     def nodes(self, records: Integers) -> pa.Array:
         """Return the node that wrote each of some records."""

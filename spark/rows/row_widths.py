@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark.columnar.event_fields import SHAPES
-from spark.columnar.event_groups import MESSAGES
+from spark.columnar import MESSAGES, SHAPES, TurnGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spark.columnar.batch_layout import PlacedEvents
-    from spark.columnar.event_groups import EventGroup
-    from spark.columnar.integer_columns import Integers
+    from spark.columnar import EventGroup, Integers
+    from spark.rows.batch_layout import PlacedEvents
 
 MOST_ROWS: Final = 1 << 15
 """Maximum rows of an Arrow batch."""
 _BYTES: Final = 32 << 20
 """Maximum bytes of text repeated by the rows of a batch."""
+_FEW: Final = _BYTES // 4
+"""Bytes up to which the rows of a type need no limit."""
 
 
 _TEXTS: Final = {
@@ -47,13 +47,22 @@ def cut_rows(made: Sequence[PlacedEvents], start: int, stop: int) -> Iterator[tu
 
 def _sums(made: Sequence[PlacedEvents], stop: int) -> Integers | None:
     """Return for each row the bytes repeated by all rows before it; None: few in total."""
-    widths = [(one, _widths(one.group)) for one in made if not one.group.single]
-    if sum(int(width @ one.group.counts) for one, width in widths) <= _BYTES:
+    widths = [
+        (one.rows, width) for one in made if (width := _widths_of_rows(one.group)) is not None
+    ]
+    if sum(int(width.sum()) for _, width in widths) <= _BYTES:
         return None
-    sums = np.zeros(max(stop, *(int(one.rows[-1]) + 1 for one, _ in widths)) + 1, np.int64)
-    for one, width in widths:
-        sums[one.rows + 1] = width[one.group.event_of]
+    sums = np.zeros(max(stop, *(int(rows[-1]) + 1 for rows, _ in widths)) + 1, np.int64)
+    for rows, width in widths:
+        sums[rows + 1] = width
     return np.cumsum(sums)
+
+
+def _widths_of_rows(group: EventGroup | TurnGroup) -> Integers | None:
+    """Return the approximate bytes that each row of a group repeats; None: few in total."""
+    if isinstance(group, TurnGroup):
+        return group.widths() if group.longest() * group.total > _FEW else None
+    return None if group.single else _widths(group)[group.event_of]
 
 
 def _widths(group: EventGroup) -> Integers:
