@@ -43,7 +43,7 @@ class ClusterChaos(PartitionChaos):
     def __init__(self, seed: int, errors: list[str]) -> None:
         self._fate = random.Random(f"cluster {seed}")
         super().__init__(seed, errors)
-        rates = [0.0, 0.5, 2.0]
+        rates = [0.0, 1.0, 4.0]
         fate = self._fate
         self.actions[self.crash] = fate.choice(rates)
         self.actions[self.kill_process] = fate.choice(rates)
@@ -167,7 +167,7 @@ class ClusterChaos(PartitionChaos):
     async def _check(self) -> None:
         await super()._check()
         for world in self.worlds:
-            world.compare_followers()
+            await world.compare_followers()
 
     async def run(self) -> Counter[str]:
         try:

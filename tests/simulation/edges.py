@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         @property
         def world(self) -> Any: ...
 
+
 KEY = b"the key of a simulated cluster"
 LISTENER = "sim"
 

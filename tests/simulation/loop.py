@@ -82,9 +82,7 @@ def _serial_of(actor: LoopActor) -> int:
     return actor._serial
 
 
-def simulate(
-    scenario: Callable[[], Awaitable[T]], loop: type[VirtualLoop] = VirtualLoop
-) -> T:
+def simulate(scenario: Callable[[], Awaitable[T]], loop: type[VirtualLoop] = VirtualLoop) -> T:
     """Run a scenario in virtual time; an exception in a callback or a task fails it."""
     problems: list[dict[str, Any]] = []
 

@@ -286,7 +286,7 @@ class SimNode:
         if self.edges is not None:
             self.edges.heard(leader.status())
         world.serves(self)
-        ends = {broker.node.failed, self._leading, moving}
+        ends: set[asyncio.Future[Any]] = {broker.node.failed, self._leading, moving}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self._leading.done():
             self._leading.result()

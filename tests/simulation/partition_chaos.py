@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from eventstore.format import Record
+    from simulation.world import World
 
 STEPS = 150
 _PATIENCE = 400

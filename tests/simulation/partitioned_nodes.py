@@ -34,9 +34,13 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from cluster import NodeStatus
-    from cluster.edge import EdgeClient, LeaderPlace
+    from cluster.edge import EdgeClient, LeaderPlace, PeerListener
     from simulation.faults import Faults
     from simulation.network import SimClient
+
+
+_FOLLOWS = 5.0
+"""Seconds in which all nodes that follow a log have read a record."""
 
 
 class MachinePipe(PipeEnd):
@@ -44,8 +48,9 @@ class MachinePipe(PipeEnd):
 
     @property
     def cut(self) -> bool:
-        here, there = self.node, self.other.node
-        return here.name != there.name and (here.unplugged or there.unplugged)
+        ends: tuple[Any, Any] = self.node, self.other.node
+        here, there = (end.machine for end in ends)
+        return here is not there and (here.unplugged or there.unplugged)
 
 
 class MachineEdges(SimEdges):
@@ -77,7 +82,8 @@ class NodeExchangeLink(SimExchangeLink):
         self._arrives = max(self._arrives, loop.time() + world.faults.delay())
         with outside():
             for other in world.others:
-                for node in other.nodes:
+                for machine in world.machines:
+                    node = machine.nodes[other.number]
                     loop.call_at(self._arrives, node.exchange_hears, what, said)
 
 
@@ -93,8 +99,6 @@ class LogNode(SimNode):
         self._unsent: list[Callable[[], None]] = []
         """What waits for the connection to NATS, in both directions."""
         super().__init__(world, name)
-
-    unplugged = property(lambda self: self.machine.unplugged, lambda _self, _value: None)  # type: ignore[assignment]  # its machine is
 
     def make_edges(self) -> None:
         """Leave clients to the main process."""
@@ -168,7 +172,8 @@ class LogNode(SimNode):
 class Machine:
     """A node: its main process, and a process for each log."""
 
-    peer_listener = None
+    peer_listener: PeerListener | None = None
+    """Nobody connects to it but clients."""
 
     def __init__(self, number: int, worlds: Sequence[LogWorld]) -> None:
         self.name = f"m{number}"
@@ -177,6 +182,7 @@ class Machine:
         self.nodes = [cast("LogNode", world.nodes[number]) for world in worlds]
         for node in self.nodes:
             node.machine = self
+        self.machine = self
         self.process = Process()
         self.edges: MachineEdges | None = None
         """The clients of the main process; None: it does not run."""
@@ -342,14 +348,17 @@ class LogWorld(NodesWorld):
     def may_strike(self, node: SimNode) -> None:
         """Do nothing: a run decides when something happens to a node."""
 
-    def compare_followers(self) -> None:
-        """Raise AssertionError where a node that follows has another state than the log."""
-        folded = fold(self.disk.decoded())
+    async def compare_followers(self) -> None:
+        """Raise AssertionError where a node that follows has another state than the log there."""
+        last = self.disk.stream.last
+        await self.go(_FOLLOWS)
         for node in self.nodes:
             if node.peer_listener is None and node.standby is not None:
                 follower = node.standby._follower
-                assert follower.sequence == self.disk.stream.last, f"{node.name} is behind"
-                compare_states(follower.state, folded)
+                at = follower.sequence
+                assert at >= last, f"{node.name} is behind"
+                before = [one for one in self.disk.decoded() if one.sequence <= at]
+                compare_states(follower.state, fold(before))
 
     async def crash(self, keep: int = 0) -> None:
         for node in self.nodes:

@@ -128,7 +128,7 @@ class _Timer(asyncio.TimerHandle):
 class ProcessLoop(VirtualLoop):
     """A virtual loop on which several processes run."""
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         process = _current.get() if context is None else context.get(_current)
