@@ -98,7 +98,13 @@ class LogNode(SimNode):
         self._readers: list[CutLog] = []
         self._unsent: list[Callable[[], None]] = []
         """What waits for the connection to NATS, in both directions."""
+        self.cut = False
+        """Whether it is cut off from NATS."""
         super().__init__(world, name)
+
+    def _new_process(self) -> None:
+        super()._new_process()
+        self.log.nats.silent = self.cut
 
     def make_edges(self) -> None:
         """Leave clients to the main process."""
@@ -110,21 +116,21 @@ class LogNode(SimNode):
         for other in self.world.others:
             reader = CutLog(other.server, SimWatermark(), MemoryKeyedStore(), reads=True)
             reader.nats.process = self.process
-            reader.nats.silent = self.log.nats.silent
+            reader.nats.silent = self.cut
             self._readers.append(reader)
             others.append(OtherLog(other.name, reader))
         broker.join([one.name for one in self.world.all], others, link)
 
     def post(self, send: Callable[[], None]) -> None:
         """Send something over the connection to NATS, now or when it is back."""
-        if self.log.nats.silent:
+        if self.cut:
             self._unsent.append(send)
         else:
             send()
 
     def exchange_hears(self, what: str, said: tuple[Any, ...]) -> None:
         """Take a message of the broker of another log, if a broker here takes any."""
-        if self.log.nats.silent:
+        if self.cut:
             self._unsent.append(lambda: self.exchange_hears(what, said))
         else:
             self.process.arrive(self._take, what, said)
@@ -140,11 +146,13 @@ class LogNode(SimNode):
 
     def silence(self) -> None:
         """Cut the process off from NATS."""
+        self.cut = True
         for nats in self.connections:
             nats.silent = True
 
     def restore(self) -> None:
         """Let everything pass that waited."""
+        self.cut = False
         for nats in self.connections:
             nats.restore()
         unsent, self._unsent = self._unsent, []
@@ -227,6 +235,7 @@ class Machine:
         """Kill the main process; the others end with it."""
         for node in self.nodes:
             node.kill()
+            node.cut = False
         edges, self.edges = self.edges, None
         if edges is not None:
             edges.vanish()
