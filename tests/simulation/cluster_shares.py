@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from simulation.partitioned_nodes import LogWorld
 
+_STRIKE = 0.1
+"""Chance that something happens to a node in a step."""
 LONGEST = 4000.0
 """Seconds of virtual time that a run may take."""
 
@@ -41,17 +43,13 @@ class ClusterShares(PartitionShares):
         del count
         return self.nodes.make(self.faults, **options)
 
-    def kill(self) -> None:
-        if self.chance.random() < 0.3:
-            super().kill()
-        else:
-            self.nodes.strike()
-
     async def start(self) -> None:
         await self.nodes.start()
 
     async def repair(self) -> None:
         self.nodes.repair()
+        if self.chance.random() < _STRIKE:
+            self.nodes.strike()
 
     async def mend(self) -> None:
         self.nodes.mend()
