@@ -185,6 +185,27 @@ def test_a_replaced_leader_acknowledges_nothing(cut: bool) -> None:
     in_cluster(scenario)
 
 
+def test_a_leader_that_was_suspended_proves_that_it_leads_before_it_sends_anything() -> None:
+    """It was not replaced meanwhile, and does not know that."""
+
+    async def scenario(here: LogWorld, there: LogWorld) -> None:
+        worlds = [here, there]
+        sender = await there.connect(name_in(worlds, 1))
+        reader = await there.connect(name_in(worlds, 1, "r"), filters=[("t", 0)])
+        process = await away(there)
+        there.log.hold()
+        sender.send(p.pingreq(), p.publish("t", b"1"))
+        await here.go(1)
+        process.resume()
+        await here.go(0.5)
+        assert (sender.take(), reader.take()) == ([], [])
+        there.log.release()
+        await here.go(0.5)
+        assert (sender.take(), reader.take()) == ([p.Pingresp()], [p.Publish("t", b"1")])
+
+    in_cluster(scenario)
+
+
 def test_a_suspended_process_does_nothing() -> None:
     """The simulation: what is due waits, what arrives waits behind it, and then timers."""
     done: list[str] = []
