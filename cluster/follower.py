@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from actors.maintenance import FollowedState, StateReader
-from actors.routing import Router
+from actors.routing import Router, routed
 from eventstore.errors import CorruptLog, EventStoreError
 from eventstore.format import ChainChecker
 from eventstore.log import LogTail
@@ -169,7 +169,7 @@ class Follower:
         return NodeState()
 
     def _index_frozen(self, state: SessionState) -> None:
-        self._router.passivate(state.session, [held.filter for held in state.active()])
+        self._router.passivate(state.session, [held.filter for held in routed(state)])
 
     def _index_thawed(self, _loaded: LoadedProjections) -> None:
         """Index sessions by their subscriptions as soon as an event is about to change them."""

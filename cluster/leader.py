@@ -120,10 +120,28 @@ class Leader:
 
     async def run(self) -> None:
         """Publish the status and check the leadership, until cancelled."""
+        loop = asyncio.get_running_loop()
+        self.look()
         while True:
-            self.look()
             await self._messages.publish(self.status().encode())
-            await asyncio.sleep(STATUS_EVERY)
+            looked: asyncio.Future[None] = loop.create_future()
+            # A timer and no sleep: when the process goes on after it was suspended, it is called
+            # before the turn that handles what clients have sent meanwhile.
+            timer = loop.call_later(STATUS_EVERY, self._look_in_time, looked)
+            try:
+                await looked
+            finally:
+                timer.cancel()
+
+    def _look_in_time(self, looked: asyncio.Future[None]) -> None:
+        if looked.done():  # cancelled
+            return
+        try:
+            self.look()
+        except Exception as error:  # noqa: BLE001 - it ends the task that waits for this
+            looked.set_exception(error)
+        else:
+            looked.set_result(None)
 
     def look(self) -> None:
         """Check the leadership and act on the result."""

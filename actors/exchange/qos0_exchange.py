@@ -70,13 +70,15 @@ class Qos0Exchange:
         self._unrouted: deque[tuple[str, Qos0Messages]] = deque()
         """Messages of other brokers that wait for another turn."""
         self._unrouted_bytes = 0
+        self._epochs: dict[str, int] = {}
+        """The highest epoch of each other log whose messages came."""
 
     def pass_on(self, messages: Qos0Messages, *, gated: bool) -> None:
         """Send messages to the other brokers, at the end of this iteration of the loop.
 
         ``gated``: they wait until the events that they depend on are on disk.
         """
-        frame = encode_frame(messages)
+        frame = encode_frame(messages._replace(epoch=self._node.state.epoch))
         if len(frame) > self._largest:
             self._send_apart(messages, gated=gated)
         elif gated:
@@ -114,13 +116,20 @@ class Qos0Exchange:
             self._node.count_dropped("exchange_unavailable", len(frames))
 
     def take(self, name: str, batch: bytes) -> None:
-        """Route a batch of another broker; what is too much for this turn is routed later."""
+        """Route a batch of another broker; what is too much for this turn is routed later.
+
+        What a leader sends that was replaced would be out of order: it is dropped.
+        """
         waited = bool(self._unrouted)
         if waited and self._unrouted_bytes + len(batch) > _UNROUTED:
             self._node.count_dropped("exchange_slow", 1)
             return
         try:
             for found in decode_frames(batch):
+                if found.epoch < self._epochs.get(name, 0):
+                    self._node.count_dropped("exchange_replaced", len(found.topics))
+                    continue
+                self._epochs[name] = found.epoch
                 if found.share:
                     self._take_shared(found)
                     continue

@@ -31,11 +31,13 @@ class Qos0Messages(NamedTuple):
     log: str = ""
     share: str = ""
     """The log and the shared subscription that alone get them; empty: all that match do."""
+    epoch: int = 0
+    """That of the leader of a log of a cluster that sends them; 0: there is no cluster."""
 
 
 def encode_frame(messages: Qos0Messages) -> bytes:
     """Return the bytes of a frame."""
-    topics, payloads, blocks, retain, log, share = messages
+    topics, payloads, blocks, retain, log, share, epoch = messages
     distinct = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
     own, sizes, block_of = block_columns(blocks)
     header = orjson.dumps(
@@ -48,6 +50,7 @@ def encode_frame(messages: Qos0Messages) -> bytes:
             retain,
             log,
             share,
+            epoch,
         )
     )
     rest = b"".join((*own, *payloads))
@@ -62,7 +65,7 @@ def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
             head, rest = _HEAD.unpack_from(data, at)
             at += _HEAD.size
             header = orjson.loads(data[at : at + head])
-            names, which, sizes, own, block_of, retain, log, share = header
+            names, which, sizes, own, block_of, retain, log, share, epoch = header
             area = at + head
             at = area + rest
             blocks = [b""]
@@ -80,6 +83,6 @@ def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
             if area != at or len(sizes) != len(which):
                 raise ValueError("its columns do not fit together")
             chosen = [topics[one] for one in which]
-            yield Qos0Messages(chosen, payloads, spread, bool(retain), log, share)
+            yield Qos0Messages(chosen, payloads, spread, bool(retain), log, share, int(epoch))
         except (struct.error, TypeError, IndexError, AttributeError) as error:
             raise ValueError(str(error)) from None

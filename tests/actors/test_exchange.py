@@ -21,14 +21,16 @@ MESSAGES = st.lists(
 )
 
 
-@given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=4))
+@given(st.lists(st.tuples(MESSAGES, st.booleans(), st.integers(0, 9)), max_size=4))
 def test_batches_are_read_as_they_were_written(
-    batches: list[tuple[list[tuple[bytes, bytes, bytes]], bool]],
+    batches: list[tuple[list[tuple[bytes, bytes, bytes]], bool, int]],
 ) -> None:
     written = []
-    for messages, retain in batches:
+    for messages, retain, epoch in batches:
         topics, payloads, blocks = map(list, zip(*messages, strict=True))
-        written.append(Qos0Messages(topics, payloads, blocks if any(blocks) else [], retain))
+        written.append(
+            Qos0Messages(topics, payloads, blocks if any(blocks) else [], retain, epoch=epoch)
+        )
     assert [*decode_frames(b"".join(map(encode_frame, written)))] == written
 
 

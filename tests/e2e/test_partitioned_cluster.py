@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
 import re
 import signal
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from harness.broker import (
     children_of,
     environment,
     free_port,
+    stand_still,
     wait_until_gone,
 )
 from harness.drill import ROUNDS, SEED, Drill
@@ -33,7 +36,7 @@ from e2e.webclient import Page
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(900 + 120 * ROUNDS)]
@@ -144,6 +147,11 @@ class Partitioned:
         done = [self.command(*command, f"--node=c1-p{log}") for log in range(2)]
         return [json.loads(line) for one in done for line in one.stdout.splitlines()]
 
+    @staticmethod
+    def process(node: ClusterNode, log: int) -> int:
+        """The process of a node for a log."""
+        return int((node.data_dir / f"p{log}" / "foldmq.lock").read_text())
+
     def kill(self, node: ClusterNode) -> None:
         """SIGKILL to the main process of a node; its other processes end with it."""
         children = children_of(node.pid)
@@ -218,7 +226,7 @@ def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
             if victim == "node":
                 cluster.kill(first)
             else:
-                os.kill(int((first.data_dir / "p0" / "foldmq.lock").read_text()), signal.SIGKILL)
+                os.kill(cluster.process(first, 0), signal.SIGKILL)
             leaves.expect_closed()
         with RawClient(edge.port) as sender:
             assert sender.connect(client_in(0, "sender")).code == 0
@@ -351,19 +359,79 @@ def test_one_log_moves_and_the_others_stay(steady: Partitioned) -> None:
     first.stop()
 
 
-def strike_kill(cluster: Partitioned, drill: Drill) -> None:
-    victim = cluster.leader(drill.random.randrange(2))
+def acknowledged_again(drill: Drill) -> None:
+    before = drill.account.totals()["acknowledged"]
+    until(lambda: drill.account.totals()["acknowledged"] > before + 50, "acknowledgements", STARTS)
+
+
+def replaced(cluster: Partitioned, victim: ClusterNode, logs: Iterable[int]) -> None:
+    """Returns when the other node leads the logs that a node led."""
+    for log in logs:
+        until(lambda log=log: cluster.leader(log) is not victim, "another leader", STARTS)  # type: ignore[misc]
+
+
+def strike_kill(cluster: Partitioned, drill: Drill, victim: ClusterNode) -> None:
     cluster.kill(victim)
-    drill.notes.append(f"node {victim.name} killed")
-    (other,) = (node for node in cluster.nodes if node is not victim)
-    until(lambda: cluster.leader(0) is other and cluster.leader(1) is other, "another leader")
+    replaced(cluster, victim, range(2))
     victim.start()
-    cluster.settle()
 
 
-def test_nothing_is_lost_when_a_node_is_killed(
+@contextlib.contextmanager
+def watched(victim: ClusterNode, logs: Iterable[int]) -> Iterator[Callable[[], None]]:
+    """Clients whose logs a node leads, connected to it; yields what sends their messages.
+
+    At the end these messages are not acknowledged, and the connections are closed.
+    """
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(victim.port)) for _ in logs]
+        for log, client in zip(logs, clients, strict=True):
+            assert client.connect(client_in(log, "watcher")).code == 0
+
+        def publish() -> None:
+            for client in clients:
+                client.send(p.publish("watched", b"x", 1, 1))
+
+        yield publish
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                client.expect_closed()
+
+
+def strike_suspend(cluster: Partitioned, drill: Drill, victim: ClusterNode) -> None:
+    """All processes of a node stand still, or those of the logs that it leads do."""
+    logs = [log for log in range(2) if cluster.leader(log) is victim]
+    leaders = [cluster.process(victim, log) for log in logs]
+    whole = drill.random.random() < 0.5
+    with watched(victim, logs) as publish:
+        chosen = [victim.pid, *children_of(victim.pid)] if whole else leaders
+        for pid in chosen:
+            stand_still(pid)
+        drill.notes.append("all its processes" if whole else "the leaders alone")
+        publish()
+        replaced(cluster, victim, logs)
+        acknowledged_again(drill)
+        for pid in chosen:
+            os.kill(pid, signal.SIGCONT)
+
+
+def strike_cut_off(cluster: Partitioned, drill: Drill, victim: ClusterNode) -> None:
+    """A node is cut off from NATS; clients still reach it."""
+    logs = [log for log in range(2) if cluster.leader(log) is victim]
+    with watched(victim, logs) as publish:
+        victim.link.silence()
+        publish()
+        replaced(cluster, victim, logs)
+        acknowledged_again(drill)
+        victim.link.restore()
+
+
+STRIKES = strike_kill, strike_suspend, strike_cut_off
+
+
+def test_nothing_is_lost_when_a_node_is_killed_suspended_or_cut_off(
     tmp_path: Path, nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A leader that was replaced while it was away acknowledges nothing when it is back."""
     # Publishers go on while a node starts: one subscriber gets all of it in the end.
     monkeypatch.setattr(drills, "SETTLE", 600.0)
     # Wills are published without a delay: the account expects them.
@@ -376,8 +444,15 @@ def test_nothing_is_lost_when_a_node_is_killed(
             lambda: closings(cluster.nodes, cluster.starts()),
         )
         drill.start()
-        for _ in range(ROUNDS):
-            drill.strike(lambda: strike_kill(cluster, drill))
+
+        def strike(blow: Callable[[Partitioned, Drill, ClusterNode], None]) -> None:
+            victim = cluster.leader(drill.random.randrange(2))
+            drill.notes.append(f"{blow.__name__} of node {victim.name}")
+            blow(cluster, drill, victim)
+            cluster.settle()
+
+        for number in range(max(ROUNDS, len(STRIKES))):
+            drill.strike(partial(strike, STRIKES[number % len(STRIKES)]))
         drill.judge()
         done = cluster.command("log", "verify", "--config", str(cluster.nodes[0].config_file))
         assert "log c1-p1: " in done.stdout

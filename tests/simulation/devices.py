@@ -90,6 +90,8 @@ class Device:
     wills: int = 0
     connects: int = 0
     """How often it connected: it speaks MQTT 3.1.1 and MQTT 5 in turns."""
+    accepted: int = 0
+    """The last of its connections, counted from 1, that was accepted."""
 
     def connect(self, world: World) -> None:
         """Open a connection; if there is one, it is taken over.
@@ -135,6 +137,7 @@ class DeviceConnection(SimClient):
         self.left_at = 0.0
         before = device.connection
         device.connects += 1
+        self.number = device.connects
         if before is not None:
             before.alone = False
             before.may_overtake()
@@ -191,8 +194,10 @@ class DeviceConnection(SimClient):
             return
         assert self.accepted, f"{packet} before CONNACK"
         newer = device.connection
-        if newer is not None and newer is not self and (newer.accepted or newer.clean):
-            return  # The application has turned to the new connection.
+        if self.number < device.accepted or (
+            newer is not None and newer is not self and newer.clean
+        ):
+            return  # The application has turned to a new connection.
         if isinstance(packet, p.Publish):
             self._publish(packet)
         elif isinstance(packet, p.Puback | p.Pubcomp):
@@ -227,10 +232,10 @@ class DeviceConnection(SimClient):
                 self.will.forbidden = True
             return
         self.accepted = True
-        newer = device.connection
+        before, device.accepted = device.accepted, max(device.accepted, self.number)
         away = asyncio.get_running_loop().time() - device.left
         expired = bool(device.expiry) and away >= device.expiry - _SLACK
-        if newer is not None and newer is not self and newer.accepted:
+        if before > self.number:
             return
         superseded = self.cleans != device.cleans  # a later CONNECT asked for a clean session
         unsure = asyncio.get_running_loop().time() < device.unsure_until

@@ -12,9 +12,30 @@ from typing import TYPE_CHECKING, Any
 from actors.connection import ListenerOptions
 from cluster.edge import EdgeClient, Edges, LeaderPlace, Upstream
 from simulation.loop import SimClock
+from simulation.processes import Process, outside
 
 if TYPE_CHECKING:
-    from simulation.nodes import SimNode
+    from typing import Protocol
+
+    from cluster.edge import PeerListener
+
+    class PipeOwner(Protocol):
+        """A process that has ends of connections between nodes."""
+
+        name: str
+        process: Process
+        pipes: dict[PipeEnd, None]
+        peer_listener: PeerListener | None
+
+        @property
+        def running(self) -> bool: ...
+
+        @property
+        def unplugged(self) -> bool: ...
+
+        @property
+        def world(self) -> Any: ...
+
 
 KEY = b"the key of a simulated cluster"
 LISTENER = "sim"
@@ -25,7 +46,7 @@ class PipeEnd(asyncio.Transport):
 
     other: PipeEnd
 
-    def __init__(self, node: SimNode, latency: float) -> None:
+    def __init__(self, node: PipeOwner, latency: float) -> None:
         super().__init__()
         self.node = node
         self.protocol: Any = None
@@ -38,6 +59,11 @@ class PipeEnd(asyncio.Transport):
         self._unread = 0
         """Bytes on the way to this end."""
         self._reading = True
+
+    @property
+    def cut(self) -> bool:
+        """Whether nothing arrives at this end now."""
+        return self.node.unplugged
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("198.51.100.1", 50_000) if name == "peername" else default
@@ -62,15 +88,16 @@ class PipeEnd(asyncio.Transport):
             self.protocol.pause_writing()
 
     def _send(self, data: bytes | None) -> None:
-        asyncio.get_running_loop().call_later(self._latency, self.other._arrive, data)
+        with outside():
+            asyncio.get_running_loop().call_later(self._latency, self.other._arrive, data)
 
     def _arrive(self, data: bytes | None) -> None:
         self._arrived.append(data)
-        self.deliver()
+        self.node.process.arrive(self.deliver)
 
     def deliver(self) -> None:
         """Read what arrived, unless reading is paused or the cable is unplugged."""
-        while self._arrived and self._reading and not self._gone and not self.node.unplugged:
+        while self._arrived and self._reading and not self._gone and not self.cut:
             data = self._arrived.popleft()
             if data is None:
                 self._lose(None)
@@ -78,12 +105,22 @@ class PipeEnd(asyncio.Transport):
             self._unread -= len(data)
             if not self._closing:
                 self.protocol.data_received(data)
-            self.other._has_room()
+            other = self.other
+            other.node.process.arrive(other._has_room)
 
     def _has_room(self) -> None:
         if self._full and self.other._unread <= self._high // 4 and not self._gone:
             self._full = False
             self.protocol.resume_writing()
+
+    def accepted(self, owner: PipeOwner) -> None:
+        """Begin at the end of the process that listens, if it still does."""
+        if owner.peer_listener is None:
+            self.vanish()
+            self.node.pipes.pop(self, None)
+        else:
+            self.protocol = owner.peer_listener.accept()
+            self.protocol.connection_made(self)
 
     def pause_reading(self) -> None:
         self._reading = False
@@ -117,12 +154,14 @@ class PipeEnd(asyncio.Transport):
 class SimEdges(Edges):
     """The clients of a simulated node."""
 
-    def __init__(self, sim_node: SimNode) -> None:
+    pipe = PipeEnd
+
+    def __init__(self, sim_node: PipeOwner, logs: int = 1) -> None:
         options = sim_node.world.options
         self.sim_node = sim_node
-        super().__init__(
-            sim_node.name, KEY, None, options.bounds, options.max_connections, SimClock().monotonic
-        )
+        now = SimClock().monotonic
+        limits, most = options.bounds, options.max_connections
+        super().__init__(sim_node.name, KEY, None, limits, most, now, logs)
         self.listen(ListenerOptions(LISTENER, options.max_packet_size, options.connect_timeout), [])
 
     def vanish(self) -> None:
@@ -137,24 +176,28 @@ class SimEdges(Edges):
         """Return the protocol of a new client, as a listener does."""
         return self._accept(LISTENER)
 
+    def leading(self, client: EdgeClient, leader: LeaderPlace) -> PipeOwner:
+        """Return the process that leads the log of a client."""
+        nodes: list[PipeOwner] = self.sim_node.world.nodes
+        return next(one for one in nodes if one.name == leader.node)
+
     async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
         """Connect two pipe ends, if the leader is there and no cable is unplugged."""
         here = self.sim_node
         world = here.world
         await asyncio.sleep(world.faults.delay())
-        there = next(one for one in world.nodes if one.name == leader.node)
-        if here.unplugged or there.unplugged:
-            await asyncio.sleep(10.0)
-        listener = there.peer_listener
-        if listener is None or not there.running:
-            raise ConnectionRefusedError("no process listens there")
-        latency = world.faults.delay()
-        near, far = PipeEnd(here, latency), PipeEnd(there, latency)
+        there = self.leading(client, leader)
+        near, far = self.pipe(here, 0.0), self.pipe(there, 0.0)
         near.other, far.other = far, near
+        if near.cut or far.cut:
+            await asyncio.sleep(10.0)
+        if there.peer_listener is None or not there.running:
+            raise ConnectionRefusedError("no process listens there")
+        near._latency = far._latency = world.faults.delay()
         upstream = Upstream(client)
-        near.protocol, far.protocol = upstream, listener.accept()
-        for end in (near, far):
-            end.node.pipes[end] = None
-            end.protocol.connection_made(end)
+        near.protocol = upstream
+        here.pipes[near] = there.pipes[far] = None
+        near.protocol.connection_made(near)
+        there.process.arrive(far.accepted, there)
         world.faults.counts["passed on"] += 1
         return upstream

@@ -82,7 +82,7 @@ def _serial_of(actor: LoopActor) -> int:
     return actor._serial
 
 
-def simulate(scenario: Callable[[], Awaitable[T]]) -> T:
+def simulate(scenario: Callable[[], Awaitable[T]], loop: type[VirtualLoop] = VirtualLoop) -> T:
     """Run a scenario in virtual time; an exception in a callback or a task fails it."""
     problems: list[dict[str, Any]] = []
 
@@ -92,7 +92,7 @@ def simulate(scenario: Callable[[], Awaitable[T]]) -> T:
         )
         return await scenario()
 
-    with _in_order(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with _in_order(), asyncio.Runner(loop_factory=loop) as runner:
         result = runner.run(run())
     assert not problems, problems
     return result

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.anonymous import Anonymous
@@ -37,15 +38,18 @@ from simulation.edges import KEY, PipeEnd, SimEdges
 from simulation.fold import compare_index, compare_states, fold
 from simulation.jetstream import Sent, SimMsg, SimNats
 from simulation.loop import SimClock
+from simulation.processes import Process, outside
 from simulation.world import SimLog, SimWatermark, World, tasks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from protocol.errors import FoldmqError
     from simulation.network import SimClient
 
 _NODES = 3
+_DRAIN = 30.0
+"""Seconds within which a node that hands over has written everything, or ends without that."""
 _STRIKE = 0.002
 """Chance that a status is when a leader is cut off."""
 
@@ -54,6 +58,8 @@ class CutNats(SimNats):
     """A connection that can fall silent in both directions; neither end is told."""
 
     silent = False
+    process = Process()
+    """The one that has the connection; this one is never suspended."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -64,13 +70,14 @@ class CutNats(SimNats):
         if self.silent:
             self._late.append(message)
         else:
-            super()._send(message)
+            with outside():
+                super()._send(message)
 
     def deliver(self, inbox: str, message: SimMsg) -> None:
         if self.silent:
             self._unheard.append((inbox, (message,)))
         else:
-            super().deliver(inbox, message)
+            self.process.arrive(super().deliver, inbox, message)
 
     async def request(
         self,
@@ -135,9 +142,8 @@ class SimMessages:
         world.may_strike(self._node)
         if self._cut:
             return
-        loop = asyncio.get_running_loop()
-        for other in world.nodes:
-            loop.call_later(world.faults.delay(), other.messages.hear, status)
+        with outside():
+            world.tell(status)
 
     def hear(self, status: bytes) -> None:
         """Take a status that arrived, or will when the connection is back."""
@@ -145,7 +151,7 @@ class SimMessages:
         if nats.silent and not nats.dead:
             self._unheard.append(status)
         elif self._take is not None and not self._cut:
-            self._take(status)
+            self._node.process.arrive(self._take, status)
 
     def restore(self) -> None:
         unheard, self._unheard = self._unheard, []
@@ -161,10 +167,14 @@ class SimMessages:
             return LeaderAnswer.SILENT
         if not there:
             return LeaderAnswer.NONE
-        if any(not one.log.nats.silent for one in there):
+        if any(not one.log.nats.silent and not one.process.suspended for one in there):
             return LeaderAnswer.HERE
         await asyncio.sleep(seconds)
         return LeaderAnswer.SILENT
+
+
+class Moved(Exception):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """A node has handed over the leadership, and starts its process again."""
 
 
 class SimHooks(ClusterHooks):
@@ -188,7 +198,9 @@ class SimNode:
     def __init__(self, world: NodesWorld, name: str) -> None:
         self.world = world
         self.name = name
+        self.process = Process()
         self.watermark = SimWatermark()
+        self.standby: Standby | None = None
         self.broker: Broker | None = None
         self.clients: list[SimClient] = []
         self.edges: SimEdges | None = None
@@ -199,6 +211,8 @@ class SimNode:
         """Its ends of the connections with other nodes."""
         self.unplugged = False
         """Whether it is cut off from the other nodes."""
+        self._moving: asyncio.Future[str] | None = None
+        """Done when it is to hand over, with the node that is to lead."""
         self._task: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
         self._new_process()
@@ -209,11 +223,14 @@ class SimNode:
 
     def spawn(self) -> None:
         """Start the process."""
-        self._task = asyncio.create_task(self._live(), name=self.name)
+        self.process = Process()
+        with self.process.inside():
+            self._task = asyncio.create_task(self._live(), name=self.name)
 
     def _new_process(self) -> None:
         world = self.world
         self.log = CutLog(world.server, self.watermark, world.keyed, reads=True)
+        self.log.nats.process = self.process
         self.messages = SimMessages(self)
 
     async def _live(self) -> None:
@@ -222,7 +239,7 @@ class SimNode:
             self._new_process()
             try:
                 await self._life()
-            except (Fenced, Replaced, FellBehind, LogUnavailable) as error:
+            except (Fenced, Replaced, FellBehind, LogUnavailable, Moved) as error:
                 self.world.ended[type(error).__name__] += 1
             self.end()
             await asyncio.sleep(chance.uniform(0.1, 1.0))
@@ -232,17 +249,19 @@ class SimNode:
         world, clock = self.world, SimClock()
         members = Members(self.name, clock.time_ms)
         me = NodeStatus(self.name, Role.STARTING, 0, 0, "", 0, version="0")
-        self.edges = edges = SimEdges(self)
-        standby = Standby(self.log, self.messages, members, clock, "sim", me, _nothing)  # type: ignore[arg-type]  # as NodeMessages
-
-        def follow(data: bytes) -> None:
-            standby.take(data)
-            status = decode_status(data)
-            if status is not None and status.node != self.name:
-                edges.heard(status)
-
-        await self.messages.listen(follow)
-        edges.on_lost = lambda _log: standby.suspect()
+        self.edges = self.make_edges()
+        self.standby = standby = Standby(
+            self.log,
+            self.messages,  # type: ignore[arg-type]  # as NodeMessages
+            members,
+            clock,
+            world.options.node,
+            me,
+            _nothing,
+        )
+        await self.messages.listen(partial(self._follow, standby))
+        if self.edges is not None:
+            self.edges.on_lost = lambda _log: standby.suspect()
         leadership: Leadership = await standby.lead(_nothing)
         await self.messages.answer_as_leader(bytes)
         await self.messages.publish(standby.status().encode())
@@ -250,29 +269,67 @@ class SimNode:
             world.options, self.log, Anonymous(), clock, world.bridge, world.permissions
         )
         self.broker = broker
+        self.join(broker)
         world.led(self, leadership)
         await broker.adopt(leadership.found, leadership.since_ms)
         if broker.node.failed.done():
             raise broker.node.failed.result()
         led = SimHooks(world, broker)
         leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
-        leader.peers = f"{self.name}:1"
         await self.messages.listen(leader.take)
-        self.peer_listener = PeerListener(broker.node, broker.admission, KEY)
-        edges.heard(leader.status())
         self._leading = asyncio.create_task(leader.run())
+        self._moving = moving = asyncio.get_running_loop().create_future()
+        if broker.exchange is not None:
+            await broker.exchange.catch_up()
+        self.peer_listener = PeerListener(broker.node, broker.admission, KEY)
+        leader.peers = f"{self.name}:1"
+        if self.edges is not None:
+            self.edges.heard(leader.status())
         world.serves(self)
-        await asyncio.wait({broker.node.failed, self._leading}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {broker.node.failed, self._leading, moving}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self._leading.done():
             self._leading.result()
+        if not broker.node.failed.done():
+            await self._hand_over(broker, leader, moving.result())
         error: FoldmqError = broker.node.failed.result()
         raise error
+
+    def _follow(self, standby: Standby, data: bytes) -> None:
+        standby.take(data)
+        status = decode_status(data)
+        if self.edges is not None and status is not None and status.node != self.name:
+            self.edges.heard(status)
+
+    def make_edges(self) -> SimEdges | None:
+        """Return what passes clients on; None: another process does that."""
+        return SimEdges(self)
+
+    def join(self, broker: Broker) -> None:
+        """Let a new broker exchange messages with other logs: here there are none."""
+
+    def move(self, to: str) -> bool:
+        """Hand over to a node, if this one leads; an empty name: to any."""
+        if self._moving is None or self._moving.done():
+            return False
+        self.world.closings += 1
+        with self.process.inside():
+            self._moving.set_result(to)
+        return True
+
+    async def _hand_over(self, broker: Broker, leader: Leader, to: str) -> None:
+        """Stop in order, as ``Service`` does; raises Moved."""
+        leader.to = to
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN):
+                await broker.drain(to, leader.stopped)
+        raise Moved
 
     def end(self) -> None:
         """End the process, as by ``kill -9``; the task goes on if it is the one that ends it."""
         self.world.closings += 1
         self.log.nats.die()
-        self.peer_listener = None
+        self.peer_listener = self._moving = None
         self.unplugged = False
         pipes, self.pipes = self.pipes, {}
         for end in pipes:
@@ -285,12 +342,7 @@ class SimNode:
             for task in tasks_of(broker):
                 task.cancel()
             self.world.corpses.append(broker)
-        for client in self.clients:
-            transport = client.transport
-            flying = transport.flying
-            transport.vanish(self.world.faults.chance.randint(0, flying) if flying else 0)
-            self.world.clients.pop(client, None)
-        self.clients.clear()
+        lose_with_process(self.world, self.clients)
         edges, self.edges = self.edges, None
         if edges is not None:
             edges.vanish()
@@ -306,6 +358,7 @@ class SimNode:
         self.end()
         if self._task is not None:
             self._task.cancel()
+        self.process.kill()
 
     def cut_off(self, seconds: float) -> None:
         """Cut the connection between this node and NATS for some time."""
@@ -324,13 +377,28 @@ class SimNode:
 
         def plug_in() -> None:
             self.unplugged = False
-            for end in [*self.pipes, *(one.other for one in self.pipes)]:
-                end.deliver()
+            deliver(self.pipes)
 
         asyncio.get_running_loop().call_later(seconds, plug_in)
 
 
-class _NoProcess(asyncio.Protocol):
+def deliver(pipes: Iterable[PipeEnd]) -> None:
+    """Let what waits at either end of some connections arrive."""
+    for end in [*pipes, *(one.other for one in pipes)]:
+        end.node.process.arrive(end.deliver)
+
+
+def lose_with_process(world: World, clients: list[SimClient]) -> None:
+    """End the connections of the clients of a process that was killed."""
+    chance = world.faults.chance
+    for client in clients:
+        flying = client.transport.flying
+        client.transport.vanish(chance.randint(0, flying) if flying else 0)
+        client.world.clients.pop(client, None)
+    clients.clear()
+
+
+class NoProcess(asyncio.Protocol):
     """The machine of a node whose process does not run: it refuses connections."""
 
     def accept(self) -> asyncio.BaseProtocol:
@@ -369,7 +437,7 @@ class NodesWorld(World):
         """The node that clients connect to."""
         self.clients = _Clients(self)
         self.corpses: list[Broker] = self._corpses
-        self.nodes = [SimNode(self, f"n{number}") for number in range(_NODES)]
+        self.nodes = self.make_nodes()
         self.epoch = 0
         """That of the last leader."""
         self._newest: SimNode | None = None
@@ -377,6 +445,16 @@ class NodesWorld(World):
         """Whether a node has ever served."""
         self.entered: SimNode | None = None
         """The node that the newest client is connected to."""
+
+    def make_nodes(self) -> list[SimNode]:
+        """Return the nodes."""
+        return [SimNode(self, f"n{number}") for number in range(_NODES)]
+
+    def tell(self, status: bytes) -> None:
+        """Pass the status of a node to all."""
+        loop = asyncio.get_running_loop()
+        for node in self.nodes:
+            loop.call_later(self.faults.delay(), node.messages.hear, status)
 
     @property
     def ended(self) -> Any:
@@ -443,14 +521,14 @@ class NodesWorld(World):
     def has_entrance(self) -> bool:
         return self.up or (self._served and bool(self._following))
 
-    def entrance(self) -> SimEdges | _NoProcess | None:
+    def entrance(self) -> SimEdges | NoProcess | None:
         """Return what a new client connects to; None: the broker's own listener."""
         there = self._following if not self.direct else []
         if self.up and self.serving is not None and self.serving.edges is not None:
             there.append(self.serving)
         self.entered = self.faults.chance.choice(there) if there else None
         if self.entered is None:
-            return _NoProcess()
+            return NoProcess()
         if self.entered.peer_listener is not None:
             return None
         self.faults.counts["client of a node that follows"] += 1

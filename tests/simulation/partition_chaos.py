@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from eventstore.format import Record
+    from simulation.world import World
 
 STEPS = 150
 _PATIENCE = 400
@@ -43,6 +44,9 @@ _PATIENCE = 400
 
 class PartitionChaos:
     """One random run."""
+
+    answer = 1.0
+    """Seconds in which every request of a client is answered at the end."""
 
     def __init__(self, seed: int, errors: list[str]) -> None:
         self.errors = errors
@@ -56,9 +60,8 @@ class PartitionChaos:
         self.faults = Faults(chance, delay=lambda: chance.choice(delays))
         self.rates = chance.choice([0.0, 0.02, 0.1]), chance.choice([0.0, 0.05, 0.2])
         window = chance.choice([1, 3, 1024])
-        self.worlds = make_partitions(
+        self.worlds: Sequence[Any] = self.make_worlds(
             chance.choice([2, 2, 3]),
-            self.faults,
             lost=chance.choice([0.0, 0.1, 0.9]),
             max_ack_pending=window,
             message_cache=chance.choice([1, 300, 1 << 20]),
@@ -83,6 +86,10 @@ class PartitionChaos:
             self.fuse: chance.choice([0.0, 2.0, 6.0]),
             self.hold: 2.0,
         }
+
+    def make_worlds(self, count: int, **options: Any) -> Sequence[Any]:
+        """Return the brokers."""
+        return make_partitions(count, self.faults, **options)
 
     def _population(self, window: int) -> list[Device]:
         chance, devices = self.chance, []
@@ -124,13 +131,13 @@ class PartitionChaos:
         self.counts[what] += 1
         self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
 
-    def world(self, device: Device) -> PartitionWorld:
+    def world(self, device: Device) -> Any:
         """Return the broker of a device."""
         return world_of(self.worlds, device.name)
 
     def connect(self, device: Device) -> None:
         """Connect, or take over."""
-        if self.world(device).up:
+        if self.world(device).has_entrance:
             self.note("connect")
             device.connect(self.world(device))
 
@@ -197,12 +204,15 @@ class PartitionChaos:
 
     # The run.
 
+    async def start(self) -> None:
+        """Start all brokers."""
+        for world in self.worlds:
+            await world.start_surely()
+
     async def run(self) -> Counter[str]:
         """Run; return how often what happened."""
-        chance = self.chance
         try:
-            for world in self.worlds:
-                await world.start_surely()
+            await self.start()
             self.faults.appends, self.faults.asks = self.rates
             for _ in range(STEPS):
                 await self._step()
@@ -216,19 +226,22 @@ class PartitionChaos:
         self.counts.update(
             {f"killed: {what}": n for one in self.worlds for what, n in one.killed.items()}
         )
-        del chance
         return self.counts
 
     async def _step(self) -> None:
         chance = self.chance
-        for world in self.worlds:
-            if (not world.up or world.failure() is not None) and chance.random() < 0.3:
-                await self._restart(world)
+        await self.repair()
         (action,) = chance.choices(list(self.actions), list(self.actions.values()))
         action(chance.choice(self.devices))
         pause = chance.choice([None, None, 0, 0.0005, 0.01, 0.1, 1.0])
         if pause is not None:
             await asyncio.sleep(pause)
+
+    async def repair(self) -> None:
+        """Start brokers again, some time after their end."""
+        for world in self.worlds:
+            if (not world.up or world.failure() is not None) and self.chance.random() < 0.3:
+                await self._restart(world)
 
     async def _restart(self, world: PartitionWorld) -> None:
         if world.up:
@@ -258,9 +271,8 @@ class PartitionChaos:
         for world in self.worlds:
             world.fuse, world.lost = None, 0.0
         for seconds in range(_PATIENCE):
+            await self.mend()
             for world in self.worlds:
-                if not world.up or world.failure() is not None:
-                    await self._restart(world)
                 if world.log.held:
                     world.log.release()
             for device in self.devices:
@@ -274,6 +286,12 @@ class PartitionChaos:
             if seconds > 6 and self._settled():
                 return
         raise AssertionError(f"never settles: {[one for one in self.devices if not settled(one)]}")
+
+    async def mend(self) -> None:
+        """Let all brokers run."""
+        for world in self.worlds:
+            if not world.up or world.failure() is not None:
+                await self._restart(world)
 
     def _settled(self) -> bool:
         return all(map(settled, self.devices)) and all(
@@ -303,21 +321,21 @@ class PartitionChaos:
             check_partition(world)
         await check_exchange(self.worlds)
 
-    async def _retained(self, world: PartitionWorld) -> dict[str, bytes]:
+    async def _retained(self, world: Any) -> dict[str, bytes]:
         """Return the retained messages that a new client of a broker gets."""
         number = self.worlds.index(world)
         reader = SimClient(world)
         reader.send(p.connect(name_in(self.worlds, number, "reader")))
         for pid, topic in enumerate(self.account.retained, 1):
             reader.send(p.subscribe(pid, (topic, 0)))
-            await world.go(1.0)
+            await world.go(self.answer)
         packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
         reader.send(p.disconnect())
         await world.go(1.0)
         return {one.topic: one.payload for one in packets}
 
 
-def check_partition(world: PartitionWorld) -> None:
+def check_partition(world: World) -> None:
     """Raise AssertionError where a log breaks a rule of the audit, or of the exchange."""
     records = [decode_record(at, data) for at, data in sorted(world.disk.stream.history.items())]
     found = violations(records)
@@ -334,7 +352,7 @@ class _HistorySource:
 
     begin = 1
 
-    def __init__(self, world: PartitionWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._history = world.disk.stream.history
         self.last = max(self._history, default=0)
 
@@ -344,7 +362,7 @@ class _HistorySource:
             yield decode_record(sequence, self._history[sequence])
 
 
-async def check_exchange(worlds: Sequence[PartitionWorld]) -> None:
+async def check_exchange(worlds: Sequence[Any]) -> None:
     """Raise AssertionError where a log lacks what its sessions should have got from another."""
     logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
     for name in logs:

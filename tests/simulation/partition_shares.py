@@ -9,7 +9,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,8 @@ class PartitionShares:
         delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
         self.faults = Faults(chance, delay=lambda: chance.choice(delays))
         self.rates = chance.choice([0.0, 0.02]), chance.choice([0.0, 0.05])
-        self.worlds = make_partitions(
+        self.worlds: Sequence[Any] = self.make_worlds(
             chance.choice([2, 2, 3]),
-            self.faults,
             lost=chance.choice([0.0, 0.1, 0.9]),
             max_ack_pending=chance.choice([1, 3, 16, 1024]),
             message_cache=chance.choice([1, 300, 1 << 20]),
@@ -110,19 +109,22 @@ class PartitionShares:
         ]
         self.crashes = chance.choice([0.0, 0.4, 0.8])
 
-    def world(self, one: Member | PartitionSender) -> PartitionWorld:
+    def make_worlds(self, count: int, **options: Any) -> Sequence[Any]:
+        """Return the brokers."""
+        return make_partitions(count, self.faults, **options)
+
+    def world(self, one: Member | PartitionSender) -> Any:
         """Return the broker of a client."""
         return world_of(self.worlds, one.name)
 
     async def run(self) -> Counter[str]:
         """Run; return how often what happened."""
         try:
-            for world in self.worlds:
-                await world.start_surely()
+            await self.start()
             await self._join()
             self.faults.appends, self.faults.asks = self.rates
             for _ in range(_STEPS):
-                await self._restart()
+                await self.repair()
                 self._act()
                 await self.worlds[0].go(self.chance.choice([0.0, 0.001, 0.05, 1.0]))
                 self._handle()
@@ -134,6 +136,11 @@ class PartitionShares:
                 await world.crash()
         self.counts["acked"] = sum(len(sender.acked) for sender in self.senders)
         return self.counts
+
+    async def start(self) -> None:
+        """Start all brokers."""
+        for world in self.worlds:
+            await world.start_surely()
 
     async def _join(self) -> None:
         first = self.members[0]
@@ -155,7 +162,7 @@ class PartitionShares:
                 raise world.problems[0]
         assert not self.errors, self.errors[0]
 
-    def _note(self, what: str) -> None:
+    def note(self, what: str) -> None:
         self.counts[what] += 1
         self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
 
@@ -166,38 +173,43 @@ class PartitionShares:
         action = chance.choice(actions)
         if action == "publish":
             gone = sender.client is None or not sender.client.open
-            if gone and self.world(sender).up:
+            if gone and self.world(sender).has_entrance:
                 sender.connect(self.world(sender))
             sender.publish(chance.choice([1, 1, 5, 30]), chance.choice([1, 2]))
-        elif action == "member" and not one.open and self.world(one).up:
-            self._note(f"connect {one.name}")
+        elif action == "member" and not one.open and self.world(one).has_entrance:
+            self.note(f"connect {one.name}")
             one.connect(self.world(one))
         elif action == "kill" and chance.random() < self.crashes:
-            chance.choice(self.worlds).fuse = chance.randint(0, 30)
+            self.kill()
         elif action == "hold":
             self._hold(chance.choice(self.worlds))
         elif one.client is not None and one.open:
             if action == "drop":
-                self._note(f"drop {one.name}")
+                self.note(f"drop {one.name}")
                 one.client.drop()
             elif action == "leave" and one is not self.members[0]:
-                self._note(f"unsubscribe {one.name}")
+                self.note(f"unsubscribe {one.name}")
                 one.client.send(p.unsubscribe(7, SHARED))
 
-    def _hold(self, world: PartitionWorld) -> None:
+    def kill(self) -> None:
+        """Kill a broker soon, at any step."""
+        self.chance.choice(self.worlds).fuse = self.chance.randint(0, 30)
+
+    def _hold(self, world: Any) -> None:
         if world.up and not world.log.held:
-            self._note("a stream stands still")
+            self.note("a stream stands still")
             world.log.hold()
             still = self.chance.choice([0.01, 0.5, 4.0])
             asyncio.get_running_loop().call_later(still, world.log.release)
 
-    async def _restart(self) -> None:
+    async def repair(self) -> None:
+        """Start brokers again, some time after their end."""
         for world in self.worlds:
             if world.up and world.failure() is None:
                 continue
             if self.chance.random() < 0.5:
                 continue
-            self._note(f"restart of {world.name}")
+            self.note(f"restart of {world.name}")
             if world.up:
                 world.excuse()
             await world.crash()
@@ -210,12 +222,8 @@ class PartitionShares:
             world.fuse, world.lost = None, 0.0
         quiet = 0
         for count in range(_PATIENCE):
+            await self.mend()
             for world in self.worlds:
-                if not world.up or world.failure() is not None:
-                    if world.up:
-                        world.excuse()
-                    await world.crash()
-                    await world.start_surely()
                 if world.log.held:
                     world.log.release()
             for one in (*self.members, *self.senders):
@@ -230,6 +238,15 @@ class PartitionShares:
             if count > 60 and quiet > _QUIET:
                 return
         raise AssertionError(f"never settles: {self._unfinished()}")
+
+    async def mend(self) -> None:
+        """Let all brokers run."""
+        for world in self.worlds:
+            if not world.up or world.failure() is not None:
+                if world.up:
+                    world.excuse()
+                await world.crash()
+                await world.start_surely()
 
     def _unfinished(self) -> list[str]:
         left = [f"{one.name} has unacknowledged messages" for one in self.senders if one.pending]

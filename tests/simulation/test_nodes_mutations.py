@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.maintenance import StateReader
 from actors.session import NodeContext
 from cluster.edge.edge_client import EdgeClient
-from eventstore.log import Appended, EventLog, LogTail, LogWriter
+from eventstore.log import Appended, EventLog, LogTail
 from simulation import chaos
+from simulation.broken_clusters import (
+    Patch,
+    follows_without_folding_every_record,
+    writes_on_although_another_node_leads,
+)
 from simulation.chaos import run
 from simulation.nodes import NodesWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Record
-
 pytestmark = pytest.mark.plain
 
 SEEDS = (4, 11, 0, 50, 183, 3, 5, 10, 2, 7)
 LONGEST = 800.0
 """Seconds of virtual time after which a mutant's run does not end."""
-
-Patch = pytest.MonkeyPatch
-
-
-def follows_without_folding_every_record(patch: Patch) -> None:
-    take = StateReader.take
-
-    async def skip(reader: StateReader, record: Record) -> None:
-        if record.sequence % 5:
-            await take(reader, record)
-
-    patch.setattr(StateReader, "take", skip)
-
-
-def writes_on_although_another_node_leads(patch: Patch) -> None:
-    fence = LogWriter._fence
-
-    def unfenced(writer: LogWriter, record: Any) -> dict[str, str]:
-        return {"Nats-Msg-Id": fence(writer, record)["Nats-Msg-Id"]}
-
-    patch.setattr(LogWriter, "_fence", unfenced)
 
 
 def takes_over_wherever_the_log_ends(patch: Patch) -> None:

@@ -18,9 +18,11 @@ from actors.exchange.exchange import LogExchange
 from actors.exchange.followed_positions import FollowedPositions
 from actors.inspection import NotReady
 from actors.sharing import SharedSession, SharedSubscriptions
+from cluster.follower import Follower
 from eventstore.format import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
+from simulation.fold import compare_index
 from simulation.group_members import numbers, publish
 from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
@@ -28,6 +30,7 @@ from simulation.partition_shares import run
 from simulation.partitions import PartitionWorld, name_in
 from simulation.permission_worlds import OPEN, permit
 from simulation.two_logs import two
+from simulation.world import SimLog
 
 COUNT = 2
 
@@ -144,6 +147,24 @@ def test_who_leaves_while_it_waits_for_the_home_does_not_hold_its_session() -> N
         await here.crash()
         await here.start()
         await here.go(1)
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_the_index_of_a_follower_has_no_members_in_other_logs(home: int) -> None:
+    """A node that begins to follow a log with a part, or a home, finds its session frozen."""
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds, share = [here, there], share_in(home)
+        for at in range(2):
+            await member(worlds, at, share)
+        await here.go(8)  # the projections have it
+        for world in worlds:
+            log = SimLog(world.server, world.watermark, world.keyed, reads=True)
+            follower = Follower(log)
+            await follower.begin(lambda _done, _total: None)
+            compare_index(await follower.result())
 
     two(scenario)
 

@@ -1,0 +1,300 @@
+"""Several nodes that lead several logs: killed, suspended, cut off and moved, at random.
+
+A failure names its seed: ``python tests/simulation/cluster_chaos.py --first SEED --seeds 1`` runs
+it, or ``cluster_shares.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import packets as p
+
+from actors.exchange.exchange import LogExchange
+from actors.exchange.log_follower import LogFollower
+from eventstore.format import Followed
+from eventstore.log import Journal
+from simulation import cluster_chaos, cluster_shares
+from simulation.broken_clusters import (
+    Patch,
+    follows_without_folding_every_record,
+    writes_on_although_another_node_leads,
+)
+from simulation.cluster_chaos import run
+from simulation.faults import Faults
+from simulation.loop import simulate
+from simulation.network import SimClient
+from simulation.partitioned_nodes import LogWorld, make_cluster
+from simulation.partitions import name_in
+from simulation.processes import Process, ProcessLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from eventstore.format import Position
+
+SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")))
+_MOST_SEEDS = 20
+"""Runs within which each mutant is caught."""
+AT_EVERY_SAVE = 2
+"""So many of them are run by ``make check``, too."""
+
+
+@cache
+def counts(seed: int) -> Counter[str]:
+    """How often what happened in a run; it runs once, for all tests that ask for it."""
+    return run(seed)
+
+
+def marks_of(seed: int) -> list[pytest.MarkDecorator]:
+    """One run is made as plain Python, too."""
+    return [pytest.mark.slow] if seed >= AT_EVERY_SAVE else [pytest.mark.twice] if not seed else []
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)]
+)
+def test_a_random_run_of_several_nodes_and_logs_keeps_every_promise(seed: int) -> None:
+    counts(seed)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed else [])
+        for seed in range(max(2, SEEDS // 5))
+    ],
+)
+def test_a_random_run_with_a_shared_subscription_keeps_every_promise(seed: int) -> None:
+    assert cluster_shares.run(seed)["acked"]
+
+
+@pytest.mark.long
+def test_everything_happened_to_nodes() -> None:
+    seen = sum((counts(seed) for seed in range(max(60, SEEDS))), Counter[str]())
+    wanted = (
+        "node m0 killed", "a leader killed", "a follower killed", "a leader suspended",
+        "a follower suspended", "a main process suspended", "a node suspended",
+        "a leader cut off from NATS", "a follower cut off from NATS", "a node cut off from NATS",
+        "a node cut off from the others", "a leader hands over", "replaced while it served",
+        "Fenced", "Replaced", "Moved", "killed: before an append",
+    )  # fmt: skip
+    assert not [what for what in wanted if not seen[what]]
+
+
+# Runs that are not random.
+
+
+def in_cluster(scenario: Callable[[LogWorld, LogWorld], Awaitable[None]]) -> None:
+    """Run a scenario with two nodes and two logs."""
+
+    async def both() -> None:
+        worlds = make_cluster(2, 2, Faults())
+        machines = worlds[0].machines
+        try:
+            for machine in machines:
+                machine.start()
+            while not all(world.up for world in worlds):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.05)
+            await scenario(*worlds)
+        finally:
+            for machine in machines:
+                machine.kill()
+            for world in worlds:
+                await world.crash()
+
+    simulate(both, ProcessLoop)
+
+
+def published(client: SimClient) -> list[bytes]:
+    """The payloads of what a client has received since the last time."""
+    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
+
+
+async def away(world: LogWorld) -> Process:
+    """Suspend the leader of a log; return its process."""
+    assert world.serving is not None
+    process = world.serving.process
+    process.suspend()
+    await asyncio.sleep(0)
+    return process
+
+
+async def replaced(world: LogWorld, process: Process) -> None:
+    """Wait until another process leads a log."""
+    while world.serving is None or world.serving.process is process:  # noqa: ASYNC110 - likewise
+        await asyncio.sleep(0.05)
+
+
+def test_qos_0_of_a_replaced_leader_does_not_overtake() -> None:
+    """It reads what a client sent before the client went to the new leader, and passes it on."""
+
+    async def scenario(here: LogWorld, there: LogWorld) -> None:
+        worlds = [here, there]
+        reader = await here.connect(name_in(worlds, 0), filters=[("t", 1)])
+        sender = await there.connect(name_in(worlds, 1))
+        old = await away(there)
+        sender.send(p.publish("t", b"1"))
+        await here.go(0.1)
+        await replaced(there, old)
+        sender = await there.connect(name_in(worlds, 1))
+        sender.send(p.publish("t", b"2"))
+        await here.go(1)
+        assert published(reader) == [b"2"]
+        old.resume()
+        await here.go(1)
+        assert published(reader) == []
+        dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
+        assert dropped == [1, 0]
+
+    in_cluster(scenario)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["suspended", "cut off from NATS"])
+def test_a_replaced_leader_acknowledges_nothing(cut: bool) -> None:
+    async def scenario(here: LogWorld, there: LogWorld) -> None:
+        name = name_in([here, there], 1)
+        sender = await there.connect(name)
+        leader = there.serving
+        assert leader is not None
+        if cut:
+            leader.silence()  # type: ignore[attr-defined]
+        else:
+            await away(there)
+        sender.send(
+            p.publish("t", b"1", 1, 1), p.publish("t", b"2", 2, 2), p.subscribe(3, ("t", 1))
+        )
+        await replaced(there, leader.process)
+        if cut:
+            leader.restore()  # type: ignore[attr-defined]
+        else:
+            leader.process.resume()
+        await here.go(5)
+        assert not sender.open
+        assert not sender.take()
+        again = await there.connect(name)
+        again.send(p.publish("t", b"1", 1, 1))
+        await here.go(1)
+        assert again.take() == [p.Puback(1)]
+
+    in_cluster(scenario)
+
+
+def test_a_leader_that_was_suspended_proves_that_it_leads_before_it_sends_anything() -> None:
+    """It was not replaced meanwhile, and does not know that."""
+
+    async def scenario(here: LogWorld, there: LogWorld) -> None:
+        worlds = [here, there]
+        sender = await there.connect(name_in(worlds, 1))
+        reader = await there.connect(name_in(worlds, 1, "r"), filters=[("t", 0)])
+        process = await away(there)
+        there.log.hold()
+        sender.send(p.pingreq(), p.publish("t", b"1"))
+        await here.go(1)
+        process.resume()
+        await here.go(0.5)
+        assert (sender.take(), reader.take()) == ([], [])
+        there.log.release()
+        await here.go(0.5)
+        assert (sender.take(), reader.take()) == ([p.Pingresp()], [p.Publish("t", b"1")])
+
+    in_cluster(scenario)
+
+
+def test_a_suspended_process_does_nothing() -> None:
+    """The simulation: what is due waits, what arrives waits behind it, and then timers."""
+    done: list[str] = []
+
+    async def scenario() -> None:
+        process, loop = Process(), asyncio.get_running_loop()
+
+        async def work() -> None:
+            while True:
+                done.append(f"{loop.time():.1f}")
+                await asyncio.sleep(1.0)
+
+        with process.inside():
+            task = asyncio.create_task(work())
+        await asyncio.sleep(0.5)
+        process.suspend()
+        with process.inside():
+            loop.call_soon(done.append, "due")
+            loop.call_later(0.1, done.append, "cancelled").cancel()
+        await asyncio.sleep(5.0)
+        process.arrive(done.append, "arrived")
+        assert done == ["0.0"]
+        process.resume()
+        await asyncio.sleep(1.0)
+        assert done == ["0.0", "due", "arrived", "5.5"]
+        process.kill()
+        process.arrive(done.append, "too late")
+        task.cancel()
+        await asyncio.wait({task})
+        assert len(done) == 4
+
+    simulate(scenario, ProcessLoop)
+
+
+# Clusters that break a rule.
+
+
+def acknowledges_before_the_record_is_stored(patch: Patch) -> None:
+    patch.setattr(Journal, "send_when_durable", lambda _journal, sink, data: sink.write(data))
+
+
+def a_new_leader_takes_other_logs_from_their_end(patch: Patch) -> None:
+    begin = LogFollower._begin
+
+    async def late(follower: LogFollower, taken: int, link: str) -> Any:
+        found = await begin(follower, taken, link)
+        if not taken:
+            return found
+        tail = await follower._log.tail()
+        (record,) = await follower._log.read_some([tail.sequence])
+        return await begin(follower, tail.sequence, record.link.hex())
+
+    patch.setattr(LogFollower, "_begin", late)
+
+
+def records_the_position_in_another_turn(patch: Patch) -> None:
+    def later(exchange: LogExchange, name: str, through: Position, link: str) -> None:
+        exchange._through[name] = through, link
+        exchange._recorded[name] = through
+        node = exchange._node
+        asyncio.get_running_loop().call_later(
+            0.001, lambda: (node.emit(Followed(name, through, link)), node.kernel.wake())
+        )
+
+    patch.setattr(LogExchange, "_record", later)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        writes_on_although_another_node_leads,
+        follows_without_folding_every_record,
+        acknowledges_before_the_record_is_stored,
+        a_new_leader_takes_other_logs_from_their_end,
+        records_the_position_in_another_turn,
+    ],
+)
+@pytest.mark.slow
+def test_a_cluster_with_several_logs_that_breaks_a_rule_is_caught(
+    mutant: Callable[[Patch], None],
+) -> None:
+    for seed in range(_MOST_SEEDS):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster_chaos, "LONGEST", 800.0)
+            mutant(patch)
+            try:
+                run(seed)
+            except Exception as error:  # noqa: BLE001 - any shows that something is wrong
+                print(f"caught by seed {seed}: {type(error).__name__}: {str(error)[:500]}")
+                return
+    pytest.fail(f"the cluster that {mutant.__name__} passes {_MOST_SEEDS} seeds")
