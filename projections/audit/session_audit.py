@@ -118,7 +118,7 @@ class SessionAudit:
         self.slowest_ms = self._latencies.slowest_ms
         self._of_events = EventCases()
         self._due = self._timed = 0
-        """Messages that the session had to get, and queued ones that expire."""
+        """Messages that the session had to get, and those that expire, when sent or queued."""
         self._counted: Counter[str] = Counter()
         """Rule -> other cases."""
         self._begin = begin
@@ -394,6 +394,7 @@ class SessionAudit:
                     self._unexpected(ref, at + number)
                     continue
                 self._check_message(message, qos, at + number)
+                self._check_sent(message, ref, at + number)
                 if not self._expected.match(topic_filter, message.topic):
                     what = f"{topic_filter!r:.200} does not match the topic"
                     self._tell(Rule.NO_SUBSCRIPTION, at + number, what)
@@ -512,6 +513,7 @@ class SessionAudit:
                     self._unexpected(ref, at + number)
                 else:
                     self._check_turn(message, at + number)
+                    self._check_sent(message, ref, at + number)
             else:
                 message = self._queue.pop(ref, None)
                 if message is not None:
@@ -547,6 +549,12 @@ class SessionAudit:
         self._check_turn(message, at)
         if not message.may_be_at(qos):
             self._tell(Rule.QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
+
+    def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
+        """Check that a message that was sent at once had not expired."""
+        if message.expires:
+            self._timed += 1
+            self._tell_all(checks.taken_in_time(message, ref, at))
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:

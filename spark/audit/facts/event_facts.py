@@ -219,7 +219,8 @@ class FactMakers:
         places = range(at, at + count)
         sessions, turns = [event.session] * count, [turn] * count
         numbers, filters = [int(isinstance(event, Delivered))] * count, [event.filter] * count
-        self._facts.replays.extend(sessions, places, refs, turns, numbers, filters)
+        seconds = [record.time_ms // 1000] * count
+        self._facts.replays.extend(sessions, places, refs, turns, numbers, filters, seconds)
 
     def _dropped(self, event: MessageDropped, _at: Position) -> None:
         _check(event.refs)
