@@ -36,6 +36,7 @@ from eventstore.format import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     expiries_of,
     format_position,
@@ -133,6 +134,8 @@ class SessionAudit:
         """Messages in the session's queues, and on their way to its client."""
         self._order = TopicOrder()
         self._resending: RedeliveryOrder | None = None
+        self._saw_opening = False
+        """Whether the beginning of the present connection was in the log."""
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
@@ -322,6 +325,7 @@ class SessionAudit:
             self._known = True
         elif self._known and state is not None and (state.inflight or state.releasing):
             self._resending = RedeliveryOrder(state)
+        self._saw_opening = True
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._resending = None
@@ -470,6 +474,11 @@ class SessionAudit:
             elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
 
+    def _denied(
+        self, _state: SessionState, event: SubscriptionDenied, at: Position, _ms: int
+    ) -> None:
+        self._drops.denied(event, at)
+
     def _check_too_large(
         self,
         state: SessionState,
@@ -616,8 +625,13 @@ class SessionAudit:
     def _redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
         publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
         self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
-        if self._resending is not None and event.cause == "resumed":
+        if event.cause != "resumed":
+            return
+        if self._resending is not None:
             self._tell_all(self._resending.again(event, at))
+        elif self._saw_opening:
+            what = "packets were sent again as resumed, but its client had resumed none"
+            self._tell(Rule.ACKNOWLEDGEMENT, at, what)
 
     def _done(self, qos: int, ref: Position, ms: int) -> None:
         message = self._open.pop(ref, None)
@@ -642,6 +656,7 @@ _CHECKS_WITH_STATE: Final[
     Delivered: SessionAudit._delivered,
     Queued: SessionAudit._queued,
     MessageDropped: SessionAudit._dropped,
+    SubscriptionDenied: SessionAudit._denied,
     MessagePublished: SessionAudit._own_published,
     Expired: SessionAudit._expired,
     Assigned: SessionAudit._assigned,

@@ -263,6 +263,10 @@ class _Plain:
         for one in facts.carried:
             was = there.get(one["ref"])
             if was is None:
+                log, ref = self._log, one["ref"]
+                judged = ref >= log.begin and one["at"] < log.trusted and not log.follows
+                if judged and ref not in {held["ref"] for held in facts.retained}:
+                    yield Wrong(Rule.CHECKPOINT, one["at"], None, "repeated, but never there")
                 continue
             keys = ("topic", "check", "expires", "session")
             told = {key: one[key] for key in keys if one[key] != ""}

@@ -16,6 +16,7 @@ from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
+    BRIDGED_LATER,
     CLEARED_BY,
     COMPLETED,
     CUT,
@@ -77,6 +78,8 @@ class LogSummary:
     cuts: tuple[RecordedCut, ...] = ()
     outline: LogOutline = field(default_factory=LogOutline)
     """Its limits, and the times during which a broker ran."""
+    follows: bool = False
+    """Whether it takes messages of other logs."""
 
 
 @dataclass(slots=True)
@@ -144,6 +147,11 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             "is not judged here: foldmq log verify compares the logs"
         )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
+    breaks += _outside_checkpoints(notes)
+    breaks += [
+        ChainBreak(Rule.EVENT, note.at, "NATS is said to have a message that was published later")
+        for note in notes[BRIDGED_LATER]
+    ]
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
     breaks += _without_limits(notes)
     breaks += _not_acted(notes)
@@ -168,6 +176,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         tuple(checkpoints),
         tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
         outline,
+        bool(notes[FOLLOWED]),
     )
     found.nodes.append(
         NodeSummary(
@@ -338,6 +347,25 @@ def _completions(
                 f"{said['retained']:,} retained messages, but it has {sessions:,} and {retained:,}"
             )
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+    return breaks
+
+
+def _outside_checkpoints(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return repetitions of the state that belong to no checkpoint: the first of each series.
+
+    A checkpoint that was begun and not completed, because the broker ended, counts until the next.
+    """
+    marks = [*notes[BEGUN], *notes[COMPLETED], *notes[REPEATED]]
+    breaks: list[ChainBreak] = []
+    inside = told = False
+    for note in sorted(marks, key=lambda note: (note.at, note.about != REPEATED)):
+        if note.about == REPEATED:
+            if not inside and not told:
+                at, what = note.values["first"], "the state is repeated outside of a checkpoint"
+                breaks.append(ChainBreak(Rule.CHECKPOINT, at, what))
+                told = True
+        else:
+            inside, told = note.about == BEGUN, False
     return breaks
 
 
