@@ -22,14 +22,9 @@ _CUT: Final = ("cut", "first")
 
 
 def find_unknown_repetitions(facts: FactTables, logs: Mapping[str, LogSummary]) -> DataFrame:
-    """Return repeated messages that there were not.
-
-    Messages that other logs assigned to a shared subscription make no fact.
-    """
-    judged = [node for node, log in logs.items() if not log.follows]
+    """Return repeated messages that there were not."""
     told = facts.of(CARRIED).where(
-        F.col("node").isin(judged)
-        & (F.col("ref") >= position_of("begin", logs))
+        (F.col("ref") >= position_of("begin", logs))
         & (F.col("at") < position_of("trusted", logs))
     )
     there = facts.of(EFFECT, SENT, WILL, RETAINED).select("node", "ref")

@@ -81,7 +81,7 @@ def changed_repetitions(
         missing = (node, ref) not in published and (node, ref) not in retained
         if (node, at) in seen:
             continue
-        if missing and is_judged(logs[node], ref, at):
+        if missing and _is_judged(logs[node], ref, at):
             seen.add((node, at))
             what = f"repeats message {format_position(ref)}, which there was not"
             yield _of_topic(Violation(Rule.CHECKPOINT, at, what, node=node), topic)
@@ -91,12 +91,9 @@ def changed_repetitions(
             yield _of_topic(Violation(Rule.CHECKPOINT, at, what, node=node), topic)
 
 
-def is_judged(log: LogSummary, ref: Position, at: Position) -> bool:
-    """Return whether a message that is repeated at a position must have been published in the log.
-
-    Messages that other logs assigned to a shared subscription make no fact.
-    """
-    return ref >= log.begin and at < log.trusted and not log.follows
+def _is_judged(log: LogSummary, ref: Position, at: Position) -> bool:
+    """Return whether a message that is repeated at a position must have been in the log before."""
+    return ref >= log.begin and at < log.trusted
 
 
 def _differs(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -8,6 +8,7 @@ from brokenlogs import Case, Story, at, closed, delivered, opened, published, qu
 from brokenmqtt5 import BLOCK, opened5
 
 from eventstore.format import (
+    LOG_SESSION,
     NATS_SESSION,
     Acked,
     Bridged,
@@ -651,10 +652,23 @@ def carried_though_it_never_was(name: str) -> Case:
     return story.breaks("checkpoint", at(3), None)
 
 
-def carried_by_a_log_that_follows(name: str) -> Case:
-    """Other logs may have assigned it: such messages are of QoS 0 here."""
-    story = limited(name)(Followed("other", at(2), "ab" * 32))
-    return story(MessagesCarried([at(2)], ["x"], [], 3, 0, 1), payloads=1).keeps()
+def assigned_by_another_log(name: str) -> Story:
+    """A message of a shared subscription is in record 2, at QoS 0: its part here divides it."""
+    other = f"{LOG_SESSION}other"
+    given = {"origins": [at(7)], "share": "$share/g/x"}
+    event = published("x", session=other, qos=0, **given)
+    return limited(name)(opened(other), event, Followed("other", at(7), "ab" * 32), payloads=1)
+
+
+def carried_for_a_shared_subscription(name: str) -> Case:
+    story = assigned_by_another_log(name)
+    return story(MessagesCarried([at(2, 1)], ["x"], [], 3, 0, 1), payloads=1).keeps()
+
+
+def carried_for_a_shared_subscription_with_another_topic(name: str) -> Case:
+    story = assigned_by_another_log(name)
+    story(MessagesCarried([at(2, 1)], ["y"], [], 3, 0, 1), payloads=1)
+    return story.breaks("checkpoint", at(3), None)
 
 
 def carried_as_it_was(name: str) -> Case:
@@ -744,6 +758,7 @@ BROKEN_CAUSES = (
     denied_for_no_reason, denied_though_all_is_permitted, acted_for_fun, taken_over_by_nobody,
     stopped_without_a_stop, sent_again_without_a_reconnect, sent_to_nats_before_it_was_published,
     repeated_without_a_checkpoint, repeated_behind_a_checkpoint, carried_though_it_never_was,
+    carried_for_a_shared_subscription_with_another_topic,
 )  # fmt: skip
 KEPT_CAUSES = (
     retained_expired_before_its_event,
@@ -758,5 +773,5 @@ KEPT_CAUSES = (
     session_expired, removed_by_an_operator, cleared_by_an_operator, window_is_full,
     too_many_levels, topic_reserved, unread_topic, denied_by_the_permissions, taken_over, stopped,
     sent_again_after_a_reconnect, sent_to_nats, repeated_by_a_checkpoint_that_was_not_completed,
-    carried_by_a_log_that_follows, carried_as_it_was,
+    carried_for_a_shared_subscription, carried_as_it_was,
 )  # fmt: skip

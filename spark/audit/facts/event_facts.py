@@ -135,6 +135,10 @@ class FactMakers:
     def _messages(self, event: MessagePublished, at: Position) -> bool:
         qos, count = event.qos, event.count
         _check(event.pids)
+        if event.share:
+            payloads = self._payloads(event)
+            refs = range(at, at + count)
+            self._facts.wills.extend(refs, refs, self._checks(event, payloads), _topics(event))
         if not qos and not event.retain:
             return False
         refs = range(at, at + count)

@@ -52,8 +52,9 @@ CARRIED: Final = 5
 
 ``session`` is its publisher, empty if unknown; the other columns are as for SENT and EFFECT."""
 WILL: Final = 6
-"""A will was armed at ``at``, which is also its ``ref``; ``topic`` and ``check`` are its
-message's."""
+"""A will was armed at ``at``, or another log assigned a message to a shared subscription there.
+
+``ref`` is the same position; ``topic`` and ``check`` are those of the message."""
 GRANT: Final = 7
 """``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
 

@@ -78,8 +78,6 @@ class LogSummary:
     cuts: tuple[RecordedCut, ...] = ()
     outline: LogOutline = field(default_factory=LogOutline)
     """Its limits, and the times during which a broker ran."""
-    follows: bool = False
-    """Whether it takes messages of other logs."""
 
 
 @dataclass(slots=True)
@@ -176,7 +174,6 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         tuple(checkpoints),
         tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
         outline,
-        bool(notes[FOLLOWED]),
     )
     found.nodes.append(
         NodeSummary(
