@@ -29,6 +29,7 @@ from eventstore.format import (
     SessionOpened,
     expired_until,
     seconds_left,
+    to_runs,
 )
 from protocol.errors import FoldmqError
 from protocol.mqtt import Publishes
@@ -137,6 +138,8 @@ class LogExchange(LoopActor):
         """The last position before this log recorded only positions, and the last of these."""
         self._emitted = False
         """Whether anything of the other log was recorded in this turn."""
+        self._expired: list[Position] = []
+        """Messages of the other log that are not taken in this turn because they have expired."""
         self._due: set[str] = set()
         """Logs whose position is to be recorded soon."""
         self._began = False
@@ -296,9 +299,11 @@ class LogExchange(LoopActor):
         if through > self._recorded[name]:
             self._record(name, through, link)
 
-    def _record(self, name: str, through: Position, link: str) -> None:
+    def _record(
+        self, name: str, through: Position, link: str, expired: Sequence[Position] = ()
+    ) -> None:
         self._through[name], self._recorded[name] = (through, link), through
-        self._node.emit(Followed(name, through, link))
+        self._node.emit(Followed(name, through, link, expired=to_runs(sorted(expired))))
 
     def on_receive(self, message: Any) -> None:
         """Record and route messages of other brokers."""
@@ -316,7 +321,7 @@ class LogExchange(LoopActor):
         """Record and route a part of a turn of another log, with the position behind it."""
         name, taken, done = work
         left, through = _AT_ONCE, None
-        self._emitted = False
+        self._emitted, self._expired = False, []
         while taken.effects and left > 0:
             effect = taken.effects[0]
             if isinstance(effect, TakenClearing):
@@ -340,8 +345,8 @@ class LogExchange(LoopActor):
         if through is not None:
             link = taken.links[through >> INDEX_BITS]
             self._through[name] = through, link
-            if self._emitted:
-                self._record(name, through, link)
+            if self._emitted or self._expired:
+                self._record(name, through, link, self._expired)
         if not taken.effects:
             if not done.done():
                 done.set_result(None)
@@ -387,8 +392,7 @@ class LogExchange(LoopActor):
         chosen = [
             at
             for at in range(count)
-            if not (taken.expires and 0 < taken.expires[at] <= passed)
-            and self._fits(name, taken, at)
+            if not self._has_expired(name, taken, at, passed) and self._fits(name, taken, at)
         ]
         receiver = self._shares.receiver(taken.share) if chosen else None
         if receiver is None:
@@ -463,8 +467,9 @@ class LogExchange(LoopActor):
             if taken.live and not keep:
                 route = routes[topic]
                 wanted = bool(route.targets or route.denied)
-            expired = bool(taken.expires) and 0 < taken.expires[at] <= passed
-            if not wanted or expired or not self._fits(name, taken, at):
+            if not wanted or self._has_expired(name, taken, at, passed):
+                continue
+            if not self._fits(name, taken, at):
                 continue
             if chosen and keep is not keeps:
                 self._publish_now(name, taken, chosen, retain=keeps)
@@ -473,6 +478,14 @@ class LogExchange(LoopActor):
             keeps = keep
         if chosen:
             self._publish_now(name, taken, chosen, retain=keeps)
+
+    def _has_expired(self, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
+        """Return whether a message has expired; if so, count it and note it for the log."""
+        if not taken.expires or not 0 < taken.expires[at] <= passed:
+            return False
+        self._expired.append(taken.origins[at])
+        self._node.count_dropped("expired", 1, client=LOG_SESSION + name)
+        return True
 
     def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
         """Return whether a record has room for a message with a longer publisher's name."""
