@@ -60,9 +60,7 @@ def classify_local_copies(facts: LocalFacts, found: Sequence[Any]) -> list[tuple
     ]
 
 
-def changed_repetitions(
-    facts: LocalFacts, logs: Mapping[str, LogSummary]
-) -> Iterator[Violation]:
+def changed_repetitions(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> Iterator[Violation]:
     """Yield repeated messages that differ from their publication, or that there were not."""
     columns = ("node", "ref", "topic", "check", "expires", "session", "at")
     carried = list(facts.rows(CARRIED, *columns))

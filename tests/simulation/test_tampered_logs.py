@@ -1,4 +1,4 @@
-"""The log of a broker, changed by hand so that it tells of broken promises: the audit says which."""
+"""The log of a broker, changed by hand so that it breaks a promise: the audit says which."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Tampered:
         log = LogBuilder("sim")
         for one in self.records:
             log.record(
-                *one.raw_events, payloads=[one.payload], time_ms=one.time_ms, part=one.part,
+                *one.raw_events, payloads=[bytes(one.payload)], time_ms=one.time_ms, part=one.part,
                 last=one.last,
             )  # fmt: skip
         history = dict(enumerate(log.records, 1))
@@ -132,7 +132,7 @@ def will_is_published_after_disconnect(log: Tampered) -> None:
     published |= {"session": "kind", "topics": ["nobody"]}
     cancelled["e"] = "WillFired"
     record.raw_events.insert(record.raw_events.index(cancelled) + 1, published)
-    log.records[log.records.index(record)] = replace(record, payload=b"gone")
+    log.records[log.records.index(record)] = replace(record, payload=memoryview(b"gone"))
 
 
 def will_has_another_payload(log: Tampered) -> None:

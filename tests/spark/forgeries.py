@@ -1,8 +1,8 @@
 """Events that never happened, put into a sound log where they are plausible.
 
 Each kind is looked for after every turn of the log: where the state of the sessions then admits
-such an event, it may be put there, in a turn of its own or as part of that turn. Both are done at the
-last of these places, and one or the other at places that a fixed seed chooses.
+such an event, it may be put there, in a turn of its own or as part of that turn. Both are done at
+the last of these places, and one or the other at places that a fixed seed chooses.
 """
 
 from __future__ import annotations
@@ -125,6 +125,15 @@ class Moment:
         name = getattr(event, "session", None)
         if name is not None and not isinstance(event, (OperatorActed, RetainedSnapshot)):
             self.folds.setdefault(name, SessionFold(name)).take(event, at, record.time_ms)
+        if isinstance(event, (CheckpointBegun, CheckpointCompleted)):
+            self.checkpoints += [(at, record)] * isinstance(event, CheckpointBegun)
+            self.completed += isinstance(event, CheckpointCompleted)
+        elif isinstance(event, (RetainedExpired, RetainedCleared, RetainedSnapshot)):
+            self._take_retained(event, at)
+        else:
+            self._take_message(event, at, record)
+
+    def _take_message(self, event: Event, at: Position, record: Record) -> None:
         match event:
             case MessagePublished():
                 waits = event.qos == 2 and not event.will
@@ -146,16 +155,16 @@ class Moment:
                 self.taken |= {(event.session, ref) for ref in from_runs(event.refs)}
             case Assigned():
                 self.assigned += [(event.member, ref) for ref in from_runs(event.refs)]
-            case RetainedExpired() | RetainedCleared():
-                for topic in event.topics:
-                    self.retained.pop(topic)
-            case RetainedSnapshot() if event.session is None:
-                for number, topic in enumerate(event.topics):
-                    self.retained[topic] = self.retained[topic]._replace(ref=at + number)
-            case CheckpointBegun():
-                self.checkpoints.append((at, record))
-            case CheckpointCompleted():
-                self.completed += 1
+
+    def _take_retained(
+        self, event: RetainedExpired | RetainedCleared | RetainedSnapshot, at: Position
+    ) -> None:
+        if not isinstance(event, RetainedSnapshot):
+            for topic in event.topics:
+                self.retained.pop(topic)
+        elif event.session is None:
+            for number, topic in enumerate(event.topics):
+                self.retained[topic] = self.retained[topic]._replace(ref=at + number)
 
     # What there is.
 
@@ -193,9 +202,6 @@ class Moment:
             for one in state.active():
                 if one.qos and one.filter != GROUP:
                     yield state, one
-
-
-
 
 
 class Kind(NamedTuple):
@@ -1018,5 +1024,3 @@ def forgeries(places: int = PLACES) -> Iterator[Forgery]:
         # Least depends on the last one.
         for number, place in enumerate([-1, -1, *others]):
             yield Forgery(kind, Forged(*some[place], same_turn=bool(number % 2)))
-
-

@@ -296,12 +296,11 @@ def table(found: dict[str, dict[str, bool]], forged: list[Tried]) -> str:
         told = f"{count} of {len(named)} found" if named else "has none"
         lines.append(f"| {event} | {' | '.join(cells)} | {', '.join([told, *missed])} |")
     total = [seen for harms in found.values() for seen in harms.values()]
-    kinds, places = len(forged), sum(one.tried for one in forged)
-    seen = sum(one.found for one in forged)
+    seen, places = (sum(one.found for one in forged), sum(one.tried for one in forged))
+    of_kinds = f"of {len(forged)} kinds of forged events {seen} of {places}"
     lines += [
         "",
-        f"{sum(total)} of {len(total)} are found, and {seen:,} of {places:,} forged events of "
-        f"{kinds} kinds.",
+        f"{sum(total)} of {len(total)} are found; {of_kinds}.",
         "Why the others are not:",
         "",
     ]

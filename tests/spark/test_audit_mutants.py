@@ -68,8 +68,7 @@ def test_every_reason_is_given_somewhere() -> None:
     assert given | {kind.untold for kind in KINDS} - {""} == {*WHY}
 
 
-def test_the_page_has_this_table(
-    found: dict[str, dict[str, bool]], forged: list[Tried]
-) -> None:
+def test_the_page_has_this_table(found: dict[str, dict[str, bool]], forged: list[Tried]) -> None:
     text = PAGE.read_text("utf-8")
-    assert page(text, table(found, forged)) == text, "write it: python tests/spark/mutants.py --write"
+    told = table(found, forged)
+    assert page(text, told) == text, "write it: python tests/spark/mutants.py --write"

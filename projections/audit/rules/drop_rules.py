@@ -111,7 +111,8 @@ class DropAudit:
             return
         limits = self._outline.limits_at(at)
         if _NOT_AUTHORIZED in codes and limits is not None and not limits.denies:
-            self._tell(at, "a subscription was denied as not authorized, but everything was permitted")
+            what = "a subscription was denied as not authorized, but everything was permitted"
+            self._tell(at, what)
 
     def unexpected(self, ref: Position, at: Position) -> None:
         """Report a drop of a message that was not due to the session."""
@@ -201,7 +202,9 @@ class DropAudit:
         most = limits.max_topic_levels
         if most == 0:
             return "dropped as topic_levels, but topics could have any number of them"
-        for topic in event.topics if most is not None else ():
+        if most is None:
+            return ""
+        for topic in event.topics:
             if len(topic) < LONGEST_DROPPED_TOPIC and topic.count("/") < most:
                 levels = topic.count("/") + 1
                 return f"dropped as topic_levels, but {_name(topic)} has {levels} of {most}"

@@ -110,16 +110,7 @@ class OwnershipAudit:
     def _change(self, event: Any, state: SessionState | None, at: Position) -> None:
         """Check the beginning or end of a connection."""
         if isinstance(event, SessionOpened):
-            if state is not None and state.connected:
-                what = "a connection was accepted while the one before it was not closed"
-                self._tell(at, what)
-            if state is not None and event.generation != state.generation + 1:
-                what = f"connection {event.generation} follows connection {state.generation}"
-                self._tell(at, what)
-            if self._stopped >= 0 and not self._outline.stopped_between(self._stopped, at):
-                what = "a connection ended because the broker stopped, which it did not"
-                self._tell(self._stopped, what)
-            self._opened, self._replaced, self._stopped = at, -1, -1
+            self._begin(event, state, at)
             return
         if state is None:
             if isinstance(event, SessionTakenOver):
@@ -145,6 +136,19 @@ class OwnershipAudit:
         if event.reason == "broker_restarted" and self._opened >= 0 and not self._restarted(at):
             self._tell(at, "a connection ended with its broker, which did not start again")
         self._opened = -1
+
+    def _begin(self, event: SessionOpened, state: SessionState | None, at: Position) -> None:
+        """Check the beginning of a connection."""
+        if state is not None and state.connected:
+            what = "a connection was accepted while the one before it was not closed"
+            self._tell(at, what)
+        if state is not None and event.generation != state.generation + 1:
+            what = f"connection {event.generation} follows connection {state.generation}"
+            self._tell(at, what)
+        if self._stopped >= 0 and not self._outline.stopped_between(self._stopped, at):
+            what = "a connection ended because the broker stopped, which it did not"
+            self._tell(self._stopped, what)
+        self._opened, self._replaced, self._stopped = at, -1, -1
 
     def _tell(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.OWNERSHIP, at, what))

@@ -35,7 +35,7 @@ from spark.audit.facts.chain_check import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 BEYOND_ALL = 1 << 62
 """A position behind every log."""
@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
 
 
 class RecordedCut(NamedTuple):
-    """A cut that the log records."""
+    """A cut that the log records, where the log has all that was carried over it."""
 
     at: Position
     first: Position
@@ -172,7 +172,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         trusted,
         _unsure(pieces, notes, trusted),
         tuple(checkpoints),
-        tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
+        tuple(_judged_cuts(cuts, begin)),
         outline,
     )
     found.nodes.append(
@@ -364,6 +364,14 @@ def _outside_checkpoints(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
         else:
             inside, told = note.about == BEGUN, False
     return breaks
+
+
+def _judged_cuts(cuts: list[LogNote], begin: Position) -> Iterator[RecordedCut]:
+    """Yield the cuts whose carried messages are in the log: a later cut may have removed some."""
+    for note in cuts:
+        first = position(note.values["first"], 0)
+        if first >= begin:
+            yield RecordedCut(note.at, first)
 
 
 def _cuts(
