@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import escaped
-from eventstore.format import LONGEST_DROPPED_TOPIC, format_position, from_runs
+from eventstore.format import LONGEST_DROPPED_TOPIC, count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt import matches
@@ -105,8 +105,9 @@ class DropAudit:
     def denied(self, event: SubscriptionDenied, at: Position) -> None:
         """Check a subscription that was not granted."""
         self._cases(Rule.DROP)
-        codes = from_runs(event.reasons)
-        if len(codes) != len(event.filters) or min(codes, default=0) < _ERROR:
+        as_many = count_runs(event.reasons) == len(event.filters)
+        codes = from_runs(event.reasons) if as_many else []
+        if min(codes, default=0) < _ERROR:
             self._tell(at, "subscriptions were denied, but not each for a reason")
             return
         limits = self._outline.limits_at(at)
