@@ -683,11 +683,21 @@ def repeated_behind_a_checkpoint(name: str) -> Case:
     return story.breaks("checkpoint", at(3), None)
 
 
-def repeated_by_a_checkpoint_that_was_not_completed(name: str) -> Case:
+def checkpoint_begun_again(name: str) -> Case:
     story = limited(name)
     both = [snapshot(story, "s"), snapshot(story, "p")]
-    story(CheckpointBegun(1))(both[0])
-    return story(CheckpointBegun(2), *both, CheckpointCompleted(2, at(4), 2, 0)).keeps()
+    story(CheckpointBegun(1), *both, CheckpointCompleted(1, at(2), 2, 0))
+    return story(CheckpointBegun(1)).breaks("checkpoint", at(3), None)
+
+
+def repeated_by_a_checkpoint_that_was_not_completed(name: str) -> Case:
+    """The broker was killed, and begins it again with the same number."""
+    story = limited(name)
+    story(CheckpointBegun(1))(snapshot(story, "s"))
+    ends = [closed(session, reason="broker_restarted") for session in ("s", "p")]
+    story(BrokerStarted("0.1"), LimitsApplied(LIMITS), *ends)
+    both = [snapshot(story, "s"), snapshot(story, "p")]
+    return story(CheckpointBegun(1), *both, CheckpointCompleted(1, at(5), 2, 0)).keeps()
 
 
 def closed_for_fun(name: str) -> Case:
@@ -757,6 +767,7 @@ BROKEN_CAUSES = (
     levels_within_the_limit, topic_not_reserved, unread_topic_of_another_filter,
     denied_for_no_reason, denied_though_all_is_permitted, acted_for_fun, taken_over_by_nobody,
     stopped_without_a_stop, sent_again_without_a_reconnect, sent_to_nats_before_it_was_published,
+    checkpoint_begun_again,
     repeated_without_a_checkpoint, repeated_behind_a_checkpoint, carried_though_it_never_was,
     carried_for_a_shared_subscription_with_another_topic,
 )  # fmt: skip

@@ -315,9 +315,12 @@ def _completions(
         what: list(accumulate((one.values[what] for one in told), initial=0))
         for what in ("sessions", "retained")
     }
+    finished = {note.values["begun"] for note in completed}
     for one, other in pairwise(sorted(begun.values(), key=_at)):
-        if other.values["checkpoint"] <= one.values["checkpoint"]:
-            what = f"begins checkpoint {other.values['checkpoint']} once more"
+        before, number = one.values["checkpoint"], other.values["checkpoint"]
+        # A checkpoint that a crash interrupted is begun again with its number.
+        if number < before or (number == before and one.at in finished):
+            what = f"begins checkpoint {number} once more"
             breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
     done: set[Position] = set()
     for note in completed:
