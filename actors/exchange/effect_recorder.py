@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from actors.exchange.taken_messages import TakenEffect
     from actors.session import NodeContext, Publisher
     from actors.sharing import SharedSubscriptions
+    from eventstore.format import Position
 
 _LEVEL = 5
 """Protocol level of the sessions under which messages of other logs are recorded."""
@@ -62,6 +63,8 @@ class EffectRecorder:
         self._packet_id = 0
         self.emitted = False
         """Whether anything was recorded; the caller resets it."""
+        self.expired: list[Position] = []
+        """Messages that were not recorded because they had expired; the caller resets it."""
 
     def record(self, name: str, effect: TakenEffect, most: int) -> int:
         """Record and route an effect, or at most ``most`` of its messages.
@@ -112,8 +115,7 @@ class EffectRecorder:
         chosen = [
             at
             for at in range(count)
-            if not (taken.expires and 0 < taken.expires[at] <= passed)
-            and self._fits(name, taken, at)
+            if not self._has_expired(name, taken, at, passed) and self._fits(name, taken, at)
         ]
         receiver = self._shares.receiver(taken.share) if chosen else None
         if receiver is None:
@@ -153,8 +155,9 @@ class EffectRecorder:
             if taken.live and not keep:
                 route = routes[topic]
                 wanted = bool(route.targets or route.denied)
-            expired = bool(taken.expires) and 0 < taken.expires[at] <= passed
-            if not wanted or expired or not self._fits(name, taken, at):
+            if not wanted or self._has_expired(name, taken, at, passed):
+                continue
+            if not self._fits(name, taken, at):
                 continue
             if chosen and keep is not keeps:
                 self._publish_now(name, taken, chosen, retain=keeps)
@@ -163,6 +166,14 @@ class EffectRecorder:
             keeps = keep
         if chosen:
             self._publish_now(name, taken, chosen, retain=keeps)
+
+    def _has_expired(self, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
+        """Return whether a message has expired; if so, count it and note it for the log."""
+        if not taken.expires or not 0 < taken.expires[at] <= passed:
+            return False
+        self.expired.append(taken.origins[at])
+        self._node.count_dropped("expired", 1, client=LOG_SESSION + name)
+        return True
 
     def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
         """Return whether a record has room for a message with a longer publisher's name."""

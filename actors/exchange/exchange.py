@@ -286,10 +286,11 @@ class LogExchange(LoopActor):
         """Record and route a part of a turn of another log, with the position behind it."""
         name, taken, done = work
         left, through = _AT_ONCE, None
-        self._recorder.emitted = False
+        recorder = self._recorder
+        recorder.emitted, recorder.expired = False, []
         while taken.effects and left > 0:
             effect = taken.effects[0]
-            count = self._recorder.record(name, effect, left)
+            count = recorder.record(name, effect, left)
             if not count:  # too much was routed in this turn already
                 break
             through = effect.first + count - 1
@@ -302,8 +303,8 @@ class LogExchange(LoopActor):
             through = taken.through
         if through is not None:
             link = taken.links[through >> INDEX_BITS]
-            if self._recorder.emitted:
-                self._positions.record(name, through, link)
+            if recorder.emitted or recorder.expired:
+                self._positions.record(name, through, link, recorder.expired)
             else:
                 self._positions.advance(name, through, link)
         if not taken.effects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import Followed
+from eventstore.format import Followed, to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,10 +55,15 @@ class FollowedPositions:
         """Note a position behind which nothing was recorded."""
         self._through[name] = through, link
 
-    def record(self, name: str, through: Position, link: str) -> None:
-        """Record a position, in the turn of what took effect before it."""
+    def record(
+        self, name: str, through: Position, link: str, expired: Sequence[Position] = ()
+    ) -> None:
+        """Record a position, in the turn of what took effect before it.
+
+        ``expired`` are the messages before it that were not taken because they had expired.
+        """
         self._through[name], self._recorded[name] = (through, link), through
-        self._node.emit(Followed(name, through, link))
+        self._node.emit(Followed(name, through, link, expired=to_runs(sorted(expired))))
 
     def settle(self, but: str = "") -> None:
         """Record the positions of all logs ``but`` one up to which nothing concerned this log."""

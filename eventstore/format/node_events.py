@@ -253,6 +253,8 @@ class Followed:
     """Link of the record at that position, in hexadecimal."""
     e: Literal["Followed"] = "Followed"
     v: Literal[1] = 1
+    expired: list[Run] = field(default_factory=list)
+    """Positions there of messages that were not taken in this turn because they had expired."""
 
 
 @dataclass(slots=True)

@@ -148,6 +148,20 @@ def sent_in_time(
     return found
 
 
+def taken_in_time(message: ExpectedMessage, ref: Position, at: Position) -> list[Violation]:
+    """Check that a message sent at once had not expired when it took effect [MQTT-3.3.2-5].
+
+    At QoS 2 it takes effect with its PUBREL, which may come long after it was published. The broker
+    may have looked at the clock a second before the record of the PUBREL began.
+    """
+    taken = message.time_ms // 1000
+    if not message.expires or taken <= message.expires + 1:
+        return []
+    late = taken - message.expires
+    what = f"message {format_position(ref)} was sent, but took effect {late} s after it expired"
+    return [Violation(Rule.EXPIRY, at, what)]
+
+
 def expiry_differs(
     message: ExpectedMessage, ref: Position, expires: int, at: Position
 ) -> list[Violation]:

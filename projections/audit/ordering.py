@@ -86,16 +86,20 @@ class RedeliveryOrder:
     their first transmission [MQTT-4.6.0-1].
     """
 
-    __slots__ = ("_left", "_order")
+    __slots__ = ("_all", "_left", "_order")
 
     def __init__(self, state: SessionState) -> None:
         self._order = deque((*state.releasing, *state.inflight))
         self._left = set(self._order)
+        self._all = frozenset(self._order)
 
     def again(self, event: Redelivered, at: Position) -> list[Violation]:
         """Process packets sent again because the session was resumed; return violations."""
         found: list[Violation] = []
         for number, pid in enumerate(from_runs(event.pids)):
+            if pid not in self._all:
+                what = f"packet {pid} was sent again as resumed, but for the first time after that"
+                found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
             if pid not in self._left:
                 continue  # a second repetition is harmless; ``checks`` reports unknown packets
             first = self._first()

@@ -36,6 +36,7 @@ from eventstore.format import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     expiries_of,
     format_position,
@@ -118,7 +119,7 @@ class SessionAudit:
         self.slowest_ms = self._latencies.slowest_ms
         self._of_events = EventCases()
         self._due = self._timed = 0
-        """Messages that the session had to get, and queued ones that expire."""
+        """Messages that the session had to get, and those that expire, when sent or queued."""
         self._counted: Counter[str] = Counter()
         """Rule -> other cases."""
         self._begin = begin
@@ -133,6 +134,8 @@ class SessionAudit:
         """Messages in the session's queues, and on their way to its client."""
         self._order = TopicOrder()
         self._resending: RedeliveryOrder | None = None
+        self._saw_opening = False
+        """Whether the beginning of the present connection was in the log."""
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
@@ -322,6 +325,7 @@ class SessionAudit:
             self._known = True
         elif self._known and state is not None and (state.inflight or state.releasing):
             self._resending = RedeliveryOrder(state)
+        self._saw_opening = True
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._resending = None
@@ -394,6 +398,7 @@ class SessionAudit:
                     self._unexpected(ref, at + number)
                     continue
                 self._check_message(message, qos, at + number)
+                self._check_sent(message, ref, at + number)
                 if not self._expected.match(topic_filter, message.topic):
                     what = f"{topic_filter!r:.200} does not match the topic"
                     self._tell(Rule.NO_SUBSCRIPTION, at + number, what)
@@ -469,6 +474,11 @@ class SessionAudit:
             elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
 
+    def _denied(
+        self, _state: SessionState, event: SubscriptionDenied, at: Position, _ms: int
+    ) -> None:
+        self._drops.denied(event, at)
+
     def _check_too_large(
         self,
         state: SessionState,
@@ -512,6 +522,7 @@ class SessionAudit:
                     self._unexpected(ref, at + number)
                 else:
                     self._check_turn(message, at + number)
+                    self._check_sent(message, ref, at + number)
             else:
                 message = self._queue.pop(ref, None)
                 if message is not None:
@@ -547,6 +558,12 @@ class SessionAudit:
         self._check_turn(message, at)
         if not message.may_be_at(qos):
             self._tell(Rule.QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
+
+    def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
+        """Check that a message that was sent at once had not expired."""
+        if message.expires:
+            self._timed += 1
+            self._tell_all(checks.taken_in_time(message, ref, at))
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:
@@ -608,8 +625,13 @@ class SessionAudit:
     def _redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
         publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
         self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
-        if self._resending is not None and event.cause == "resumed":
+        if event.cause != "resumed":
+            return
+        if self._resending is not None:
             self._tell_all(self._resending.again(event, at))
+        elif self._saw_opening:
+            what = "packets were sent again as resumed, but its client had resumed none"
+            self._tell(Rule.ACKNOWLEDGEMENT, at, what)
 
     def _done(self, qos: int, ref: Position, ms: int) -> None:
         message = self._open.pop(ref, None)
@@ -634,6 +656,7 @@ _CHECKS_WITH_STATE: Final[
     Delivered: SessionAudit._delivered,
     Queued: SessionAudit._queued,
     MessageDropped: SessionAudit._dropped,
+    SubscriptionDenied: SessionAudit._denied,
     MessagePublished: SessionAudit._own_published,
     Expired: SessionAudit._expired,
     Assigned: SessionAudit._assigned,

@@ -423,6 +423,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     Bridged: lambda event, _: f"NATS has what was published up to {format_position(event.through)}",
     Followed: lambda event, _: (
         f"took from log {display.name(event.log)} what takes effect up to {_place(event.through)}"
+        + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
     ),
     LogArchived: _archived,
     LogCut: _cut,

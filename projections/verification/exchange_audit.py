@@ -218,7 +218,8 @@ async def audit_exchange(
     """Compare a log with those that it follows; ``logs`` are all, in the order of their numbers.
 
     ``report(sequence, what)`` is called for each message that the log should have taken in that
-    record or before. Messages that expire are not looked at. Raises as ``LogSource.records``.
+    record or before, and for each that it did not take as expired before it was. Raises as
+    ``LogSource.records``.
     """
     taker, numbers = logs[log], {name: number for number, name in enumerate(logs)}
 
@@ -292,6 +293,7 @@ class _Origin:
     ) -> None:
         """Compare what took effect up to a position with what was taken."""
         looks = self._looks and subscriptions.known
+        await self._refute_expired(event, record, report)
         while True:
             effect = self._next or await anext(self._effects, None)
             self._next = effect
@@ -303,13 +305,13 @@ class _Origin:
             if isinstance(effect, AssignedEffect):
                 await self._assigned(effect, event.log, record, subscriptions, report)
                 continue
-            if effect.expires:
+            if effect.expires == _UNKNOWN:
                 continue
             matched = subscriptions.match(effect.topic)
             if not matched:
                 continue
             self.due += 1
-            if not self._taken["", effect.ref]:
+            if not self._taken["", effect.ref] and not _has_expired(effect.expires, record):
                 what = f"lacks the message {format_position(effect.ref)} of log {event.log}"
                 report(record.sequence, f"{what}, which matches {matched}")
         for (share, ref), count in self._taken.items():
@@ -336,18 +338,35 @@ class _Origin:
         begun = position(record.sequence - record.part, 0)
         if self._is_home(effect.share) and not subscriptions.has_share(effect.share, begun):
             return  # it had no members left
-        if await self._expires(effect.ref):
+        if _has_expired(await self._expiry(effect.ref), record):
             return
         what = f"lacks the message {format_position(effect.ref)} of log {log}"
         report(record.sequence, f"{what}, which was assigned to {shown(effect.share)}")
 
-    async def _expires(self, ref: Position) -> bool:
-        """Return whether a message expires, or is no longer in the log."""
+    async def _refute_expired(
+        self, event: Followed, record: Record, report: Callable[[int, str], None]
+    ) -> None:
+        """Report messages that were not taken as expired, and had not expired."""
+        for ref in from_runs(event.expired):
+            if not _has_expired(await self._expiry(ref), record):
+                what = f"did not take the message {format_position(ref)} of log {event.log}"
+                report(record.sequence, f"{what} as expired, which it had not")
+
+    async def _expiry(self, ref: Position) -> int:
+        """Return the expiry of a message in Unix seconds; 0: never, 1: it is not in the log."""
         sequence = ref >> INDEX_BITS
         if sequence < self.source.begin:
-            return True
+            return _UNKNOWN
         async for record in self.source.records(sequence, sequence):
             for stored in messages_of(record):
                 if stored.first <= ref < stored.first + len(stored.payloads):
-                    return bool(stored.message(ref - stored.first).expires)
-        return True
+                    return stored.message(ref - stored.first).expires
+        return _UNKNOWN
+
+
+def _has_expired(expires: int, record: Record) -> bool:
+    """Return whether a message had expired when a record was written.
+
+    The time of a record is that of its first event, up to a second before that of the others.
+    """
+    return 0 < expires <= record.time_ms // 1000 + 1

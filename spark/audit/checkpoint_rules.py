@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.audit import Rule
-from spark.audit.facts import CARRIED, EFFECT, SENT, WILL, cuts_behind, cuts_within, with_marks
+from spark.audit.facts import (
+    CARRIED,
+    EFFECT,
+    RETAINED,
+    SENT,
+    WILL,
+    cuts_behind,
+    cuts_within,
+    with_marks,
+)
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.sessions import NEEDED
+from spark.audit.sessions import NEEDED, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +28,17 @@ if TYPE_CHECKING:
     from spark.audit.facts import FactTables, LogSummary
 
 _CUT: Final = ("cut", "first")
+
+
+def find_unknown_repetitions(facts: FactTables, logs: Mapping[str, LogSummary]) -> DataFrame:
+    """Return repeated messages that there were not."""
+    told = facts.of(CARRIED).where(
+        (F.col("ref") >= position_of("begin", logs)) & (F.col("at") < position_of("trusted", logs))
+    )
+    there = facts.of(EFFECT, SENT, WILL, RETAINED).select("node", "ref")
+    lost = told.select("node", "at", "ref", "topic").join(there, ["node", "ref"], "left_anti")
+    what = F.concat(F.lit("repeats message "), position_text("ref"), F.lit(", which there was not"))
+    return violation_rows(lost, Rule.CHECKPOINT, "at", what)
 
 
 def find_changed_repetitions(facts: FactTables) -> DataFrame:

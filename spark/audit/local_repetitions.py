@@ -14,7 +14,7 @@ from eventstore.display import name as shown
 from eventstore.format import NATS_SESSION, format_position
 from projections.audit import Rule, Violation
 from spark.audit.duplicate_rule import classify_copy, deliveries_of
-from spark.audit.facts import CARRIED, EFFECT, EVENTS, RELEASED, SENT, WILL
+from spark.audit.facts import CARRIED, EFFECT, EVENTS, RELEASED, RETAINED, SENT, WILL
 from spark.audit.ownership_rule import SKEW_MS
 from spark.audit.sessions import CONNECTED, NEEDED
 
@@ -60,8 +60,8 @@ def classify_local_copies(facts: LocalFacts, found: Sequence[Any]) -> list[tuple
     ]
 
 
-def changed_repetitions(facts: LocalFacts) -> Iterator[Violation]:
-    """Yield repeated messages that differ from their publication."""
+def changed_repetitions(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> Iterator[Violation]:
+    """Yield repeated messages that differ from their publication, or that there were not."""
     columns = ("node", "ref", "topic", "check", "expires", "session", "at")
     carried = list(facts.rows(CARRIED, *columns))
     messages = {(node, ref) for node, ref, *_ in carried}
@@ -70,15 +70,28 @@ def changed_repetitions(facts: LocalFacts) -> Iterator[Violation]:
         for node, ref, *content in facts.rows(kind, *columns[:-1]):
             if (node, ref) in messages:
                 published[node, ref].append(tuple(content))
+    retained = {(node, ref) for node, ref in facts.rows(RETAINED, "node", "ref")} if carried else ()
     seen = set()
     for node, ref, topic, check, expires, session, at in carried:
         # A checkpoint may leave the publisher out.
         repeated = (topic, check, expires, session or None)
         changed = any(_differs(repeated, one) for one in published.get((node, ref), ()))
-        if changed and (node, at) not in seen:
+        missing = (node, ref) not in published and (node, ref) not in retained
+        if (node, at) in seen:
+            continue
+        if missing and _is_judged(logs[node], ref, at):
+            seen.add((node, at))
+            what = f"repeats message {format_position(ref)}, which there was not"
+            yield _of_topic(Violation(Rule.CHECKPOINT, at, what, node=node), topic)
+        if changed:
             seen.add((node, at))
             what = f"repeats message {format_position(ref)} with another content"
             yield _of_topic(Violation(Rule.CHECKPOINT, at, what, node=node), topic)
+
+
+def _is_judged(log: LogSummary, ref: Position, at: Position) -> bool:
+    """Return whether a message that is repeated at a position must have been in the log before."""
+    return ref >= log.begin and at < log.trusted
 
 
 def _differs(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

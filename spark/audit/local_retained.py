@@ -135,25 +135,33 @@ def _wrong_change(before: RetainedInterval | None, one: RetainedInterval) -> Vio
 def replay_violations(
     facts: LocalFacts, history: History, logs: Mapping[str, LogSummary]
 ) -> Iterator[Violation]:
-    """Yield deliveries of retained messages that were not retained, or do not match."""
+    """Yield deliveries of retained messages that were not retained, had expired or do not match."""
     known: dict[tuple[str, Position], list[tuple[str, RetainedInterval]]] = defaultdict(list)
     for (node, topic), some in history.items():
         for one in some:
             if one.digest:
                 known[node, one.ref].append((topic, one))
-    columns = ("node", "session", "at", "ref", "time_ms", "number", "topic")
-    for node, session, place, ref, turn, number, topic_filter in facts.rows(REPLAY, *columns):
+    columns = ("node", "session", "at", "ref", "time_ms", "number", "topic", "expires")
+    for row in facts.rows(REPLAY, *columns):
+        node, session, place, ref, turn, number, topic_filter, second = row
         if place < logs[node].whole:
             continue
-        topics = [
-            topic
+        there = [
+            (topic, one.expires)
             for topic, one in known.get((node, ref), ())
             if one.at < place and one.until > turn
         ]
+        topics = [topic for topic, _ in there]
         message = f"message {format_position(ref)}"
         if not topics:
             what = f"{message} was sent as retained, but is not"
             yield Violation(Rule.RETAINED, place, what, session=session, node=node)
+        # The broker may have looked at the clock a second before the record began.
+        for topic, expires in there:
+            if 0 < expires < second - 1:
+                what = f"retained {message} was sent {second - expires} s after it expired"
+                what += f": topic {shown(topic)}"
+                yield Violation(Rule.EXPIRY, place, what, session=session, node=node)
         # A queued message may wait in the queue of another filter, which it must not overtake.
         for topic in topics if number == 1 else ():
             if not matches(topic_filter, topic):

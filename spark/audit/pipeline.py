@@ -19,7 +19,11 @@ from eventstore.display import name as shown
 from projections.audit import RULES, UNEXPECTED, Violation
 from projections.audit.rules import UNKNOWN_LIMITS
 from spark.audit import retained_rules, state_claims, statistics
-from spark.audit.checkpoint_rules import find_changed_repetitions, find_missing_repetitions
+from spark.audit.checkpoint_rules import (
+    find_changed_repetitions,
+    find_missing_repetitions,
+    find_unknown_repetitions,
+)
 from spark.audit.duplicate_rule import classify_unexpected
 from spark.audit.facts import (
     BEYOND_ALL,
@@ -276,7 +280,7 @@ class _Audit:
         self._tell("auditing what is retained and repeated")
         for one in chain(
             missing_repetitions(facts, results, history, logs),
-            changed_repetitions(facts),
+            changed_repetitions(facts, logs),
             double_owners(results) if self._joins_nodes(logs) else (),
             history_violations(history, logs),
             replay_violations(facts, history, logs),
@@ -414,6 +418,7 @@ class _Audit:
         tables = [find_missing_repetitions(facts, results, held, logs)]
         if facts.has(CARRIED):
             tables.append(find_changed_repetitions(facts))
+            tables.append(find_unknown_repetitions(facts, logs))
         if self._joins_nodes(logs):
             tables.append(find_double_owners(results))
         if held is not None:

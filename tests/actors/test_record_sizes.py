@@ -243,7 +243,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         CheckpointBegun(NUMBER, epoch=NUMBER),
         CheckpointCompleted(NUMBER, NUMBER, NUMBER, NUMBER),
         Bridged(NUMBER),
-        Followed("n" * 64, NUMBER, "0" * 64),
+        Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512)),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
         LeaderProved(NUMBER),
         limits(),

@@ -244,9 +244,14 @@ class _Plain:
             place, turn = replay["at"], replay["time_ms"]
             if place < log.whole:
                 continue
-            fitting = [
-                topic for topic, one in known[replay["ref"]] if one.at < place and one.until > turn
+            there = [
+                (topic, one)
+                for topic, one in known[replay["ref"]]
+                if one.at < place and one.until > turn
             ]
+            fitting = [topic for topic, _ in there]
+            if any(0 < one.expires < replay["expires"] - 1 for _, one in there):
+                yield Wrong(Rule.EXPIRY, place, replay["session"], "sent after it expired")
             if not fitting:
                 yield Wrong(Rule.RETAINED, place, replay["session"], "sent as retained, is not")
             elif replay["number"] == 1 and not matches(replay["topic"], fitting[0]):
@@ -258,6 +263,10 @@ class _Plain:
         for one in facts.carried:
             was = there.get(one["ref"])
             if was is None:
+                log, ref = self._log, one["ref"]
+                judged = ref >= log.begin and one["at"] < log.trusted
+                if judged and ref not in {held["ref"] for held in facts.retained}:
+                    yield Wrong(Rule.CHECKPOINT, one["at"], None, "repeated, but never there")
                 continue
             keys = ("topic", "check", "expires", "session")
             told = {key: one[key] for key in keys if one[key] != ""}

@@ -25,8 +25,9 @@ def took(*origins: tuple[int, int], qos: int = 1, session: str = "$log/p") -> Ev
     )
 
 
-def followed(sequence: int, index: int = 0, log: str = "p") -> Event:
-    return Followed(log, position(sequence, index), "ab" * 32)
+def followed(sequence: int, index: int = 0, log: str = "p", expired: int = 0) -> Event:
+    gone = [position(expired, 0)] if expired else []
+    return Followed(log, position(sequence, index), "ab" * 32, expired=gone)
 
 
 def found(*records: list[Event] | tuple[list[Event], int, bool]) -> list[tuple[int, str]]:
@@ -48,6 +49,7 @@ def found(*records: list[Event] | tuple[list[Event], int, bool]) -> list[tuple[i
     [
         [[took((3, 0), (3, 1)), followed(3, 1)], [took((4, 0)), followed(4)], [followed(4)]],
         [[followed(9)], [took((2, 0), qos=2), followed(10)]],
+        [[followed(9)], [followed(10, expired=10)]],
         [([took((3, 0))], 0, False), ([followed(3)], 1, True)],
         [([took((3, 0))], 0, False), [took((3, 0)), followed(3)]],
         [[took((3, 0)), followed(3)], [took((1, 0), session="$log/r"), followed(1, log="r")]],
@@ -65,6 +67,7 @@ def test_an_exchange_that_is_right(records: list[list[Event]]) -> None:
         ([[followed(3)], [followed(2, 5)]], 2, "log p: position 2.5 follows 3.0"),
         ([[took((4, 1)), followed(4)]], 1, "log p: is before the message 4.1"),
         ([[followed(4)], [took((4, 0)), followed(5)]], 2, "the message 4.0 was taken before"),
+        ([[followed(4, expired=5)]], 1, "says of a later message that it had expired"),
         ([[took((4, 0), session="x"), followed(5)]], 1, "the origins of its messages do not fit"),
     ],
 )

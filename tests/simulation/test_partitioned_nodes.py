@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness import packets as p
 
-from actors.exchange.exchange import LogExchange
+from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.log_follower import LogFollower
 from eventstore.format import Followed
 from eventstore.log import Journal
@@ -262,15 +262,17 @@ def a_new_leader_takes_other_logs_from_their_end(patch: Patch) -> None:
 
 
 def records_the_position_in_another_turn(patch: Patch) -> None:
-    def later(exchange: LogExchange, name: str, through: Position, link: str) -> None:
-        exchange._through[name] = through, link
-        exchange._recorded[name] = through
-        node = exchange._node
+    def later(
+        positions: FollowedPositions, name: str, through: Position, link: str, *_: object
+    ) -> None:
+        positions._through[name] = through, link
+        positions._recorded[name] = through
+        node = positions._node
         asyncio.get_running_loop().call_later(
             0.001, lambda: (node.emit(Followed(name, through, link)), node.kernel.wake())
         )
 
-    patch.setattr(LogExchange, "_record", later)
+    patch.setattr(FollowedPositions, "record", later)
 
 
 @pytest.mark.plain

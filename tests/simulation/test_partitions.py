@@ -6,6 +6,7 @@ import asyncio
 import os
 
 import pytest
+from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Publish
 
@@ -17,7 +18,7 @@ from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.qos0_messages import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session import Publisher
-from eventstore.format import INDEX_BITS, Followed
+from eventstore.format import INDEX_BITS, Followed, from_runs
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
@@ -170,6 +171,66 @@ def test_the_audit_finds_messages_that_were_not_taken(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(EffectRecorder, "_publish_parts", forgetful)
     with pytest.raises(AssertionError, match=r"lacks the message .* which matches a/\+ of c"):
+        two(scenario)
+
+
+async def publish_while_away(here: PartitionWorld, there: PartitionWorld) -> SimClient:
+    """Send two messages for a client of ``there``, of which one expires while that is down."""
+    worlds = [here, there]
+    sender = await here.connect(name_in(worlds, 0), mqtt5=True)
+    reader = await there.connect(name_in(worlds, 1), filters=[("a/#", 1)])
+    await here.go(1)
+    await there.crash()
+    sender.mqtt5 = False  # what follows is at level 5 already
+    for number, seconds in ((1, 2), (2, 100)):
+        properties = ((mqtt5_packets.MESSAGE_EXPIRY, seconds),)
+        sender.send(mqtt5_packets.publish("a/b", b"%d" % seconds, 1, number, properties=properties))
+    await here.go(6)
+    return reader
+
+
+def test_a_message_that_expires_before_another_log_takes_it_is_recorded_and_counted() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        await publish_while_away(here, there)
+        await there.start()
+        await there.go(2)
+        node = there.broker.node
+        state = node.state.sessions.peek(name_in([here, there], 1))
+        assert state is not None
+        assert state.queued + len(state.inflight) == 1
+        assert node.dropped["expired"] == 1
+        (told,) = [one for one in there.disk.events() if isinstance(one, Followed) and one.expired]
+        (ref,) = from_runs(told.expired)
+        published = here.disk.stream.history[ref >> INDEX_BITS]
+        assert ref <= told.through
+        assert b"2100" in published  # the payloads of both
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("mutant", ["says so", "says nothing"])
+def test_a_message_that_is_taken_for_expired_too_early_is_found(
+    mutant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``foldmq log verify``."""
+    has_expired, record = EffectRecorder._has_expired, FollowedPositions.record
+
+    def early(self: EffectRecorder, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
+        return has_expired(self, name, taken, at, passed + 1000)
+
+    def silent(self: FollowedPositions, name: str, through: int, link: str, *_: object) -> None:
+        record(self, name, through, link)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        await publish_while_away(here, there)
+        await there.start()
+        await there.go(2)
+
+    monkeypatch.setattr(EffectRecorder, "_has_expired", early)
+    if mutant == "says nothing":
+        monkeypatch.setattr(FollowedPositions, "record", silent)
+    what = "as expired, which it had not" if mutant == "says so" else "lacks the message"
+    with pytest.raises(AssertionError, match=what):
         two(scenario)
 
 

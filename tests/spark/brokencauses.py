@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokenlogs import Case, Story, at, closed, delivered, opened, published, queued
+from brokenlogs import Case, Story, at, closed, delivered, opened, published, queued, snapshot
 from brokenmqtt5 import BLOCK, opened5
 
 from eventstore.format import (
+    LOG_SESSION,
     NATS_SESSION,
     Acked,
+    Bridged,
     BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Followed,
     LimitsApplied,
     MessageDropped,
+    MessagesCarried,
     OperatorActed,
     Queued,
+    Redelivered,
     Released,
     RetainedCleared,
     RetainedExpired,
@@ -22,6 +29,7 @@ from eventstore.format import (
     SessionExpired,
     SessionTakenOver,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     WillArmed,
     WillCancelled,
@@ -437,6 +445,60 @@ def format_not_checked(name: str) -> Case:
     return limited(name)(drop("payload_format")).breaks("drop", at(2))
 
 
+def levels_within_the_limit(name: str) -> Case:
+    event = drop("topic_levels")
+    event.topics = ["a/b/c", "a/b"]
+    story = limited(name, limits={"max_topic_levels": 2})(event)
+    return story.breaks("drop", at(2))
+
+
+def too_many_levels(name: str) -> Case:
+    event = drop("topic_levels")
+    event.topics = ["a/b/c"]
+    return limited(name, limits={"max_topic_levels": 2})(event).keeps()
+
+
+def topic_not_reserved(name: str) -> Case:
+    event = drop("reserved_topic")
+    event.topics = ["a/b"]
+    return limited(name)(event).breaks("drop", at(2))
+
+
+def topic_reserved(name: str) -> Case:
+    event = drop("reserved_topic")
+    event.topics = ["$SYS/x"]
+    return limited(name)(event).keeps()
+
+
+def unread_topic_of_another_filter(name: str) -> Case:
+    event = drop("slow_reader")
+    event.filter, event.topics = "t", ["a/b"]
+    return limited(name)(event).breaks("drop", at(2))
+
+
+def unread_topic(name: str) -> Case:
+    event = drop("slow_reader")
+    event.filter, event.topics = "t", ["t"]
+    return limited(name)(event).keeps()
+
+
+def denied(code: int) -> SubscriptionDenied:
+    return SubscriptionDenied("s", ["secret/#"], [code])
+
+
+def denied_for_no_reason(name: str) -> Case:
+    return limited(name)(denied(1)).breaks("drop", at(2))
+
+
+def denied_though_all_is_permitted(name: str) -> Case:
+    return limited(name)(denied(0x87)).breaks("drop", at(2))
+
+
+def denied_by_the_permissions(name: str) -> Case:
+    story = limited(name, permissions="0123456789abcdef")
+    return story(denied(0x87))(denied(0x97)).keeps()
+
+
 def dropped_of_nobody(name: str) -> Case:
     """A message that the session was not to get."""
     story = limited(name, permissions="0123456789abcdef")
@@ -534,6 +596,110 @@ def kicked_in_vain(name: str) -> Case:
     return story(Acked("p", [])).breaks("session", at(2))
 
 
+def acted_for_fun(name: str) -> Case:
+    return limited(name)(OperatorActed("banana", "ops", "s", "s")).breaks("session", at(2))
+
+
+def taken_over_by_nobody(name: str) -> Case:
+    story = limited(name)(SessionTakenOver("s", 1), closed(reason="taken_over"))
+    return story(opened(resumed=True, generation=2)).breaks("ownership", at(2, 1))
+
+
+def taken_over(name: str) -> Case:
+    back = opened(resumed=True, generation=2)
+    return limited(name)(SessionTakenOver("s", 1), closed(reason="taken_over"), back).keeps()
+
+
+def stopped_without_a_stop(name: str) -> Case:
+    story = limited(name)(closed(reason="broker_stopped"))
+    return story(opened(resumed=True, generation=2)).breaks("ownership", at(2))
+
+
+def stopped(name: str) -> Case:
+    """Or it was killed while it stopped."""
+    story = limited(name)(closed(reason="broker_stopped"))
+    story(BrokerStarted("0.1"), LimitsApplied(LIMITS), closed("p", reason="broker_restarted"))
+    return story(opened(resumed=True, generation=2)).keeps()
+
+
+def sent_again_without_a_reconnect(name: str) -> Case:
+    story = limited(name)(published("t"), delivered(at(2)), payloads=1)
+    return story(Redelivered("s", [1], "resumed")).breaks("acknowledgement", at(3))
+
+
+def sent_again_after_a_reconnect(name: str) -> Case:
+    story = limited(name)(published("t"), delivered(at(2)), payloads=1)(closed())
+    return story(opened(resumed=True, generation=2), Redelivered("s", [1], "resumed")).keeps()
+
+
+def sent_to_nats_before_it_was_published(name: str) -> Case:
+    return limited(name)(Bridged(at(2, 1))).breaks("event", at(2), None)
+
+
+def sent_to_nats(name: str) -> Case:
+    return limited(name)(published("x"), payloads=1)(Bridged(at(2))).keeps()
+
+
+def repeated_without_a_checkpoint(name: str) -> Case:
+    story = limited(name)
+    story(snapshot(story, "s"), snapshot(story, "p"))
+    return story.breaks("checkpoint", at(2), None)
+
+
+def carried_though_it_never_was(name: str) -> Case:
+    story = limited(name)(published("x"), payloads=1)
+    story(MessagesCarried([at(2, 1)], ["x"], [], 3, 0, 1), payloads=1)
+    return story.breaks("checkpoint", at(3), None)
+
+
+def assigned_by_another_log(name: str) -> Story:
+    """A message of a shared subscription is in record 2, at QoS 0: its part here divides it."""
+    other = f"{LOG_SESSION}other"
+    given = {"origins": [at(7)], "share": "$share/g/x"}
+    event = published("x", session=other, qos=0, **given)
+    return limited(name)(opened(other), event, Followed("other", at(7), "ab" * 32), payloads=1)
+
+
+def carried_for_a_shared_subscription(name: str) -> Case:
+    story = assigned_by_another_log(name)
+    return story(MessagesCarried([at(2, 1)], ["x"], [], 3, 0, 1), payloads=1).keeps()
+
+
+def carried_for_a_shared_subscription_with_another_topic(name: str) -> Case:
+    story = assigned_by_another_log(name)
+    story(MessagesCarried([at(2, 1)], ["y"], [], 3, 0, 1), payloads=1)
+    return story.breaks("checkpoint", at(3), None)
+
+
+def carried_as_it_was(name: str) -> Case:
+    story = limited(name)(published("x"), payloads=1)
+    return story(MessagesCarried([at(2)], ["x"], [], 3, 0, 1), payloads=1).keeps()
+
+
+def repeated_behind_a_checkpoint(name: str) -> Case:
+    story = limited(name)
+    both = [snapshot(story, "s"), snapshot(story, "p")]
+    story(CheckpointBegun(1), *both, CheckpointCompleted(1, at(2), 2, 0))(both[0])
+    return story.breaks("checkpoint", at(3), None)
+
+
+def checkpoint_begun_again(name: str) -> Case:
+    story = limited(name)
+    both = [snapshot(story, "s"), snapshot(story, "p")]
+    story(CheckpointBegun(1), *both, CheckpointCompleted(1, at(2), 2, 0))
+    return story(CheckpointBegun(1)).breaks("checkpoint", at(3), None)
+
+
+def repeated_by_a_checkpoint_that_was_not_completed(name: str) -> Case:
+    """The broker was killed, and begins it again with the same number."""
+    story = limited(name)
+    story(CheckpointBegun(1))(snapshot(story, "s"))
+    ends = [closed(session, reason="broker_restarted") for session in ("s", "p")]
+    story(BrokerStarted("0.1"), LimitsApplied(LIMITS), *ends)
+    both = [snapshot(story, "s"), snapshot(story, "p")]
+    return story(CheckpointBegun(1), *both, CheckpointCompleted(1, at(5), 2, 0)).keeps()
+
+
 def closed_for_fun(name: str) -> Case:
     return limited(name)(closed(reason="banana")).breaks("session", at(2))
 
@@ -598,6 +764,12 @@ BROKEN_CAUSES = (
     waits_too_long, retained_expires_early, retained_never_expires, session_expired_early,
     session_expired_never, session_overdue, removed_by_nobody, kicked_by_nobody, kicked_in_vain,
     closed_for_fun, cleared_by_nobody, stands_still,
+    levels_within_the_limit, topic_not_reserved, unread_topic_of_another_filter,
+    denied_for_no_reason, denied_though_all_is_permitted, acted_for_fun, taken_over_by_nobody,
+    stopped_without_a_stop, sent_again_without_a_reconnect, sent_to_nats_before_it_was_published,
+    checkpoint_begun_again,
+    repeated_without_a_checkpoint, repeated_behind_a_checkpoint, carried_though_it_never_was,
+    carried_for_a_shared_subscription_with_another_topic,
 )  # fmt: skip
 KEPT_CAUSES = (
     retained_expired_before_its_event,
@@ -610,4 +782,7 @@ KEPT_CAUSES = (
     queued_and_not_permitted, of_another_user, packet_too_large,
     packet_too_large_with_its_identifier, queued_packet_is_too_large,
     session_expired, removed_by_an_operator, cleared_by_an_operator, window_is_full,
+    too_many_levels, topic_reserved, unread_topic, denied_by_the_permissions, taken_over, stopped,
+    sent_again_after_a_reconnect, sent_to_nats, repeated_by_a_checkpoint_that_was_not_completed,
+    carried_for_a_shared_subscription, carried_as_it_was,
 )  # fmt: skip

@@ -744,6 +744,18 @@ def cut_log(name: str) -> Case:
     return case
 
 
+def cut_log_with_an_earlier_cut(name: str) -> Case:
+    """What was carried over the earlier one is cut off."""
+    story = _waiting_over_a_checkpoint(name)
+    story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)
+    both = snapshot(story, "p"), snapshot(story, "s")
+    story(CheckpointBegun(2), *both, CheckpointCompleted(2, at(6), 2, 0))(_cut(story, 4))
+    story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 6))
+    case = story.keeps()
+    case.after = lambda nats: story.log.cut(nats, 6)
+    return case
+
+
 def cut_log_that_goes_wrong(name: str) -> Case:
     story = _waiting_over_a_checkpoint(name)
     story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
@@ -866,5 +878,6 @@ KEPT = (
     turn_of_a_crash, turn_of_three, identifier_free_again, dropped_with_a_reason, nothing_owed,
     two_filters_one_copy, ended_in_the_turn, changed_in_its_turn, retained_for_each_subscribe,
     order_of_two_publishers, sent_again_in_order, sent_again, order_of_two_topics, order_of_release,
-    from_the_head, repeats_the_last, retained_by_release, carried_over_a_cut, cut_log, taken_over,
+    from_the_head, repeats_the_last, retained_by_release, carried_over_a_cut, cut_log,
+    cut_log_with_an_earlier_cut, taken_over,
 )  # fmt: skip

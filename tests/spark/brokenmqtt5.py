@@ -16,6 +16,9 @@ from eventstore.format import (
     Expired,
     Position,
     Queued,
+    Received,
+    Redelivered,
+    Released,
     RetainedExpired,
     RetainedSnapshot,
     Returned,
@@ -71,6 +74,69 @@ def expired_in_time(name: str) -> Case:
     story = _waiting(name)
     story(Expired("s", "t", [at(4)], 3), time_ms=story.log.time_ms + 6000)(opened5(2))
     return story.keeps()
+
+
+def _stored(name: str, make: Story | None = None) -> Story:
+    """A message of QoS 2 that expires in five seconds waits for its PUBREL, in record 3."""
+    story = make or mqtt5(name)
+    event = published("t", qos=2, blocks=[len(BLOCK)], at=len(BLOCK))
+    story.log.record(event, payloads=[BLOCK, b"one"])
+    return story
+
+
+def released_too_late(name: str) -> Case:
+    story = _stored(name)
+    later = story.log.time_ms + 8000
+    story(Released("p", [1], [at(3)]), delivered(at(3), qos=2), time_ms=later)
+    return story.breaks("expiry", at(4, 1))
+
+
+def released_in_time(name: str) -> Case:
+    """It is sent again after it has expired, which is permitted."""
+    story = _stored(name)
+    later = story.log.time_ms + 4000
+    story(Released("p", [1], [at(3)]), delivered(at(3), qos=2), time_ms=later)
+    story(closed(), time_ms=later + 10_000)(opened5(2), Redelivered("s", [1], "resumed"))
+    return story(Received("s", [1])).keeps()
+
+
+def released_after_it_expired(name: str) -> Case:
+    story = _stored(name)
+    expires, later = _seconds(story) + 5, story.log.time_ms + 8000
+    waits = Queued("s", "t", 2, [at(3)], 3, expires=expires)
+    story(Released("p", [1], [at(3)]), waits, Expired("s", "t", [at(3)], 3), time_ms=later)
+    return story.keeps()
+
+
+def shared_and_released_too_late(name: str) -> Case:
+    story = _stored(name, shared(name, 2))
+    later = story.log.time_ms + 8000
+    sent, assigned = given("s", at(3))
+    sent.qos = 2
+    story(Released("p", [1], [at(3)]), sent, assigned, time_ms=later)
+    return story.breaks("expiry", at(4, 2), GROUP)
+
+
+def _kept_for_five_seconds(name: str) -> Story:
+    story = Story(name, bare=True)
+    story(BrokerStarted("0.1"), opened("p"), opened5())
+    event = published("t", retain=True, blocks=[len(BLOCK)], at=len(BLOCK))
+    story.log.record(event, payloads=[BLOCK, b"one"])
+    return story
+
+
+def retained_sent_too_late(name: str) -> Case:
+    story = _kept_for_five_seconds(name)
+    later = story.log.time_ms + 8000
+    story(Subscribed("s", [("t", 1)]), delivered(at(2), retain=True), time_ms=later)
+    return story.breaks("expiry", at(3, 1))
+
+
+def retained_sent_in_time(name: str) -> Case:
+    story = _kept_for_five_seconds(name)
+    later = story.log.time_ms + 5000
+    story(Subscribed("s", [("t", 1)]), delivered(at(2), retain=True), time_ms=later)
+    return story(Acked("s", [1]), time_ms=later + 9000).keeps()
 
 
 def more_than_it_accepts(name: str) -> Case:
@@ -251,7 +317,7 @@ def shared_as_promised(name: str) -> Case:
 
 BROKEN_MQTT5 = (
     assigned_and_not_sent, sent_to_two_members, not_returned, returned_and_lost, a_topic_that_moves,
-    lost_in_a_group,
+    lost_in_a_group, released_too_late, shared_and_released_too_late, retained_sent_too_late,
     sent_too_late, expired_too_early, more_than_it_accepts, its_own_message,
     its_own_retained_message, retained_for_nothing, retained_for_an_old_subscription,
     retained_not_sent_though_asked_for,
@@ -259,4 +325,5 @@ BROKEN_MQTT5 = (
 KEPT_MQTT5 = (
     expired_in_time, as_many_as_it_accepts, not_its_own_message, not_its_own_retained_message,
     retained_until_it_expired, retained_not_asked_for, ended_by_disconnect, shared_as_promised,
+    released_in_time, released_after_it_expired, retained_sent_in_time,
 )  # fmt: skip

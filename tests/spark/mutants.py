@@ -7,7 +7,7 @@ python tests/spark/mutants.py --write  writes it there
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,8 +17,9 @@ ROOT: Final = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from forgeries import KINDS, Kind, forgeries  # noqa: E402
 from harness.plainaudit import audit_plainly  # noqa: E402 - found by the line above
-from soundlog import sound_log  # noqa: E402
+from soundlog import Forged, sound_log  # noqa: E402
 
 from eventstore.format import Event, Record, decode_record  # noqa: E402
 from spark.storage import CheckedRecord  # noqa: E402
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 PAGE: Final = ROOT / "docs" / "spark.md"
 BEGIN: Final = "<!-- tests/spark/mutants.py -->"
 END: Final = "<!-- end of the table -->"
-HARMS: Final = ("lost", "twice", "moved", "forged")
+HARMS: Final = ("lost", "twice", "moved", "again")
 REFS: Final = ("refs", "waiting", "as_retained", "begun")
 LEFT_OUT: Final = frozenset({"e", "v", "properties", "blocks_at"})
 """Fields that say what an event is, or that are not used."""
@@ -45,9 +46,10 @@ class Mutant(NamedTuple):
     records: list[Record]
 
 
-def sound_records() -> list[Record]:
-    """Return the records of the sound log."""
-    return [decode_record(number, data) for number, data in enumerate(sound_log().records, 1)]
+def sound_records(forged: Forged | None = None) -> list[Record]:
+    """Return the records of the sound log, perhaps with events that never happened."""
+    log = sound_log(forged)
+    return [decode_record(number, data) for number, data in enumerate(log.records, 1)]
 
 
 def is_found(records: list[Record]) -> bool:
@@ -102,10 +104,10 @@ def _moved(whole: list[Record], number: int) -> list[Record]:
     return moved
 
 
-def _forged(whole: list[Record], number: int) -> list[Record]:
+def _again(whole: list[Record], number: int) -> list[Record]:
     """Repeat an event in a turn of its own, at the end of the log."""
     source, last = whole[number], whole[-1]
-    forged = replace(
+    again = replace(
         source,
         sequence=last.sequence + 1,
         link=b"\1" * 32,
@@ -115,7 +117,7 @@ def _forged(whole: list[Record], number: int) -> list[Record]:
         last=True,
         raw_events=deepcopy(source.raw_events),
     )
-    return [*whole, forged]
+    return [*whole, again]
 
 
 def _referring(event: dict[str, Any], places: dict[int, int]) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def _moved_value(value: Any, places: dict[int, int]) -> Any:
     ]
 
 
-_HARMS: Final = {"lost": _lost, "twice": _twice, "moved": _moved, "forged": _forged}
+_HARMS: Final = {"lost": _lost, "twice": _twice, "moved": _moved, "again": _again}
 
 
 # -------------------------------------------------------------------------------------- fields
@@ -201,6 +203,8 @@ WHY: Final = {
     "h": "acknowledgements to publishers are not recorded: another client may have published it",
     "i": "`foldmq log verify` finds it: leaders follow each other",
     "j": "it tells of another log: `foldmq log verify` finds a position that does not fit",
+    "k": "the log has only a digest of the permissions",
+    "l": "QoS 0 messages and refused publications are not in the log, only their number",
 }
 """Why an audit does not tell."""
 
@@ -209,18 +213,18 @@ UNTOLD: Final[dict[str, dict[str, str]]] = {
     "Assigned": {"by_topic": "d"},
     "Bridged": dict.fromkeys((*HARMS, "through"), "e"),
     "BrokerStarted": {"software": "d", "epoch": "i", "leader": "d", "cause": "d"},
-    "BrokerStopped": {"lost": "f", "forged": "f"},
+    "BrokerStopped": {"lost": "f", "again": "f"},
     "CheckpointBegun": {"epoch": "i"},
     "CheckpointCompleted": {"moved": "a"},
     "Completed": {"moved": "a"},
     "Expired": {"moved": "a"},
     "Followed": dict.fromkeys((*HARMS, "log", "through", "link"), "j"),
-    "LeaderProved": {"lost": "g", "twice": "c", "moved": "a", "forged": "i", "epoch": "i"},
-    "LimitsApplied": {"twice": "c", "forged": "c", "permissions": "d", "users": "d"},
-    "LogArchived": {"lost": "e", "twice": "c", "forged": "c", "by": "e", "where": "e"},
-    "LogCut": {"lost": "g", "twice": "c", "moved": "a", "forged": "c", "reason": "d"},
+    "LeaderProved": {"lost": "g", "twice": "c", "moved": "a", "again": "i", "epoch": "i"},
+    "LimitsApplied": {"twice": "c", "again": "c", "permissions": "d", "users": "d"},
+    "LogArchived": {"lost": "e", "twice": "c", "again": "c", "by": "e", "where": "e"},
+    "LogCut": {"lost": "g", "twice": "c", "moved": "a", "again": "c", "reason": "d"},
     "MessagePublished": {"session": "h", "pids": "h"},
-    "MessagesCarried": {"twice": "c", "forged": "c"},
+    "MessagesCarried": {"twice": "c", "again": "c"},
     "OperatorActed": {"by": "e"},
     "Received": {"reasons": "b"},
     "Redelivered": {"lost": "f", "twice": "c"},
@@ -228,7 +232,7 @@ UNTOLD: Final[dict[str, dict[str, str]]] = {
     "RetainedExpired": {"moved": "a"},
     "SessionClosed": {"code": "b", "expiry": "b"},
     "SessionOpened": {
-        "moved": "a", "forged": "b",
+        "moved": "a", "again": "b",
         **dict.fromkeys(
             ("keep_alive", "address", "expiry", "clean_start", "receive_maximum", "packet_maximum"),
             "b",
@@ -258,23 +262,64 @@ def outcome() -> dict[str, dict[str, bool]]:
     return found
 
 
-def table(found: dict[str, dict[str, bool]]) -> str:
+class Tried(NamedTuple):
+    """How often a kind of forged event was put into the log, and found."""
+
+    kind: Kind
+    tried: int
+    found: int
+
+
+def forged_outcome() -> list[Tried]:
+    """Return how often each kind of forged event is found."""
+    tried: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for kind, forged in forgeries():
+        tried[f"{kind.event} {kind.what}"] += 1
+        found[f"{kind.event} {kind.what}"] += is_found(sound_records(forged))
+    names = [(kind, f"{kind.event} {kind.what}") for kind in KINDS]
+    return [Tried(kind, tried[name], found[name]) for kind, name in names]
+
+
+def table(found: dict[str, dict[str, bool]], forged: list[Tried]) -> str:
     """Return what stands in docs/spark.md."""
     lines = [
-        "| event | lost | twice | moved | forged | a field changed |",
-        "|---|---|---|---|---|---|",
+        "| event | lost | twice | moved | again at the end | forged | a field changed |",
+        "|---|---|---|---|---|---|---|",
     ]
     for event, harms in sorted(found.items()):
         cells = ["found" if harms[harm] else _untold(event, harm) for harm in HARMS]
+        cells.append(_kinds([one for one in forged if one.kind.event == event]))
         named = [harm for harm in harms if harm not in HARMS]
         missed = [f"`{one}` {_untold(event, one)}" for one in named if not harms[one]]
         count = sum(harms[one] for one in named)
         told = f"{count} of {len(named)} found" if named else "has none"
         lines.append(f"| {event} | {' | '.join(cells)} | {', '.join([told, *missed])} |")
     total = [seen for harms in found.values() for seen in harms.values()]
-    lines += ["", f"{sum(total)} of {len(total)} are found. Why the others are not:", ""]
+    seen, places = (sum(one.found for one in forged), sum(one.tried for one in forged))
+    of_kinds = f"of {len(forged)} kinds of forged events {seen} of {places}"
+    lines += [
+        "",
+        f"{sum(total)} of {len(total)} are found; {of_kinds}.",
+        "Why the others are not:",
+        "",
+    ]
     lines += [f"- *{letter}*: {why}." for letter, why in WHY.items()]
+    lines += ["", "Forged events that are not found everywhere:", ""]
+    lines += ["| event | what is forged | found | why not everywhere |", "|---|---|---|---|"]
+    lines += [
+        f"| {kind.event} | {kind.what} | {some} of {places} | *{kind.untold}* |"
+        for kind, places, some in sorted(forged, key=lambda one: one.kind.event)
+        if some < places
+    ]
     return "\n".join(lines)
+
+
+def _kinds(forged: list[Tried]) -> str:
+    """Return how many kinds of forged events of a type are found everywhere."""
+    letters = [one.kind.untold for one in forged if one.found < one.tried]
+    told = f"{len(forged) - len(letters)} of {len(forged)} kinds found"
+    return ", ".join([told, *(f"*{letter}*" for letter in sorted(set(letters)))])
 
 
 def _untold(event: str, harm: str) -> str:
@@ -288,7 +333,7 @@ def page(text: str, told: str) -> str:
 
 
 if __name__ == "__main__":
-    written = table(outcome())
+    written = table(outcome(), forged_outcome())
     if "--write" in sys.argv:
         PAGE.write_text(page(PAGE.read_text("utf-8"), written), "utf-8")
     else:

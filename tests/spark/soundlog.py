@@ -1,11 +1,12 @@
 """A sound log with every event type, each event in a record of its own.
 
-``mutants`` damages it. Its content is that of a log written by a broker.
+``mutants`` damages it, and ``forgeries`` puts events into it. Its content is that of a log written
+by a broker.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.logs import LogBuilder
 
@@ -58,6 +59,8 @@ from eventstore.format import (
 from projections.state import SessionFold, encode_session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventstore.format import Event, Position
 
 LIMITS = {
@@ -75,16 +78,41 @@ EXPIRES = b"\2\0\0\0\5"
 GROUP = "$share/g/g/t"
 
 
+class Forged(NamedTuple):
+    """Events that never happened."""
+
+    turn: int
+    """Number of the turn that they follow."""
+    events: list[Event | tuple[Event, list[bytes]]]
+    same_turn: bool
+    """Whether they belong to that turn; otherwise they are a turn of their own."""
+
+
 class Tale:
     """Writes a log, one event in a record."""
 
-    def __init__(self) -> None:
+    def __init__(self, forged: Forged | None = None) -> None:
+        self._forged = forged
+        self._false: set[int] = set()
+        """Records with events that never happened: what follows in the log does not know them."""
+        self._turns = 0
         self.log = LogBuilder("sound", begin_ms=1_700_000_000_000, step_ms=1)
         self.time_ms = self.log.time_ms
 
     def turn(self, *events: Event | tuple[Event, list[bytes]], after: int = 100) -> list[Position]:
         """Append a turn some milliseconds later; return where its events stand."""
         self.time_ms += after
+        forged, self._turns = self._forged, self._turns + 1
+        if forged is None or forged.turn != self._turns - 1:
+            return self._write(events)
+        if forged.same_turn:
+            places = self._write([*events, *forged.events])
+        else:
+            places = [*self._write(events), *self._write(forged.events)]
+        self._false.update(place >> 20 for place in places[len(events) :])
+        return places[: len(events)]
+
+    def _write(self, events: Sequence[Event | tuple[Event, list[bytes]]]) -> list[Position]:
         places = []
         for part, one in enumerate(events):
             event, payloads = one if isinstance(one, tuple) else (one, [])
@@ -119,6 +147,8 @@ class Tale:
         """The state of all sessions as of now."""
         folds: dict[str, SessionFold] = {}
         for sequence, data in enumerate(self.log.records, 1):
+            if sequence in self._false:
+                continue
             record = decode_record(sequence, data)
             for index, event in record.events():
                 name = getattr(event, "session", None)
@@ -147,9 +177,9 @@ def opened5(session: str, generation: int = 1, **given: Any) -> SessionOpened:
     )
 
 
-def sound_log() -> LogBuilder:
-    """Return the log."""
-    tale = Tale()
+def sound_log(forged: Forged | None = None) -> LogBuilder:
+    """Return the log, perhaps with events that never happened."""
+    tale = Tale(forged)
     turn = tale.turn
     turn(
         BrokerStarted("0.1", epoch=1, leader="n1", cause="first"),
@@ -167,6 +197,7 @@ def sound_log() -> LogBuilder:
     _shared(tale)
     _ends(tale)
     _checkpoint(tale, will)
+    _unanswered(tale)
     turn(LeaderProved(1))
     turn(Followed("other", position(3, 1), "ef" * 32))
     turn(WebAccessed("login", "10.0.0.9", "ann", "view", "", 2, 5, "never"))
@@ -179,7 +210,7 @@ def sound_log() -> LogBuilder:
         after=1000,
     )
     turn(SessionExpired("s", "expired"), after=301_000)
-    turn(SessionExpired("p", "expired"), after=301_000)
+    turn(SessionExpired("z", "expired"), SessionExpired("p", "expired"), after=301_000)
     turn(Bridged(position(2, 0)), after=4 * 3_600_000)
     return tale.log
 
@@ -334,3 +365,18 @@ def _checkpoint(tale: Tale, will: Position) -> None:
     turn(SessionClosed("o", "disconnect", 2), after=1000)
     turn(SessionExpired("o", "expired"), SessionExpired("w", "expired"), after=601_000)
     turn(SessionExpired("m", "expired"))
+
+
+def _unanswered(tale: Tale) -> None:
+    """A client never answers, and another one never releases what it publishes."""
+    turn = tale.turn
+    turn(opened("z"), Subscribed("z", [("z/t", 2)]))
+    one = tale.next
+    turn(tale.publishes("z/t", pid=20), Delivered("z", "z/t", 1, [1], [one]))
+    (ref,) = turn(tale.publishes("z/t", qos=2, pid=21))
+    turn(Released("p", [21], [ref]), Delivered("z", "z/t", 2, [2], [ref]))
+    (ref,) = turn(tale.publishes("z/t", qos=2, pid=22))
+    turn(Released("p", [22], [ref]), Delivered("z", "z/t", 2, [3], [ref]))
+    turn(Received("z", [3]))
+    turn(tale.publishes("z/u", qos=2, pid=23))
+    turn(SessionClosed("z", "error", 1))

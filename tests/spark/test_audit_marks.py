@@ -216,9 +216,10 @@ def test_a_checkpoint_that_is_said_to_begin_behind_its_end() -> None:
     notes = [
         LogNote("n", 1 << 20, PIECE, LogPiece(first, first, 0, 0).values()),
         LogNote("n", 900, BEGUN, {"checkpoint": 1, "previous": "", "time_ms": 0}),
-        LogNote("n", 500, REPEATED, {"sessions": 1, "retained": 1}),
+        LogNote("n", 500, REPEATED, {"sessions": 1, "retained": 1, "first": 400}),
         LogNote("n", 300, COMPLETED, {"begun": 900, "checkpoint": 1, "sessions": 1, "retained": 1}),
     ]
-    ((_, wrong),) = summarize_logs(notes).breaks
+    (_, wrong), (_, outside) = summarize_logs(notes).breaks
+    assert (outside.rule, outside.at) == (Rule.CHECKPOINT, 400)
     assert wrong.rule == Rule.CHECKPOINT
     assert wrong.what.endswith("but it has 0 and 0")

@@ -1,11 +1,26 @@
-"""Damage to a log that an audit finds: every event type, every field, every kind of damage."""
+"""Damage to a log that an audit finds: every event type, every field, every kind of damage.
+
+And events that never happened, wherever they are plausible.
+"""
 
 from __future__ import annotations
 
 from typing import get_args
 
 import pytest
-from mutants import PAGE, UNTOLD, WHY, is_found, outcome, page, sound_records, table
+from forgeries import KINDS
+from mutants import (
+    PAGE,
+    UNTOLD,
+    WHY,
+    Tried,
+    forged_outcome,
+    is_found,
+    outcome,
+    page,
+    sound_records,
+    table,
+)
 
 from eventstore.format import Event
 
@@ -13,6 +28,11 @@ from eventstore.format import Event
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, bool]]:
     return outcome()
+
+
+@pytest.fixture(scope="module")
+def forged() -> list[Tried]:
+    return forged_outcome()
 
 
 def test_nothing_is_wrong_with_the_sound_log() -> None:
@@ -28,14 +48,27 @@ def test_harm_is_found_unless_the_table_says_why_not(found: dict[str, dict[str, 
     }
 
 
+def test_what_never_happened_is_found_unless_the_table_says_why_not(forged: list[Tried]) -> None:
+    missed = {one.kind[:2] for one in forged if one.found < one.tried}
+    assert missed == {kind[:2] for kind in KINDS if kind.untold}
+
+
+def test_every_kind_of_forged_event_is_plausible_somewhere(forged: list[Tried]) -> None:
+    assert not [one.kind[:2] for one in forged if not one.tried]
+
+
 def test_every_event_type_is_harmed(found: dict[str, dict[str, bool]]) -> None:
-    assert set(found) == {kind.__name__ for kind in get_args(Event)}
+    types = {kind.__name__ for kind in get_args(Event)}
+    assert set(found) == types
+    assert {kind.event for kind in KINDS} == types
 
 
 def test_every_reason_is_given_somewhere() -> None:
-    assert {why for harms in UNTOLD.values() for why in harms.values()} == {*WHY}
+    given = {why for harms in UNTOLD.values() for why in harms.values()}
+    assert given | {kind.untold for kind in KINDS} - {""} == {*WHY}
 
 
-def test_the_page_has_this_table(found: dict[str, dict[str, bool]]) -> None:
+def test_the_page_has_this_table(found: dict[str, dict[str, bool]], forged: list[Tried]) -> None:
     text = PAGE.read_text("utf-8")
-    assert page(text, table(found)) == text, "write it: python tests/spark/mutants.py --write"
+    told = table(found, forged)
+    assert page(text, told) == text, "write it: python tests/spark/mutants.py --write"

@@ -1,4 +1,4 @@
-"""Checks that the recorded reason of a drop is known and true: rule ``drop``.
+"""Checks that the recorded reason of a drop or a denial is known and true: rule ``drop``.
 
 A drop caused by a limit is compared with the limit that held, as the log records it. Older logs do
 not record limits: there the limits are not checked. A reason is true as far as the log tells.
@@ -9,19 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import escaped
-from eventstore.format import format_position
+from eventstore.format import LONGEST_DROPPED_TOPIC, count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt import matches
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format import MessageDropped, Position, Unsubscribed
+    from eventstore.format import MessageDropped, Position, SubscriptionDenied, Unsubscribed
     from projections.audit.rules.log_outline import Limits, LogOutline
     from projections.state import SessionState
 
 _SHOWN: Final = 60
+_ERROR: Final = 0x80
+"""The lowest reason code that reports an error."""
+_NOT_AUTHORIZED: Final = 0x87
 _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
 _OF_RECEIVERS: Final = frozenset({"queue_messages", "queue_bytes", "unsubscribed", "other_prefix"})
@@ -81,7 +85,7 @@ class DropAudit:
         if event.reason not in DROP_REASONS:
             self._tell(at, f"messages were dropped for a reason that there is not: {_word(event)}")
             return
-        what = _shape(event, refs) or self._of_a_stranger(state, event)
+        what = _shape(event, refs) or self._of_a_stranger(state, event) or _topics(event)
         if what:
             self._tell(at, what)
             return
@@ -96,6 +100,19 @@ class DropAudit:
             return
         what = check(self, state, event, first, limits, at)
         if what:
+            self._tell(at, what)
+
+    def denied(self, event: SubscriptionDenied, at: Position) -> None:
+        """Check a subscription that was not granted."""
+        self._cases(Rule.DROP)
+        as_many = count_runs(event.reasons) == len(event.filters)
+        codes = from_runs(event.reasons) if as_many else []
+        if min(codes, default=0) < _ERROR:
+            self._tell(at, "subscriptions were denied, but not each for a reason")
+            return
+        limits = self._outline.limits_at(at)
+        if _NOT_AUTHORIZED in codes and limits is not None and not limits.denies:
+            what = "a subscription was denied as not authorized, but everything was permitted"
             self._tell(at, what)
 
     def unexpected(self, ref: Position, at: Position) -> None:
@@ -181,10 +198,25 @@ class DropAudit:
         return ""
 
     def _topic_levels(
-        self, _state: Any, _event: Any, _first: Any, limits: Limits, _at: Position
+        self, _state: Any, event: MessageDropped, _first: Any, limits: Limits, _at: Position
     ) -> str:
-        if limits.max_topic_levels == 0:
+        most = limits.max_topic_levels
+        if most == 0:
             return "dropped as topic_levels, but topics could have any number of them"
+        if most is None:
+            return ""
+        for topic in event.topics:
+            if len(topic) < LONGEST_DROPPED_TOPIC and topic.count("/") < most:
+                levels = topic.count("/") + 1
+                return f"dropped as topic_levels, but {_name(topic)} has {levels} of {most}"
+        return ""
+
+    def _reserved(
+        self, _state: Any, event: MessageDropped, _first: Any, _limits: Any, _at: Position
+    ) -> str:
+        for topic in event.topics:
+            if not topic.startswith("$"):
+                return f"dropped as reserved_topic, but {_name(topic)} is not reserved"
         return ""
 
     def _payload_format(
@@ -209,6 +241,7 @@ _CHECKS: Final[dict[str, Callable[..., str]]] = {
     "slow_reader": DropAudit._slow_reader,
     "not_permitted": DropAudit._not_permitted,
     "topic_levels": DropAudit._topic_levels,
+    "reserved_topic": DropAudit._reserved,
     "payload_format": DropAudit._payload_format,
     "packet_too_large": DropAudit._too_large,
 }
@@ -220,6 +253,20 @@ _LIMITED: Final = frozenset(
 
 def _word(event: MessageDropped) -> str:
     return escaped(event.reason, _SHOWN) or "none is named"
+
+
+def _name(topic: str) -> str:
+    return escaped(topic, _SHOWN)
+
+
+def _topics(event: MessageDropped) -> str:
+    """Return an error text if a named topic does not match the subscription of a drop."""
+    if not event.filter or event.filter.startswith(SHARE):
+        return ""
+    for topic in event.topics:
+        if len(topic) < LONGEST_DROPPED_TOPIC and not matches(event.filter, topic):
+            return f"dropped for {_name(event.filter)}, which {_name(topic)} does not match"
+    return ""
 
 
 def _shape(event: MessageDropped, refs: Sequence[Position]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
+    LOG_SESSION,
     NATS_SESSION,
     Acked,
     Completed,
@@ -51,13 +52,18 @@ _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 class OwnershipAudit:
     """Follows the connections of one session."""
 
-    __slots__ = ("_bridge", "_found", "_gone", "_opened", "_outline", "_taken")
+    __slots__ = (
+        "_bridge", "_found", "_gone", "_of_node", "_opened", "_outline", "_replaced", "_stopped",
+        "_taken",
+    )  # fmt: skip
 
     def __init__(
         self, session: str, found: Callable[[Violation], object], outline: LogOutline
     ) -> None:
         self._bridge = session == NATS_SESSION
         """Whether this is the session of the bridge, whose drops need no session."""
+        self._of_node = self._bridge or session.startswith(LOG_SESSION)
+        """Whether the broker opens and closes this session for itself."""
         self._found = found
         self._outline = outline
         self._opened: Position = -1
@@ -66,6 +72,10 @@ class OwnershipAudit:
         """The turn in which the session ended last."""
         self._taken: Position = -1
         """Position of a takeover whose old connection has not ended yet."""
+        self._replaced: Position = -1
+        """Position at which a connection ended in this turn because another one took over."""
+        self._stopped: Position = -1
+        """Position at which the last connection ended because the broker stopped."""
 
     def take(self, event: Event, state: SessionState | None, at: Position, turn: Position) -> None:
         """Check the session's next event; ``state`` is the state before it."""
@@ -86,10 +96,13 @@ class OwnershipAudit:
         self._gone = turn
 
     def end_turn(self) -> None:
-        """Report a connection that was taken over in a turn and did not end."""
+        """Report a connection that was taken over in a turn and did not end, or by none."""
         if self._taken >= 0:
             self._tell(self._taken, "a connection was taken over, but it did not end")
             self._taken = -1
+        if self._replaced >= 0:
+            self._tell(self._replaced, "a connection was taken over, but no other one began")
+            self._replaced = -1
 
     def _restarted(self, at: Position) -> bool:
         return self._opened >= 0 and self._outline.stopped_between(self._opened, at)
@@ -97,13 +110,7 @@ class OwnershipAudit:
     def _change(self, event: Any, state: SessionState | None, at: Position) -> None:
         """Check the beginning or end of a connection."""
         if isinstance(event, SessionOpened):
-            if state is not None and state.connected:
-                what = "a connection was accepted while the one before it was not closed"
-                self._tell(at, what)
-            if state is not None and event.generation != state.generation + 1:
-                what = f"connection {event.generation} follows connection {state.generation}"
-                self._tell(at, what)
-            self._opened = at
+            self._begin(event, state, at)
             return
         if state is None:
             if isinstance(event, SessionTakenOver):
@@ -122,9 +129,26 @@ class OwnershipAudit:
         if event.reason == "taken_over" and self._taken < 0:
             self._tell(at, "a connection ended as taken over, but no other one took over")
         self._taken = -1
+        if event.reason == "taken_over":
+            self._replaced = at
+        elif event.reason == "broker_stopped" and not self._of_node:
+            self._stopped = at
         if event.reason == "broker_restarted" and self._opened >= 0 and not self._restarted(at):
             self._tell(at, "a connection ended with its broker, which did not start again")
         self._opened = -1
+
+    def _begin(self, event: SessionOpened, state: SessionState | None, at: Position) -> None:
+        """Check the beginning of a connection."""
+        if state is not None and state.connected:
+            what = "a connection was accepted while the one before it was not closed"
+            self._tell(at, what)
+        if state is not None and event.generation != state.generation + 1:
+            what = f"connection {event.generation} follows connection {state.generation}"
+            self._tell(at, what)
+        if self._stopped >= 0 and not self._outline.stopped_between(self._stopped, at):
+            what = "a connection ended because the broker stopped, which it did not"
+            self._tell(self._stopped, what)
+        self._opened, self._replaced, self._stopped = at, -1, -1
 
     def _tell(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.OWNERSHIP, at, what))

@@ -61,8 +61,8 @@ class Rule(StrEnum):
     )
     DROP = (
         "drop",
-        "drops",
-        "what is dropped is dropped for a known reason, and the reason is true",
+        "drops and denials",
+        "what is dropped or denied is so for a known reason, and the reason is true",
     )
     PROGRESS = (
         "progress",

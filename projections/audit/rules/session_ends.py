@@ -55,6 +55,9 @@ class SessionEnds:
                 self._tell(at, f"an operator's {event.action} is about another session")
         elif event.action == "clear_retained":
             self._tell(at, "an operator's clear_retained is about a session")
+        elif event.action != "restart":
+            shown = escaped(event.action, _SHOWN) or "none is named"
+            self._tell(at, f"an operator's action that there is not: {shown}")
 
     def closed(self, state: SessionState | None, event: SessionClosed, at: Position) -> None:
         """Check the end of a connection."""

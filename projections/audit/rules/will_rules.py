@@ -42,6 +42,12 @@ _LATE_MS: Final = 3_600_000
 _WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels"})
 """Reasons for which a due will is dropped."""
 
+_UNARMED: Final = {
+    "published": "the will was published a second time",
+    "discarded": "the will was published, but it had been discarded",
+}
+"""How a will ended before -> what is wrong if it is published."""
+
 _Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
 
 
@@ -79,7 +85,7 @@ class WillAudit:
     """Follows the will of one session; ``cases`` is called for each will that ended."""
 
     __slots__ = (
-        "_armed", "_cases", "_delay", "_ended", "_found", "_opened", "_outline", "_owed",
+        "_armed", "_before", "_cases", "_delay", "_ended", "_found", "_opened", "_outline", "_owed",
         "_publication", "_turn",
     )  # fmt: skip
 
@@ -100,6 +106,8 @@ class WillAudit:
         """The delay of the will that ended last."""
         self._ended = ""
         """How the will of the connection ended: "published", "discarded", or empty."""
+        self._before = ""
+        """The same, also after the connection has ended."""
         self._publication: _Publication | None = None
         """The will that still has to be published in this turn."""
         self._owed: dict[str, tuple[Position, str]] = {}
@@ -144,7 +152,7 @@ class WillAudit:
     def _on_opened(
         self, event: SessionOpened, state: SessionState | None, at: Position, _ms: int
     ) -> None:
-        self._opened, self._ended, self._armed = True, "", None
+        self._opened, self._ended, self._before, self._armed = True, "", "", None
         self._settle("opened")
         if event.resumed:
             self._settle("resumed")
@@ -235,13 +243,13 @@ class WillAudit:
     ) -> None:
         will = state.will if state is not None else None
         if state is None or will is None:
-            again = " again" if self._ended else ""
-            self._tell(at, f"a will was published{again} that was not armed")
+            self._tell(at, _UNARMED.get(self._before, "a will was published that was not armed"))
             self._publication = None
             return
         armed = self._armed[1] if self._armed is not None and self._armed[0] == will.ref else None
         self._publication = _Publication(at, will.topic, will.qos, will.retain, armed)
         self._ended, self._delay = "published", will.delay
+        self._before = self._ended
         if state.connected:
             self._owed["closed"] = at, "the will was published, but its connection goes on"
             return
@@ -256,6 +264,7 @@ class WillAudit:
             self._tell(at, "a will was discarded that was not armed")
             return
         self._ended, self._delay = "discarded", state.will.delay
+        self._before = self._ended
         if state.connected:
             self._owed["closed"] = at, "the will was discarded, but its connection goes on"
             return
@@ -271,7 +280,7 @@ class WillAudit:
             return
         owed, self._publication = self._publication, None
         if owed is None:
-            self._tell(at, "a message was published as a will, but none fired for it")
+            self._tell(at, "a message was published as a will, but none was due")
             return
         differs = [*_differences(event, owed)]
         if differs:

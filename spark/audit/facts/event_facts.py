@@ -9,6 +9,7 @@ from zlib import crc32
 from eventstore.format import (
     MAX_INDEX,
     NATS_SESSION,
+    Bridged,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
@@ -44,6 +45,7 @@ from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
+    BRIDGED_LATER,
     CLEARED_BY,
     COMPLETED,
     CUT,
@@ -100,6 +102,8 @@ class FactMakers:
         """Unreleased QoS 2 messages, as rows of ``FactBuffer.sent``."""
         self._repeated = [0, 0]
         """Sessions and retained messages repeated since the last note."""
+        self._repeated_at: Position = 0
+        """Position of the first of them."""
         self._filters: set[str] = set()
         """Filters with wildcards that are not noted yet."""
         self._shared = False
@@ -131,6 +135,10 @@ class FactMakers:
     def _messages(self, event: MessagePublished, at: Position) -> bool:
         qos, count = event.qos, event.count
         _check(event.pids)
+        if event.share:
+            payloads = self._payloads(event)
+            refs = range(at, at + count)
+            self._facts.wills.extend(refs, refs, self._checks(event, payloads), _topics(event))
         if not qos and not event.retain:
             return False
         refs = range(at, at + count)
@@ -219,7 +227,8 @@ class FactMakers:
         places = range(at, at + count)
         sessions, turns = [event.session] * count, [turn] * count
         numbers, filters = [int(isinstance(event, Delivered))] * count, [event.filter] * count
-        self._facts.replays.extend(sessions, places, refs, turns, numbers, filters)
+        seconds = [record.time_ms // 1000] * count
+        self._facts.replays.extend(sessions, places, refs, turns, numbers, filters, seconds)
 
     def _dropped(self, event: MessageDropped, _at: Position) -> None:
         _check(event.refs)
@@ -256,6 +265,8 @@ class FactMakers:
         return self._with_content(event, at)
 
     def _snapshot(self, event: SessionSnapshot, at: Position) -> None:
+        if not any(self._repeated):
+            self._repeated_at = at
         self._repeated[0] += event.last
         self._collect_filters(one[0] for one in event.state.get("subscriptions", ()))
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
@@ -284,6 +295,8 @@ class FactMakers:
         before = self._digests(event, payloads, qos, refs)
         new = range(at, at + count)
         if event.session is None:
+            if not any(self._repeated):
+                self._repeated_at = at
             self._repeated[1] += count
             digests = self._digests(event, payloads, qos, new)
             kinds = [REPEATED_SO | level << 2 for level in qos]
@@ -354,7 +367,8 @@ class FactMakers:
     def _note_repeated(self, at: Position) -> None:
         sessions, retained = self._repeated
         if sessions or retained:
-            self._note(at, REPEATED, {"sessions": sessions, "retained": retained})
+            values = {"sessions": sessions, "retained": retained, "first": self._repeated_at}
+            self._note(at, REPEATED, values)
             self._repeated = [0, 0]
 
     def _cut(self, event: LogCut, at: Position) -> None:
@@ -384,6 +398,10 @@ class FactMakers:
     def _acted(self, event: OperatorActed, at: Position) -> None:
         if event.action == "clear_retained":
             self._note(at, ACTED, {"target": event.target, **self._turn()})
+
+    def _bridged(self, event: Bridged, at: Position) -> None:
+        if event.through >= at:
+            self._note(at, BRIDGED_LATER, {"through": event.through})
 
     def _followed(self, event: Followed, at: Position) -> None:
         if event.log not in self.followed:
@@ -491,6 +509,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,
     LogArchived: FactMakers._archived,
+    Bridged: FactMakers._bridged,
 }
 """Type of event -> method that makes its facts; other types make none.
 

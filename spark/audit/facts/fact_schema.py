@@ -45,14 +45,16 @@ From there on the message is known by ``ref``, and has this ``digest``, empty if
 REPLAY: Final = 4
 """``session`` got the message of ``ref`` as a retained one, for the filter ``topic``, at ``at``.
 
-``time_ms`` is the position where the record of its turn begins; ``number`` 0: it was queued."""
+``time_ms`` is the position where the record of its turn begins, ``expires`` the time of the
+record in seconds; ``number`` 0: it was queued."""
 CARRIED: Final = 5
 """The message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
 
 ``session`` is its publisher, empty if unknown; the other columns are as for SENT and EFFECT."""
 WILL: Final = 6
-"""A will was armed at ``at``, which is also its ``ref``; ``topic`` and ``check`` are its
-message's."""
+"""A will was armed at ``at``, or another log assigned a message to a shared subscription there.
+
+``ref`` is the same position; ``topic`` and ``check`` are those of the message."""
 GRANT: Final = 7
 """``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
 
@@ -194,7 +196,9 @@ class FactBuffer:
             *(RETAINED, "session", "at", "ref", "number", "check", "topic", "digest", "before"),
             "expires",
         )
-        self.replays = FactColumns(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
+        self.replays = FactColumns(
+            REPLAY, "session", "at", "ref", "time_ms", "number", "topic", "expires"
+        )
         self.carried = FactColumns(
             *(CARRIED, "session", "at", "ref", "time_ms", "number", "check", "topic", "digest"),
             *("size", "expires"),

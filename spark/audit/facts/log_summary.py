@@ -16,6 +16,7 @@ from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
+    BRIDGED_LATER,
     CLEARED_BY,
     COMPLETED,
     CUT,
@@ -34,7 +35,7 @@ from spark.audit.facts.chain_check import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 BEYOND_ALL = 1 << 62
 """A position behind every log."""
@@ -48,7 +49,7 @@ class Checkpoint(NamedTuple):
 
 
 class RecordedCut(NamedTuple):
-    """A cut that the log records."""
+    """A cut that the log records, where the log has all that was carried over it."""
 
     at: Position
     first: Position
@@ -144,6 +145,11 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             "is not judged here: foldmq log verify compares the logs"
         )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
+    breaks += _outside_checkpoints(notes)
+    breaks += [
+        ChainBreak(Rule.EVENT, note.at, "NATS is said to have a message that was published later")
+        for note in notes[BRIDGED_LATER]
+    ]
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
     breaks += _without_limits(notes)
     breaks += _not_acted(notes)
@@ -166,7 +172,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         trusted,
         _unsure(pieces, notes, trusted),
         tuple(checkpoints),
-        tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
+        tuple(_judged_cuts(cuts, begin)),
         outline,
     )
     found.nodes.append(
@@ -309,9 +315,12 @@ def _completions(
         what: list(accumulate((one.values[what] for one in told), initial=0))
         for what in ("sessions", "retained")
     }
+    finished = {note.values["begun"] for note in completed}
     for one, other in pairwise(sorted(begun.values(), key=_at)):
-        if other.values["checkpoint"] <= one.values["checkpoint"]:
-            what = f"begins checkpoint {other.values['checkpoint']} once more"
+        before, number = one.values["checkpoint"], other.values["checkpoint"]
+        # A checkpoint that a crash interrupted is begun again with its number.
+        if number < before or (number == before and one.at in finished):
+            what = f"begins checkpoint {number} once more"
             breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
     done: set[Position] = set()
     for note in completed:
@@ -339,6 +348,33 @@ def _completions(
             )
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
     return breaks
+
+
+def _outside_checkpoints(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return repetitions of the state that belong to no checkpoint: the first of each series.
+
+    A checkpoint that was begun and not completed, because the broker ended, counts until the next.
+    """
+    marks = [*notes[BEGUN], *notes[COMPLETED], *notes[REPEATED]]
+    breaks: list[ChainBreak] = []
+    inside = told = False
+    for note in sorted(marks, key=lambda note: (note.at, note.about != REPEATED)):
+        if note.about == REPEATED:
+            if not inside and not told:
+                at, what = note.values["first"], "the state is repeated outside of a checkpoint"
+                breaks.append(ChainBreak(Rule.CHECKPOINT, at, what))
+                told = True
+        else:
+            inside, told = note.about == BEGUN, False
+    return breaks
+
+
+def _judged_cuts(cuts: list[LogNote], begin: Position) -> Iterator[RecordedCut]:
+    """Yield the cuts whose carried messages are in the log: a later cut may have removed some."""
+    for note in cuts:
+        first = position(note.values["first"], 0)
+        if first >= begin:
+            yield RecordedCut(note.at, first)
 
 
 def _cuts(

@@ -132,7 +132,7 @@ def test_what_expires_stood_in_the_queue() -> None:
 
 def test_what_was_sent_does_not_expire() -> None:
     steps = [opened(), subscribed(), queued(M[0], expires=NOW + 5), delivered(M[0], queued=0)]
-    again = (NOW + 99, Redelivered("s", [1], "resumed"))
+    again = (NOW + 99, Redelivered("s", [1], "ack_wait"))
     assert rules(*steps, again, (NOW + 99, Acked("s", [1]))) == []
 
 
