@@ -76,7 +76,8 @@ def test_a_random_run_with_a_shared_subscription_keeps_every_promise(seed: int) 
 
 @pytest.mark.long
 def test_everything_happened_to_nodes() -> None:
-    seen = sum((counts(seed) for seed in range(max(60, SEEDS))), Counter[str]())
+    # In run 88 an append of a replaced leader is refused, which is rare.
+    seen = sum((counts(seed) for seed in (*range(max(60, SEEDS)), 88)), Counter[str]())
     wanted = (
         "node m0 killed", "a leader killed", "a follower killed", "a leader suspended",
         "a follower suspended", "a main process suspended", "a node suspended",
