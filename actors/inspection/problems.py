@@ -29,7 +29,7 @@ _FLAPPING: Final = 4
 """Number of connects within ``_FLAPPING_MS`` from which a client is flapping."""
 _DUPLICATE: Final = 3
 _DUPLICATE_MS: Final = 3_600_000
-"""Number of takeovers within this time from which two clients are assumed to share an identifier."""
+"""Number of takeovers within this time from which two clients are taken to share an identifier."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
@@ -187,6 +187,7 @@ class ProblemSearch:
                 "code": "drops",
                 "count": history.dropped.total(),
                 "by": dict(history.dropped),
+                "since_ms": history.since_ms,
                 "age_ms": self._now - history.dropped_ms,
             }
         if history.denied and history.denied_ms >= since:
@@ -199,7 +200,11 @@ class ProblemSearch:
             }
         recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
         taken = history.taken_ms[-_DUPLICATE:]
-        if len(taken) == _DUPLICATE and taken[-1] >= since and taken[0] >= self._now - _DUPLICATE_MS:
+        if (
+            len(taken) == _DUPLICATE
+            and taken[-1] >= since
+            and taken[0] >= self._now - _DUPLICATE_MS
+        ):
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
@@ -210,6 +215,7 @@ class ProblemSearch:
             yield {
                 "code": "flapping",
                 "connects": history.connects,
+                "since_ms": history.since_ms,
                 "recent": recent,
                 "last_close": history.last_close,
             }

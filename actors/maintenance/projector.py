@@ -1,7 +1,8 @@
 """Writes the projections beside the log, in the background.
 
 Changes since the last round are written, retained messages first, each in its current state and not
-before the log has it on disk. Histories of clients are written for those that have a session. A round ends with the mark: everything up to its record is reflected.
+before the log has it on disk; the histories of clients that have a session come last. A round ends
+with the mark: everything up to its record is reflected.
 Work is done in slices of some milliseconds with pauses several times as long, and a round is
 followed by a pause in proportion to its cost. While the log grows fast the next round waits, since
 the same sessions will change again and clients need the time: a restart then reads a tail of the

@@ -1,8 +1,8 @@
 """History of each client: connects, takeovers, ends, drops, denials.
 
-It is for operators and decides nothing. The broker counts as it decides. The histories of clients with
-a session are stored with the projections; a start reads them there and adds newer events of the log.
-A bounded number of clients is remembered, those with the latest changes.
+It is for operators and decides nothing. The broker counts as it decides. The histories of clients
+with a session are stored with the projections; a start reads them there and adds the newer events
+of the log. A bounded number of clients is remembered, those with the latest changes.
 """
 
 from __future__ import annotations
