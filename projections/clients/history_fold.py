@@ -21,7 +21,7 @@ from eventstore.format import (
     count_runs,
     from_runs,
 )
-from protocol.mqtt5.shared_filters import SHARE
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from eventstore.format import LogEvent, Position

@@ -78,6 +78,27 @@ def test_sessions_tell_what_happened_to_their_clients(
     clients.close()
 
 
+def test_counters_go_on_after_a_crash(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("max_queued_messages = 1\n")
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    reader, writer = clients.connect("reader", clean=False), clients.connect("writer", clean=False)
+    reader.subscribe(("hall/#", 1))
+    reader.disconnect()
+    for number in range(3):
+        writer.publish("hall/door", b"%d" % number, 1)
+    clients.connect("reader", clean=False, session_present=True).disconnect()
+    before, compared = row_of(broker, "reader"), ("dropped_by", "takeovers", "counted_since_ms")
+    broker.restart(kill=True)
+    after = row_of(broker, "reader")
+    assert [after[one] for one in compared] == [before[one] for one in compared]
+    assert (after["connects"], after["dropped"], after["last_close"]) == (2, 2, "disconnect")
+    assert row_of(broker, "writer")["last_close"] == "broker_restarted"
+    data = ("--data-dir", str(broker.data_dir))
+    assert "equal: " in run("verify", "--stored", *data).out
+    clients.close()
+
+
 def test_a_start_after_a_crash_says_so(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker('log_format = "json"\n')
     broker.start()
