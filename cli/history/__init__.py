@@ -6,7 +6,13 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.history import log_commands, salvage
-    from cli.history.diff import diff_lines, session_diff
+    from cli.history.diff import (
+        change_mark,
+        retained_changes,
+        session_changes,
+        session_diff,
+        sessions_changed,
+    )
     from cli.history.log_events import Selection, event_selection
     from cli.history.missing_message import explain_no_message
     from cli.history.why import WantedStories, find_histories, story_lines, told_lines
@@ -15,7 +21,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "diff": "diff_lines session_diff",
+            "diff": "change_mark retained_changes session_changes session_diff sessions_changed",
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
@@ -29,14 +35,17 @@ __all__ = [
     "LogStory",
     "Selection",
     "WantedStories",
-    "diff_lines",
+    "change_mark",
     "event_selection",
     "explain_no_message",
     "find_histories",
     "log_commands",
     "published_anywhere",
+    "retained_changes",
     "salvage",
+    "session_changes",
     "session_diff",
+    "sessions_changed",
     "story_lines",
     "told_lines",
 ]

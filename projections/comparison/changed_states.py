@@ -34,13 +34,13 @@ from projections.comparison.state_facts import session_facts
 from projections.indexing import IndexedSessions, count_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from eventstore.format import Event, Position, Record
     from eventstore.reading import LogSource
     from projections.comparison.state_facts import SessionFacts
 
-_SESSIONS_AT_ONCE: Final = 2_000
+_SESSIONS_AT_ONCE: Final = 10_000
 """Sessions whose states are in memory at the same time."""
 
 
@@ -69,6 +69,8 @@ class ChangedStates:
         self._source = source
         self._before = before
         self._after = after
+        self._sessions: IndexedSessions | None = None
+        """Set by :meth:`names`."""
         self._repeated: dict[Position, tuple[str, int]] | None = None
 
     async def names(self) -> list[str] | None:
@@ -78,7 +80,8 @@ class ChangedStates:
             return None
         found: set[str] = set()
         try:
-            if not await self._sessions().covers(position(self._before, MAX_INDEX)):
+            self._sessions = IndexedSessions(source, index)
+            if not await self._sessions.covers(position(self._before, MAX_INDEX)):
                 return None
             last = min(self._after, index.last)
             if self._before < last:
@@ -94,31 +97,27 @@ class ChangedStates:
                 await self._pause()
         return sorted(found)
 
-    async def sessions(self, names: Iterable[str]) -> list[ChangedSession] | None:
-        """Return the sessions that differ, in the order of ``names``.
+    async def sessions(self, names: Iterable[str]) -> AsyncIterator[ChangedSession]:
+        """Yield the sessions that differ, in the order of ``names``.
 
-        None: the index turned out to be damaged.
+        :meth:`names` was called before. Raises BadIndex if the index turns out to be damaged.
         """
-        sessions, left = self._sessions(), iter(names)
-        found: list[ChangedSession] = []
+        sessions, left = self._sessions, iter(names)
+        if sessions is None:
+            raise BadIndex("there is none")
         self.done = 0
-        try:
-            while some := list(islice(left, _SESSIONS_AT_ONCE)):
-                old = await sessions.all_at(some, self._before, self._pause)
-                facts = {
-                    name: None if state is None else session_facts(state)
-                    for name, state in old.items()
-                }
-                old.clear()
-                new = await sessions.all_at(some, self._after, self._pause)
-                for name, state in new.items():
-                    now = None if state is None else session_facts(state)
-                    if now != facts[name]:
-                        found.append(ChangedSession(name, facts[name], now))
-                self.done += len(some)
-        except BadIndex:
-            return None
-        return found
+        while some := list(islice(left, _SESSIONS_AT_ONCE)):
+            old = await sessions.all_at(some, self._before, self._pause)
+            facts = {
+                name: None if state is None else session_facts(state) for name, state in old.items()
+            }
+            old.clear()
+            new = await sessions.all_at(some, self._after, self._pause)
+            for name, state in new.items():
+                now = None if state is None else session_facts(state)
+                if now != facts[name]:
+                    yield ChangedSession(name, facts[name], now)
+            self.done += len(some)
 
     async def retained(self) -> dict[str, int | None]:
         """Return the topics whose retained message was set or removed between the two.
@@ -144,16 +143,12 @@ class ChangedStates:
             await self._pause()
         return fold.found
 
-    def _sessions(self) -> IndexedSessions:
-        index = self._source.index
-        if index is None:
-            raise BadIndex("there is no index")
-        return IndexedSessions(self._source, index)
-
     async def _carried(self) -> dict[int, list[int]]:
         """Return where the log repeats messages from before its beginning."""
+        if self._sessions is None:
+            return {}
         try:
-            return await self._sessions().carried(self._after)
+            return await self._sessions.carried(self._after)
         except BadIndex:
             return {}
 

@@ -55,8 +55,7 @@ async def compare(source: IndexedSource, before: int, after: int) -> bool:
     names = await changes.names()
     if names is None:
         return False
-    found = await changes.sessions(names)
-    assert found is not None
+    found = [one async for one in changes.sessions(names)]
     old, new = folded(source, before), folded(source, after)
     assert old is not None
     assert new is not None
