@@ -160,14 +160,14 @@ class TimePages:
             done, of = sum(one.done for one in folding), sum(one.of for one in folding)
             return {"folding": FoldingStates(done, of)}
         lines: list[str] = []
-        totals: list[str] = []
+        counts: list[str] = []
         notes: list[str] = []
         for name, one in zip(first, found, strict=True):
             if isinstance(one, FoldingStates):
                 continue
             of_log = f"log {name}: " if len(first) > 1 else ""
             lines += [f"log {name}", *one.lines] if one.lines and of_log else one.lines
-            totals += [of_log + total for total in one.totals]
+            counts += [of_log + total for total in one.totals]
             notes += [of_log + note for note in one.notes]
         reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
@@ -180,7 +180,7 @@ class TimePages:
             "ends": ends,
             "figures": figures,
             "lines": lines,
-            "totals": totals,
+            "totals": counts,
             "notes": notes,
             "whole_minutes": True,
         }
