@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _APPLIED_AT_ONCE = 64
 """Clients that get changed permissions in one iteration of the event loop."""
-"""Maximum characters of a topic in a log line."""
 
 
 class Authorizer:

@@ -1,7 +1,8 @@
 """Adds events that are read back from the log to the histories of clients.
 
-The counts are those that the broker keeps as it decides these events. Only what is in no event is
-missing: refused publications at QoS 0 that are not retained, and which user was denied something.
+The counts are those that the broker keeps as it decides these events. What is in no event is
+missing, such as refused publications at QoS 0 that are not retained, and which user was denied
+something; a will that was denied counts as a publication.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from eventstore.format import LogEvent, Position
     from projections.clients.client_history import ClientHistories
 
-LONGEST_DENIED: Final = 200
-"""Characters of a denied topic or filter that a history keeps."""
+LONGEST_DENIED: Final[int] = 200
+"""Characters of a denied topic or filter that a history, or a line about it, has."""
 _NOT_AUTHORIZED: Final = 0x87
 HISTORY_EVENTS: Final[frozenset[type]] = frozenset(
     {Expired, MessageDropped, SessionClosed, SessionExpired, SessionOpened, SubscriptionDenied}
