@@ -178,7 +178,7 @@ class StateDiffs:
             records = key.after - source.begin + 1
             if records > MOST_RECORDS:
                 raise UsageError(
-                    "without an index that reaches back to both moments, their states are folded "
+                    "without an index that covers both moments, their states are folded "
                     f"here from at most {MOST_RECORDS:,} records, and these need {records:,}: "
                     f"{key.command}"
                 )
@@ -260,7 +260,7 @@ def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
     state = replay.state
     if len(state.sessions) > MOST_ITEMS or len(state.retained) > MOST_ITEMS:
         raise UsageError(
-            "without an index that reaches back to both moments, at most "
+            "without an index that covers both moments, at most "
             f"{MOST_ITEMS:,} sessions and retained messages are compared here: {key.command}"
         )
     return state_facts(state, None, replay.origins)
