@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.inspection.inspector import Answer
-    from actors.node import ClientHistory
     from actors.session import NodeContext, Session
+    from projections.clients import ClientHistory
     from projections.state import SessionState
 
 RECENT_MS: Final = 600_000
@@ -28,7 +28,8 @@ _FLAPPING_MS: Final = 60_000
 _FLAPPING: Final = 4
 """Number of connects within ``_FLAPPING_MS`` from which a client is flapping."""
 _DUPLICATE: Final = 3
-"""Number of takeovers from which two clients are assumed to share an identifier."""
+_DUPLICATE_MS: Final = 3_600_000
+"""Number of takeovers within this time from which two clients are taken to share an identifier."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
@@ -186,6 +187,7 @@ class ProblemSearch:
                 "code": "drops",
                 "count": history.dropped.total(),
                 "by": dict(history.dropped),
+                "since_ms": history.since_ms,
                 "age_ms": self._now - history.dropped_ms,
             }
         if history.denied and history.denied_ms >= since:
@@ -197,17 +199,23 @@ class ProblemSearch:
                 **self._decided_by(history),
             }
         recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
-        if history.takeovers >= _DUPLICATE and history.taken_ms >= since:
+        taken = history.taken_ms[-_DUPLICATE:]
+        if (
+            len(taken) == _DUPLICATE
+            and taken[-1] >= since
+            and taken[0] >= self._now - _DUPLICATE_MS
+        ):
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
                 "recent": recent,
-                "age_ms": self._now - history.taken_ms,
+                "age_ms": self._now - taken[-1],
             }
         elif recent >= _FLAPPING:
             yield {
                 "code": "flapping",
                 "connects": history.connects,
+                "since_ms": history.since_ms,
                 "recent": recent,
                 "last_close": history.last_close,
             }

@@ -120,9 +120,10 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
 
 
 def _history_of(client: str, node: NodeContext) -> dict[str, Any]:
-    """Return a summary of a client's history since the broker's start."""
+    """Return a summary of a client's history."""
     history = node.clients.find(client)
     return {
+        "counted_since_ms": history.since_ms or None,
         "dropped": history.dropped.total() if history.dropped is not None else 0,
         "connects": history.connects,
         "takeovers": history.takeovers,
@@ -196,7 +197,11 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
 def history_fields(
     name: str, connection: ClientConnection | None, node: NodeContext
 ) -> dict[str, Any]:
-    """Return a client's history since the broker's start, and its current rates."""
+    """Return a client's history, and its current rates.
+
+    ``counted_since_ms`` is None if the client has no history: nothing happened to it, or the
+    history was forgotten.
+    """
     history = node.clients.find(name)
     rates: tuple[float, float] | None = None
     if isinstance(connection, Connection):
@@ -204,6 +209,7 @@ def history_fields(
         taken, sent = connection.messages_in, connection.messages_out
         rates = history.rates(node.clock.time_ms(), begun, taken, sent)
     return {
+        "counted_since_ms": history.since_ms or None,
         "connects": history.connects,
         "takeovers": history.takeovers,
         "last_close": history.last_close or None,

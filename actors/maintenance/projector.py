@@ -1,7 +1,8 @@
 """Writes the projections beside the log, in the background.
 
 Changes since the last round are written, retained messages first, each in its current state and not
-before the log has it on disk. A round ends with the mark: everything up to its record is reflected.
+before the log has it on disk; the histories of clients that have a session come last. A round ends
+with the mark: everything up to its record is reflected.
 Work is done in slices of some milliseconds with pauses several times as long, and a round is
 followed by a pause in proportion to its cost. While the log grows fast the next round waits, since
 the same sessions will change again and clients need the time: a restart then reads a tail of the
@@ -22,6 +23,7 @@ from eventstore.format import INDEX_BITS
 from projections.state import bound_of, encode_session, text_of
 from projections.storage import (
     GONE,
+    HISTORY,
     MARK,
     MARK_KEY,
     RETAINED,
@@ -120,6 +122,7 @@ class Projector:
         node_state = self._node.state
         node_state.dirty = {}
         node_state.retained.dirty = {}
+        self._node.clients.dirty = {}
         self._marked = loaded.mark
         self._parts = loaded.parts
         self._digest = self._stored_digest = loaded.digest
@@ -132,6 +135,7 @@ class Projector:
         # What changes from now on; the rest is added before it is written.
         node_state.dirty = {}
         node_state.retained.dirty = {}
+        self._node.clients.dirty = {}
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
@@ -179,6 +183,9 @@ class Projector:
         topics.update(dict.fromkeys(node_state.retained.dirty or (), 0))
         sessions.update(dict.fromkeys(node_state.dirty or (), 0))
         node_state.retained.dirty, node_state.dirty = topics, sessions
+        clients = self._node.clients
+        names = dict.fromkeys((name for name, _ in clients.items()), 0)
+        clients.dirty = {**names, **dict.fromkeys(clients.dirty or (), 0)}
 
     async def _rest(self, seconds: float) -> None:
         """Pause for some time, and while the log grows fast; not for long when it is urgent."""
@@ -217,6 +224,7 @@ class Projector:
     async def round(self) -> None:
         """Write the changes, then the mark. Raises LogUnavailable."""
         node_state, journal = self._node.state, self._node.journal
+        clients = self._node.clients
         self._busy = 0.0
         self._begun = journal.stats.entries
         while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
@@ -226,13 +234,16 @@ class Projector:
         # All changes up to the last closed record are in these, or stored already.
         topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
         sessions, node_state.dirty = node_state.dirty or {}, {}
+        histories, clients.dirty = clients.dirty or {}, {}
         try:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
+            await self._in_slices(histories, HISTORY)
         finally:
             # Unprocessed changes stay marked.
             node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
             node_state.dirty = {**(node_state.dirty or {}), **sessions}
+            clients.dirty = {**(clients.dirty or {}), **histories}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
@@ -252,7 +263,7 @@ class Projector:
                     break
                 before = taken[name] = changed.pop(name)
                 self._touched(kind).pop(name, None)
-                made = self._retained(name) if kind == RETAINED else self._session(name)
+                made = self._entries(kind, name)
                 size += sum(len(entry.body) for entry in made)
                 if not self._add(entries, kind, name, before, made):
                     del taken[name]
@@ -277,14 +288,34 @@ class Projector:
 
     def _touched(self, kind: int) -> dict[str, Position]:
         node_state = self._node.state
-        touched = node_state.retained.dirty if kind == RETAINED else node_state.dirty
+        if kind == HISTORY:
+            touched = self._node.clients.dirty
+        else:
+            touched = node_state.retained.dirty if kind == RETAINED else node_state.dirty
         return touched if touched is not None else {}
+
+    def _entries(self, kind: int, name: str) -> list[StoredEntry]:
+        """Return the messages of a session, topic or client in its current state."""
+        if kind == RETAINED:
+            return self._retained(name)
+        return self._session(name) if kind == SESSION else self._history(name)
 
     def _retained(self, topic: str) -> list[StoredEntry]:
         message = self._node.state.retained.get(topic)
         if message is None:
             return []
         return [StoredEntry(RETAINED, topic, message.ref, 0, retained_body(message))]
+
+    def _history(self, name: str) -> list[StoredEntry]:
+        node = self._node
+        if name not in node.clients:  # others changed later
+            return []
+        history = node.clients.find(name)
+        if name not in node.state.sessions:
+            history.saved = 0
+            return []
+        history.saved = node.journal.next_position
+        return [StoredEntry(HISTORY, name, history.saved, 0, history.encode())]
 
     def _session(self, name: str) -> list[StoredEntry]:
         sessions = self._node.state.sessions

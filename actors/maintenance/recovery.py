@@ -61,6 +61,7 @@ async def recover(
     """
 
     def on_loaded(loaded: LoadedProjections) -> None:
+        _take_clients(node)
         projector.go_on(loaded)
         node.state.sessions.on_thaw = node.router.restore
 
@@ -69,6 +70,7 @@ async def recover(
         found = await reader.read(node.state, reset, progress)
     await _open_journal(node, found.tail)
     await _restore(node, found.loaded)
+    _take_clients(node)
     if found.loaded is None:
         projector.begin()
     crashed = await _ended_by_crash(node, found.tail)
@@ -97,10 +99,17 @@ async def adopt(
             if number % _REPORTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
     await _open_journal(node, found.tail, since_ms)
+    _take_clients(node)
     projector.begin()
     await _begin_anew(node)
     # Clients wait for this broker, but not for that.
     node.spawn_task(_freeze(node, _offline(node), _FREEZE_PAUSE))
+
+
+def _take_clients(node: NodeContext) -> None:
+    """Continue with the histories of clients that were read with the state."""
+    if node.state.clients is not None:
+        node.clients = node.state.clients
 
 
 def _offline(node: NodeContext) -> list[str]:
@@ -147,6 +156,7 @@ async def _begin_anew(node: NodeContext) -> None:
             continue
         waits = grace if state.will is not None else 0
         node.emit(SessionClosed(name, "broker_restarted", state.generation, grace=waits))
+        node.clients.closed(name, "broker_restarted", node.clock.time_ms())
         if state.clean:
             node.router.remove_session(name)
         if not state.clean or waits:

@@ -25,6 +25,7 @@ from eventstore.format import (
     upcast,
 )
 from eventstore.log import LostBeginning, messages_of
+from projections.clients import ClientHistories
 from projections.state import NodeState, RetainedMessage
 from projections.storage import BadProjection, ProjectionLoader
 
@@ -101,14 +102,14 @@ class StateReader:
         """
         tail = await self._log.tail()
         loaded: LoadedProjections | None = None
-        self._state = state
+        self._state = _with_clients(state)
         try:
             loaded = await self._load(tail)
             await self._fold(tail, loaded, progress)
         except BadProjection as error:
             _log.warning("the log is folded from its beginning", reason=str(error))
             loaded = None
-            self._state = reset()
+            self._state = _with_clients(reset())
             await self._fold(tail, None, progress)
         self._state.finish_loading()
         self._check_begin(tail)
@@ -279,6 +280,12 @@ class StateReader:
             raise LostBeginning(log.first, node_state.cuts[-1] if node_state.cuts else None)
         if node_state.partial:
             raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
+
+
+def _with_clients(state: NodeState) -> NodeState:
+    """Return an empty state; the histories of clients are read with it."""
+    state.clients = ClientHistories()
+    return state
 
 
 def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessage]]:

@@ -1,7 +1,6 @@
 """What actors share beneath sessions: counters, backpressure, operator commands."""
 
 from actors.node.backpressure import BACKLOG, Backlog, SlowReaderBackpressure
-from actors.node.client_history import ClientHistories, ClientHistory
 from actors.node.counters import Counters, watch_loop
 from actors.node.operator_commands import OperatorCommand
 from actors.node.read_pause import ReadPause
@@ -9,8 +8,6 @@ from actors.node.read_pause import ReadPause
 __all__ = [
     "BACKLOG",
     "Backlog",
-    "ClientHistories",
-    "ClientHistory",
     "Counters",
     "OperatorCommand",
     "ReadPause",

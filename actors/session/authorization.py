@@ -12,6 +12,7 @@ from actors.limits import RejectionLog, network_of
 from actors.session.decisions import dropped_unrecorded
 from actors.session.publisher import select
 from eventstore.display import escaped
+from projections.clients import LONGEST_DENIED
 from protocol.mqtt import ReasonCode, is_reserved_filter
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 _APPLIED_AT_ONCE = 64
 """Clients that get changed permissions in one iteration of the event loop."""
-_SHOWN = 200
-"""Maximum characters of a topic in a log line."""
 
 
 class Authorizer:
@@ -208,7 +207,7 @@ class Authorizer:
         if connection is not None:
             about["address"] = connection.address
             about["user"] = connection.identity.user if connection.identity is not None else None
-        topic = escaped(topic, _SHOWN)
+        topic = escaped(topic, LONGEST_DENIED)
         if client is not None:
             now_ms, user = self._node.clock.time_ms(), self._denied_as(connection)
             self._node.clients.denied(client, what, topic, count, now_ms, user)

@@ -545,6 +545,7 @@ class SessionLifecycle:
             self._fire_will(None)
         self._subscriptions.remove_all()
         at = session.emit(SessionExpired(session.name, reason))
+        self._node.clients.session_ended(session.name)
         _log.debug(
             "session removed",
             client=session.name,

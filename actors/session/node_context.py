@@ -15,11 +15,12 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node import ClientHistories, Counters
+from actors.node import Counters
 from actors.routing import is_shared
 from actors.session.decisions import dropped
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
+from projections.clients import ClientHistories
 from projections.state import NodeState
 from protocol.mqtt5 import AliasNumbers
 
@@ -143,7 +144,8 @@ class NodeContext:
         self.publish_observer: Callable[[Publication], None] | None = None
         """Called with all messages as they are routed, while there is a watcher."""
         self.clients = ClientHistories()
-        """History of each client since the start."""
+        """History of each client; recovery replaces it by the one that the log and the projections
+        tell."""
         self.dropped: Counter[str] = Counter()
         """Number of dropped messages by reason, since the start."""
         self.paused: set[Paused] = set()

@@ -105,6 +105,7 @@ class SharedSubscriptions:
         node.router.groups.waiting.discard(name)
         node.router.remove_session(name)
         node.emit(SessionExpired(name, "no_members"))
+        node.clients.session_ended(name)
         node.directory.retire(session, running=False)
 
     def _wake(self, name: str) -> None:

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cli.common import text
+from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def merge_advice(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any
             full = known.get((client, "queue_full"))
             if full is not None:
                 full["lost"] = left.pop("queue_messages", 0) + left.pop("queue_bytes", 0)
+                full["since_ms"] = one.get("since_ms")
             if (client, "denied") in known:
                 left.pop("not_permitted", None)
             if left:
@@ -67,6 +69,12 @@ def advise(problem: Mapping[str, Any]) -> Advice:
 def _quoted(name: str) -> str:
     """Return a name as a word of a shell command; an unprintable one as a pattern."""
     return shlex.quote(name) if name.isprintable() else "'*'"
+
+
+def _begin(problem: Mapping[str, Any]) -> str:
+    """Return since when a problem's figures are counted."""
+    since_ms = problem.get("since_ms")
+    return clock(since_ms) if since_ms else "the broker's start"  # the latter by an older broker
 
 
 def _since(problem: Mapping[str, Any]) -> str:
@@ -125,7 +133,8 @@ def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
         else f"{text.size(one['queued_bytes'])} of messages wait"
     )
     if one.get("lost"):
-        held += f", {text.count_of(one['lost'], 'message')} were dropped since the broker's start"
+        lost = text.count_of(one["lost"], "message")
+        held += f", {lost} were dropped since {_begin(one)}"
     return (
         "loses messages: its queue is full",
         f"{held}; {limit} is reached, each further one is dropped",
@@ -164,7 +173,7 @@ def _drops(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "lost messages",
         (
-            f"{text.count_of(one['count'], 'message')} since the broker's start, the last "
+            f"{text.count_of(one['count'], 'message')} since {_begin(one)}, the last "
             f"{_since(one)} ago ({listed})"
         ),
         _CAUSES.get(reasons[0][0], "see the reasons above"),
@@ -235,8 +244,8 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "connects again and again",
         (
-            f"{one['recent']:,} or more connects in the last minute, {one['connects']:,} since the "
-            f"broker's start{ended}"
+            f"{one['recent']:,} or more connects in the last minute, {one['connects']:,} since "
+            f"{_begin(one)}{ended}"
         ),
         "the client fails after it connected, or its network does",
         f"foldmq log --type SessionClosed --session {client} -n 6",

@@ -6,13 +6,19 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.history import log_commands, salvage
-    from cli.history.diff import diff_lines, session_diff
+    from cli.history.diff import (
+        change_mark,
+        retained_changes,
+        session_changes,
+        session_diff,
+        sessions_changed,
+    )
     from cli.history.log_events import Selection, event_selection
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "diff": "diff_lines session_diff",
+            "diff": "change_mark retained_changes session_changes session_diff sessions_changed",
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
@@ -21,9 +27,12 @@ else:
 
 __all__ = [
     "Selection",
-    "diff_lines",
+    "change_mark",
     "event_selection",
     "log_commands",
+    "retained_changes",
     "salvage",
+    "session_changes",
     "session_diff",
+    "sessions_changed",
 ]

@@ -9,7 +9,14 @@ from cli.history.replay import expiry_text
 from cli.logsource import SourceFlags, flags_of_session, open_source, parse_point, point_at
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import MAX_INDEX, Position
-from projections.comparison import Granted, SessionFacts, StateFacts, WillFacts, state_facts
+from projections.comparison import (
+    ChangedSession,
+    Granted,
+    SessionFacts,
+    StateFacts,
+    WillFacts,
+    state_facts,
+)
 from projections.replay import AsOf, Replay, options_text
 
 
@@ -51,23 +58,33 @@ def diff_lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> I
     yield f"from {before}"
     yield f"  to {after}: {new.entries - old.entries:,} entries"
     same = True
-    for name in sorted(old.sessions.keys() | new.sessions.keys()):
-        one, other = old.sessions.get(name), new.sessions.get(name)
-        if one == other:
-            continue
+    for one in sessions_changed(old, new):
         same = False
-        if one is None:
-            yield f"+ session {text.name(name)}"
-        elif other is None:
-            yield f"- session {text.name(name)}"
-        else:
-            yield f"~ session {text.name(name)}"
-        yield from (f"    {line}" for line in session_diff(one or _NOTHING, other or _NOTHING))
-    for mark, topic, size in _retained_changes(old.retained, new.retained):
+        yield from session_changes(one)
+    for mark, topic, size in retained_changes(old.retained, new.retained):
         same = False
         yield f"{mark} retained {text.name(topic)}, {text.size(size)}"
     if same:
         yield "no differences"
+
+
+def sessions_changed(old: StateFacts, new: StateFacts) -> Iterator[ChangedSession]:
+    """Yield the sessions that differ, in order."""
+    for name in sorted(old.sessions.keys() | new.sessions.keys()):
+        one, other = old.sessions.get(name), new.sessions.get(name)
+        if one != other:
+            yield ChangedSession(name, one, other)
+
+
+def session_changes(one: ChangedSession) -> Iterator[str]:
+    """Yield the differences of a session of a broker as text."""
+    yield f"{change_mark(one)} session {text.name(one.name)}"
+    yield from (f"    {line}" for line in session_diff(one.old or _NOTHING, one.new or _NOTHING))
+
+
+def change_mark(one: ChangedSession) -> str:
+    """Return ``+`` for a session that was added, ``-`` for one that was removed, else ``~``."""
+    return "+" if one.old is None else "-" if one.new is None else "~"
 
 
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
@@ -119,9 +136,10 @@ def _will(will: WillFacts) -> str:
     return f"{text.name(will.topic)} QoS {will.qos}{retained}{delay}"
 
 
-def _retained_changes(
+def retained_changes(
     old: Mapping[str, tuple[Position, int]], new: Mapping[str, tuple[Position, int]]
 ) -> Iterator[tuple[str, str, int]]:
+    """Yield mark, topic and size of the retained messages that differ, in order."""
     for topic in sorted(old.keys() | new.keys()):
         was, now = old.get(topic), new.get(topic)
         if was == now:
@@ -141,7 +159,7 @@ def diff_object(old: StateFacts, new: StateFacts) -> dict[str, object]:
             changed[name] = {"from": _session_object(one), "to": _session_object(other)}
     kinds = {"+": "added", "-": "removed", "~": "replaced"}
     retained: dict[str, list[str]] = {kind: [] for kind in kinds.values()}
-    for mark, topic, _ in _retained_changes(old.retained, new.retained):
+    for mark, topic, _ in retained_changes(old.retained, new.retained):
         retained[kinds[mark]].append(topic)
     return {
         "entries": new.entries - old.entries,

@@ -87,12 +87,12 @@ def session_columns() -> list[Column[Row]]:
         Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True, least_width=110),
         Column(
             "DROPPED",
-            lambda row: row.get("dropped", 0),
+            lambda row: counted(row, row.get("dropped", 0)),
             right=True,
             style=lambda row: "red" if row.get("dropped") else None,
         ),
-        Column("RECONN.", reconnects, right=True),
-        Column("TAKEOV.", lambda row: row.get("takeovers", 0), right=True, wide=True),
+        Column("RECONN.", lambda row: counted(row, reconnects(row)), right=True),
+        Column("TAKEOV.", lambda row: counted(row, row.get("takeovers", 0)), right=True, wide=True),
         Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=True),
         Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=True),
         Column("LAST END", lambda row: row.get("last_close"), wide=True),
@@ -106,9 +106,16 @@ def session_columns() -> list[Column[Row]]:
 
 
 def reconnects(row: Row) -> int:
-    """Return the number of a client's reconnects since the broker's start."""
+    """Return the number of a client's reconnects: its connects after the first one counted."""
     connects: int = row.get("connects", 0)
     return max(0, connects - 1)
+
+
+def counted(row: Row, count: int) -> int | None:
+    """Return a count of a client's history; None if the broker has no history of the client."""
+    if row.get("members") is not None:  # a shared subscription is counted only when it loses some
+        return count
+    return None if "counted_since_ms" in row and row["counted_since_ms"] is None else count
 
 
 def rate(per_second: float | None) -> str | None:

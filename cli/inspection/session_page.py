@@ -5,6 +5,7 @@ from typing import Any
 
 from cli.common import duration_text, idle, text
 from cli.inspection.status_totals import dropped_by
+from eventstore.display import clock
 from eventstore.format import format_position
 from eventstore.reasons import close_text, pause_text
 from projections.replay import options_text
@@ -70,17 +71,21 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
 
 
 def history_lines(found: Found, now_ms: int) -> Iterator[str]:
-    """Yield the history of a client since the broker's start."""
+    """Yield the history of a client."""
     parts = []
-    if found.get("connects", 0) > 1:
+    if found.get("connects", 0):
         parts.append(text.count_of(found["connects"], "connect"))
     if found.get("takeovers"):
         parts.append(text.count_of(found["takeovers"], "takeover"))
     if found.get("last_close"):
         when = _ago(found["last_close_ms"], now_ms)
         parts.append(f"last end {when}: {close_text(found['last_close'])}")
+    since_ms = found.get("counted_since_ms")
+    since = clock(since_ms) if since_ms else "the start"  # the latter by an older broker
     if parts:
-        yield f"  since the start: {', '.join(parts)}"
+        yield f"  since {since}: {', '.join(parts)}"
+    elif found.get("dropped") or found.get("denied"):
+        yield f"  counted since {since}"
     if found.get("dropped"):
         count = text.count_of(found["dropped"], "message")
         yield f"  dropped: {count}, the last {_ago(found['dropped_ms'], now_ms)}"

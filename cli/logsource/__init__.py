@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         nats_users,
         open_cluster,
         open_store,
+        read_cluster_key,
     )
     from cli.logsource.nats_access import external_access
     from cli.logsource.node_logs import flags_of_session, open_node_logs
@@ -36,7 +37,7 @@ else:
         {
             "log_store": (
                 "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
-                "open_cluster open_store"
+                "open_cluster open_store read_cluster_key"
             ),
             "node_logs": "flags_of_session open_node_logs",
             "several_logs": "log_names log_of_session",
@@ -76,6 +77,7 @@ __all__ = [
     "open_store",
     "parse_point",
     "point_at",
+    "read_cluster_key",
     "start_at",
     "with_broker_flags",
     "with_source_flags",

@@ -9,6 +9,7 @@ import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import nats.errors
@@ -288,8 +289,11 @@ async def open_store(
 def cluster_key(settings: Settings) -> bytes:
     """Return the key of the cluster, empty without; raises ConfigError for an invalid file."""
     path = settings.cluster_key_file
-    if path is None:
-        return b""
+    return b"" if path is None else read_cluster_key(path)
+
+
+def read_cluster_key(path: Path) -> bytes:
+    """Return the key of a cluster in a file; raises ConfigError for an invalid one."""
     try:
         key = path.read_bytes().partition(b"\n")[0].strip()
     except OSError as error:

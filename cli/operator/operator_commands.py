@@ -286,8 +286,9 @@ def _sessions_ls(
 ) -> None:
     """List the sessions.
 
-    Drops, reconnects and takeovers are counted since the broker's start. Sort keys: queued,
-    queued_bytes, inflight, subscriptions, dropped, connects, takeovers, offline, client.
+    Drops, reconnects and takeovers are counted across restarts; foldmq sessions show says since
+    when. Sort keys: queued, queued_bytes, inflight, subscriptions, dropped, connects, takeovers,
+    offline, client.
     """
     from cli.inspection import session_list
 

@@ -18,11 +18,19 @@ def _pseudonym(
     data_dir: Annotated[
         Path, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")
     ] = Path("foldmq-data"),
+    cluster_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--cluster-key-file",
+            metavar="FILE",
+            help="For a cluster: its key, instead of a data directory.",
+        ),
+    ] = None,
 ) -> None:
     """Show the pseudonym of a client identifier.
 
-    Works for the data directory of a broker with pseudonyms = true.
+    Works for the data directory of a broker with pseudonyms = true, and for the key of a cluster.
     """
     from cli.serve.factories import pseudonym_of
 
-    typer.echo(pseudonym_of(client, data_dir))
+    typer.echo(pseudonym_of(client, data_dir, cluster_key_file))

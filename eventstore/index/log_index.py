@@ -64,6 +64,18 @@ class LogIndex:
             found += segment.listed(key)
         return self._within(found, first, last)
 
+    def names(self, kind: str, first: int, last: int) -> Iterator[str]:
+        """Yield the names of keys of a kind that list a record between two sequences.
+
+        Some names may come more than once. ``first`` is not before the first indexed record.
+        """
+        for segment in self._between(first, last):
+            head = segment.head
+            whole = first <= head.first and head.last <= last
+            for key, value in segment.starting(kind):
+                if whole or any(first <= one <= last for one in unpack_sequences(value)):
+                    yield key[len(kind) :]
+
     def next_after(self, key: str, sequence: int) -> int | None:
         """Return the first record behind another one that is listed for a key; None: there is none.
 

@@ -4,6 +4,7 @@
 a second time to find where each difference began.
 """
 
+from projections.comparison.changed_states import ChangedSession, ChangedStates
 from projections.comparison.comparison import (
     BROKER,
     MARK,
@@ -55,6 +56,8 @@ __all__ = [
     "PROJECTIONS",
     "RETAINED",
     "SESSION",
+    "ChangedSession",
+    "ChangedStates",
     "Check",
     "Comparison",
     "Difference",

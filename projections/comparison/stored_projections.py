@@ -18,6 +18,7 @@ from projections.comparison.live_state import digest_number
 from projections.state import decode_session, digest, retained_digest
 from projections.storage import (
     GONE,
+    HISTORY,
     MARK,
     MARK_KEY,
     RETAINED,
@@ -90,6 +91,8 @@ class ProjectionReader:
         self.found = StoredProjections()
         """The projections read so far."""
         self._large: dict[str, dict[int, StoredEntry]] = {}
+        self._histories: dict[str, StoredItem] = {}
+        """Those of clients, which are not compared."""
         self._sum = 0
         self._digest = 0
         self._other_version = False
@@ -214,6 +217,8 @@ class ProjectionReader:
             self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
         elif entry.kind == SESSION:
             self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
+        elif entry.kind == HISTORY:
+            self._hold(self._histories, HISTORY, entry, 0)
         elif entry.kind != MARK:  # written by a later foldmq
             self.found.damaged.append(sequence)
         return None
@@ -230,6 +235,8 @@ class ProjectionReader:
         held: StoredItem | StoredEntry | None = None
         if kind == RETAINED:
             held = self.found.retained.pop(name, None)
+        elif kind == HISTORY:
+            held = self._histories.pop(name, None)
         elif part == 0:
             held = self.found.sessions.pop(name, None)
         if held is None and kind == SESSION:
@@ -238,8 +245,8 @@ class ProjectionReader:
             self._sum ^= version_tag(key_of(kind, name, part), held.version)
 
     async def _forget(self, gone: StoredEntry) -> None:
-        """Forget a removed key; the message does not say whether it was a session or a topic."""
-        kinds = (SESSION,) if gone.part else (SESSION, RETAINED)
+        """Forget a removed key; the message does not say of which kind it was."""
+        kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY)
         for kind in kinds:
             data = await self._latest(key_of(kind, gone.name, gone.part))
             if data is None or decode_entry(data).kind == GONE:

@@ -26,12 +26,15 @@ from projections.indexing.state_cache import DeniedFilters
 from projections.state import INCONSISTENCIES, SessionFold, decode_session, inconsistency
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from eventstore.format import Event, Position, Record
     from eventstore.index import LogIndex, SavedState
     from eventstore.reading import LogSource
     from projections.state import SessionState
+
+_NAMES_AT_ONCE = 64
+"""Sessions looked up between two pauses."""
 
 
 @dataclass(slots=True)
@@ -107,6 +110,31 @@ class IndexedSessions:
                 stop = point.index if part.sequence == point.sequence else MAX_INDEX
                 _fold(fold, None, part, name, stop + 1)
         return fold.state
+
+    async def all_at(
+        self, names: Iterable[str], sequence: int, pause: Callable[[], Awaitable[None]]
+    ) -> dict[str, SessionState | None]:
+        """Return the states of some sessions after a record; None: it did not exist.
+
+        As :meth:`at`, but each record is read once for all of them. ``pause`` is awaited now and
+        then.
+        """
+        bound = position(sequence + 1, 0)
+        folds: dict[str, tuple[SessionFold, int]] = {}
+        listed: set[int] = set()
+        for number, name in enumerate(names):
+            folds[name] = self._begin(name, self._saved(name, bound))
+            start = folds[name][1]
+            listed.update(self._index.sequences(SESSION + name, start, sequence))
+            if number % _NAMES_AT_ONCE == 0:
+                await pause()
+        first = min((start for _, start in folds.values()), default=sequence + 1)
+        turns = TurnAssembler()
+        async for record in read_listed(self._source, lambda _: sorted(listed), first, sequence):
+            for part in turns.take(record)[1]:
+                _fold_all(folds, part)
+            await pause()
+        return {name: fold.state for name, (fold, _) in folds.items()}
 
     async def before(self, name: str, at: Position) -> tuple[SessionState | None, DeniedFilters]:
         """Return the state and the denied filters when everything before a position had happened.
@@ -204,6 +232,19 @@ def _fold(
         raise inconsistency(part, error) from error
 
 
+def _fold_all(folds: dict[str, tuple[SessionFold, int]], part: Record) -> None:
+    """Fold the events of some sessions, each from the record on with which it continues."""
+    at = position(part.sequence, 0)
+    try:
+        for raw in part.raw_events:
+            held = folds.get(raw.get("session", ""))
+            if held is not None and part.sequence >= held[1]:
+                held[0].take(parse_event(raw), at, part.time_ms)
+            at += count_entries(raw)
+    except INCONSISTENCIES as error:
+        raise inconsistency(part, error) from error
+
+
 def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:
     """Yield the events of one session with the index of their first entry; others are not parsed.
 
@@ -213,10 +254,11 @@ def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:
     for raw in record.raw_events:
         if raw.get("session") == name:
             yield index, parse_event(raw)
-        index += _entries(raw)
+        index += count_entries(raw)
 
 
-def _entries(raw: dict[str, Any]) -> int:
+def count_entries(raw: dict[str, Any]) -> int:
+    """Return the number of entries of an event, which is not parsed."""
     kind = raw["e"]
     column = _COLUMNS.get(kind)
     if column is not None:

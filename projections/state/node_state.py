@@ -46,6 +46,7 @@ from eventstore.format import (
     parse_turn,
     position,
 )
+from projections.clients import HISTORY_EVENTS, add_to_history
 from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventstore.format import Record
+    from projections.clients import ClientHistories
 
 
 class Checkpoint(NamedTuple):
@@ -102,6 +104,7 @@ class NodeState:
         "carried",
         "checkpoint",
         "checkpoints",
+        "clients",
         "cuts",
         "dirty",
         "entries",
@@ -144,6 +147,9 @@ class NodeState:
         self.dirty: dict[str, Position] | None = None
         """Changed sessions, with the version of their snapshot in the projections; None while
         changes are not tracked."""
+        self.clients: ClientHistories | None = None
+        """The histories of clients, to which folded records are added; None: they are not kept. The
+        broker adds what it decides by itself."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
@@ -169,6 +175,7 @@ class NodeState:
     def _fold(self, record: Record, only: str | None) -> None:
         base = position(record.sequence, 0)
         index = 0
+        clients = self.clients
         for raw in record.raw_events:
             turn = parse_turn(raw) if only is None else None
             if turn is not None and self._has(turn.sessions, base + index):
@@ -186,6 +193,8 @@ class NodeState:
                 ):
                     pieces = record.pieces(event)
                 self.apply(event, base + at, record.time_ms, pieces)
+                if clients is not None and type(event) in HISTORY_EVENTS:
+                    add_to_history(clients, event, base + at, record.time_ms)
         self.entries += index
 
     def _has(self, names: Sequence[str], at: Position) -> bool:
@@ -305,6 +314,8 @@ class NodeState:
     def finish_loading(self) -> None:
         """Record that everything before the loaded states has been folded."""
         self._newer = {}
+        if self.clients is not None:
+            self.clients.finish_loading()
 
     # Events of the node, not of a session.
 

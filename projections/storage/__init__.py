@@ -2,6 +2,7 @@
 
 from projections.storage.format import (
     GONE,
+    HISTORY,
     MARK,
     MARK_KEY,
     RETAINED,
@@ -21,6 +22,7 @@ from projections.storage.loading import LoadedProjections, ProjectionLoader, Ses
 
 __all__ = [
     "GONE",
+    "HISTORY",
     "MARK",
     "MARK_KEY",
     "RETAINED",

@@ -1,4 +1,4 @@
-"""The stored form of the projections: a message for each session and retained topic, and a mark.
+"""The stored form of the projections: a message for each session, topic and client, and a mark.
 
 A message consists of, in this order (integers big-endian):
 
@@ -9,12 +9,13 @@ bytes  content
 16     the first half of the SHA-256 of everything that follows
 8      digest: exclusive or of the tags of all keys, this one included
 8      version: the log position that the message reflects (everything before it)
-1      kind: 1 session, 2 retained message, 3 mark, 4 removed key
+1      kind: 1 session, 2 retained message, 3 mark, 4 removed key, 5 history of a client
 2, 2   number of the part and of parts (a session's large state)
 4      length of the name
 n      client identifier or topic, UTF-8
 rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, publisher if it
-       is known, properties if it has any, payload; mark: JSON
+       is known, properties if it has any, payload; mark: JSON; history: JSON
+       (``projections.clients.client_history``)
 =====  ===========================================================================
 
 A *tag* is a hash of key and version: if the tags that a reader has add up to the digest of the last
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"FMP\x02"
 """Version 1 had no publishers of retained messages: they are in the log, which is folded."""
-SESSION, RETAINED, MARK, GONE = 1, 2, 3, 4
+SESSION, RETAINED, MARK, GONE, HISTORY = 1, 2, 3, 4, 5
 MARK_KEY: Final = "mark"
 
 _HEAD = struct.Struct(">4s16sQQBHHI")
@@ -65,11 +66,13 @@ class OtherVersion(BadProjection):
 
 
 def key_of(kind: int, name: str, part: int = 0) -> str:
-    """Return the key of a session or topic, which has a fixed length."""
+    """Return the key of a session, topic or client; those of a kind have the same length."""
     short = hashlib.sha256(name.encode()).digest()[:20]
     token = urlsafe_b64encode(short).rstrip(b"=").decode()
     if kind == RETAINED:
         return f"retained.{token}"
+    if kind == HISTORY:
+        return f"client.{token}"
     return f"session.{token}.{part}" if part else f"session.{token}"
 
 

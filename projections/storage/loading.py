@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from projections.clients import decode_history
 from projections.state import decode_session, frozen_from, is_freezable
 from projections.storage.format import (
     GONE,
+    HISTORY,
     MARK,
     RETAINED,
     SESSION,
@@ -69,13 +71,15 @@ class ProjectionLoader:
             return
         if entry.kind == GONE:
             return
-        if entry.kind not in (SESSION, RETAINED):
+        if entry.kind not in (SESSION, RETAINED, HISTORY):
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
             raise BadProjection("the projections reflect more than the log holds")
         self._found ^= version_tag(key, entry.version)
         if entry.kind == RETAINED:
             self.node.retained.load(retained_of(entry))
+        elif entry.kind == HISTORY:
+            self._history(entry)
         elif entry.parts > 1:
             self._large.setdefault(entry.name, {})[entry.part] = entry
         else:
@@ -91,6 +95,16 @@ class ProjectionLoader:
             raise BadProjection("the projections are not whole")
         parts = {name: len(entries) for name, entries in self._large.items()}
         return LoadedProjections(self._mark, self._digest, last, parts)
+
+    def _history(self, entry: StoredEntry) -> None:
+        clients = self.node.clients
+        if clients is None:
+            return
+        try:
+            history = decode_history(entry.body)
+        except (ValueError, TypeError, AttributeError):
+            raise BadProjection("the history of a client cannot be read") from None
+        clients.load(entry.name, history, entry.version)
 
     def _session(self, entry: StoredEntry) -> None:
         state = _decoded(entry.name, [_json(entry)])

@@ -18,6 +18,7 @@ from cli.diagnosis.status import status_lines
 from cli.history import log_events, why
 from cli.inspection import history_lines
 from cli.inspection.session_page import connection_lines
+from eventstore.display import clock
 from eventstore.format import (
     Acked,
     BrokerStarted,
@@ -91,13 +92,14 @@ def test_every_pause_is_a_sentence() -> None:
 
 def test_a_session_says_why_it_ended_and_what_it_lost() -> None:
     found = {
-        "connects": 2, "last_close": "slow_reader", "last_close_ms": 4000, "dropped": 3,
+        "counted_since_ms": 1000, "connects": 2, "last_close": "slow_reader",
+        "last_close_ms": 4000, "dropped": 3,
         "dropped_by": {"not_permitted": 1, "queue_messages": 2}, "dropped_ms": 3000,
     }  # fmt: skip
     assert list(history_lines(found, 5000)) == [
         (
-            "  since the start: 2 connects, last end 1 s ago: the client read none of its pending "
-            "output for slow_reader_time"
+            f"  since {clock(1000)}: 2 connects, last end 1 s ago: the client read none of its "
+            "pending output for slow_reader_time"
         ),
         "  dropped: 3 messages, the last 2 s ago",
         "    2: the queue had as many messages as max_queued_messages allows",

@@ -377,3 +377,24 @@ def test_a_part_of_time_is_within_the_whole(
 def test_a_part_of_time_has_a_length() -> None:
     with pytest.raises(UsageError, match="before"):
         window_within(TimeWindow(0, 100_000), 5, 5)
+
+
+def test_an_error_that_is_not_expected_is_raised_once_and_not_tried_again_at_once() -> None:
+    log, tries = FakeLog(), [0]
+    log.add(NOW_MS, connect())
+
+    async def fails(_first: int, _last: int) -> AsyncIterator[tuple[int, bytes]]:
+        tries[0] += 1
+        raise RuntimeError("a defect")
+        yield 0, b""
+
+    async def scenario() -> None:
+        log.stored = fails  # type: ignore[method-assign]
+        reader = reader_of(log)
+        for number in (1, 2):
+            with pytest.raises(RuntimeError, match="a defect"):
+                await reader.reach(NOW_MS - HOUR, 60)
+            assert tries[0] == number
+        await reader.close()
+
+    asyncio.run(scenario())

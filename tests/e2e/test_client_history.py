@@ -67,7 +67,7 @@ def test_sessions_tell_what_happened_to_their_clients(
     lines = run("sessions", "show", "writer", *data).lines
     assert '  denied: 1 ("publish plant/locked")' in lines
     lines = run("sessions", "show", "reader", *data).lines
-    assert any(line.startswith("  since the start: 3 connects, 1 takeover, ") for line in lines)
+    assert any(": 3 connects, 1 takeover, last end " in line for line in lines)
     (event,) = run("log", "--type", "MessageDropped", "--session", "writer", *data).lines
     assert event.endswith(f"dropped 1 message to plant/locked: {DENIED}")
     (event,) = run(
@@ -75,6 +75,27 @@ def test_sessions_tell_what_happened_to_their_clients(
     ).objects
     assert (event["topics"], event["reason"]) == (["plant/locked"], "not_permitted")
     assert run("log", "--topic", "plant/+", "--json", *data).objects == [event]
+    clients.close()
+
+
+def test_counters_go_on_after_a_crash(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("max_queued_messages = 1\n")
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    reader, writer = clients.connect("reader", clean=False), clients.connect("writer", clean=False)
+    reader.subscribe(("hall/#", 1))
+    reader.disconnect()
+    for number in range(3):
+        writer.publish("hall/door", b"%d" % number, 1)
+    clients.connect("reader", clean=False, session_present=True).disconnect()
+    before, compared = row_of(broker, "reader"), ("dropped_by", "takeovers", "counted_since_ms")
+    broker.restart(kill=True)
+    after = row_of(broker, "reader")
+    assert [after[one] for one in compared] == [before[one] for one in compared]
+    assert (after["connects"], after["dropped"], after["last_close"]) == (2, 2, "disconnect")
+    assert row_of(broker, "writer")["last_close"] == "broker_restarted"
+    data = ("--data-dir", str(broker.data_dir))
+    assert "equal: " in run("verify", "--stored", *data).out
     clients.close()
 
 

@@ -197,6 +197,7 @@ def test_a_moment_is_one_of_all_logs(page: Page, logs: list[str]) -> None:
     until(lambda: "+ session" in page.good("/time", a=places[0], b="now").shown, "the difference")
     diff = page.good("/time", a=places[0], b="now").shown
     assert f"log {logs[1]}" in diff
+    assert re.search(rf"log {logs[1]}: sessions: \d+ added", diff)
     assert "each log has its own" in page.get("/time", at="3").shown
     assert "record 1" in page.good("/time", log=logs[0], at="1").shown
     axis = json.loads(page.good("/time/axis", log=logs[0]).text)["axis"]

@@ -9,6 +9,7 @@ import pytest
 from harness import packets
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec
+from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import served
@@ -64,6 +65,32 @@ def test_what_waits_is_shown_with_its_age(make_broker: Callable[..., Broker]) ->
         got = page.good("/session", client="writer", **more)
         assert "waiting for PUBREL 1 Packet Message Published 77 hall/third" in got.shown
         assert f'datetime="{times["hall/third"]}"' in got.text
+    clients.close()
+
+
+def test_two_moments_are_compared_with_the_index(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("", *ON)
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    data = ("--data-dir", str(broker.data_dir))
+    clients.connect("early", clean=False)
+    writer = clients.connect("writer", clean=False)
+    writer.publish("hall/lamp", b"on", 1, retain=True)
+    before = run("log", *data, "--json", "-n", "1").objects[0]["position"].partition(".")[0]
+    writer.publish("hall/lamp", b"off", 1, retain=True)
+    clients.connect("late", clean=False).disconnect()
+    run("log", "index", *data)
+    page = served(broker)
+    until(
+        lambda: "Difference from A to B" in page.good("/time", a=before, b="now").shown,
+        "the difference",
+    )
+    shown = page.good("/time", a=before, b="now").shown
+    assert "sessions: 1 added" in shown
+    assert "+ session late" in shown
+    assert "session early" not in shown
+    assert "retained messages: 1 set" in shown
+    assert "* retained hall/lamp, 3 B, set between the moments" in shown
     clients.close()
 
 

@@ -25,7 +25,7 @@ from actors.authn import (
 from actors.authz import Permissions, rules_file
 from actors.connection import KEY_SIZE, pseudonym
 from actors.kernel import SystemClock
-from cli.logsource import cluster_key
+from cli.logsource import cluster_key, read_cluster_key
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats import PRIVATE_PREFIX, RequestClient
@@ -167,10 +167,13 @@ def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
     All nodes of a cluster have the same one, derived from the cluster's key.
     """
     if settings.pseudonyms and settings.cluster is not None:
-        return hmac.new(cluster_key(settings), b"foldmq pseudonyms", hashlib.sha256).digest()[
-            :KEY_SIZE
-        ]
+        return _derived_key(cluster_key(settings))
     return datadir.secret(PSEUDONYM_KEY, KEY_SIZE) if settings.pseudonyms else b""
+
+
+def _derived_key(key: bytes) -> bytes:
+    """Return the key of pseudonyms of the cluster with this key."""
+    return hmac.new(key, b"foldmq pseudonyms", hashlib.sha256).digest()[:KEY_SIZE]
 
 
 def scram_secret(datadir: DataDir) -> bytes:
@@ -178,14 +181,18 @@ def scram_secret(datadir: DataDir) -> bytes:
     return datadir.secret(SCRAM_SECRET, _SECRET_SIZE)
 
 
-def pseudonym_of(client_id: str, path: Path) -> str:
-    """Return the pseudonym of a client identifier in the log of a data directory.
+def pseudonym_of(client_id: str, path: Path, cluster_key_file: Path | None = None) -> str:
+    """Return the pseudonym of a client identifier in the log of a data directory, or of a cluster.
 
-    Raises ConfigError if there are no pseudonyms, DataDirError for a damaged key.
+    Raises ConfigError if there are no pseudonyms, or for an invalid key of the cluster,
+    DataDirError for a damaged key.
     """
+    if cluster_key_file is not None:
+        return pseudonym(client_id, _derived_key(read_cluster_key(cluster_key_file)))
     datadir = DataDir(path)
     if not (datadir.path / PSEUDONYM_KEY).exists():
         raise ConfigError(
-            f"{datadir.path} has no {PSEUDONYM_KEY}: its broker does not use pseudonyms"
+            f"{datadir.path} has no {PSEUDONYM_KEY}: its broker does not use pseudonyms; for a "
+            "cluster, give --cluster-key-file"
         )
     return pseudonym(client_id, datadir.secret(PSEUDONYM_KEY, KEY_SIZE))

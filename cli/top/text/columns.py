@@ -96,9 +96,17 @@ def _busy(row: Row) -> str:
     return number_format.figure_duration(row["busy_us"] / 1e6)
 
 
+def _of_history(row: Row, key: str) -> str:
+    """Return a count of a client's history, if the broker has it."""
+    without = "counted_since_ms" in row and row["counted_since_ms"] is None
+    return number_format.NOTHING if without else number_format.count(row.get(key))
+
+
 def _reconnects(row: Row) -> str:
     connects = row.get("connects")
-    return number_format.count(None if connects is None else max(0, connects - 1))
+    if connects is not None:
+        row = {**row, "connects": max(0, connects - 1)}
+    return _of_history(row, "connects")
 
 
 ACTORS = (
@@ -115,9 +123,9 @@ ACTORS = (
     TopColumn("HANDLED", 8, lambda row: number_format.count(row["handled"]), 4, sort="handled"),
     TopColumn("WORKED", 8, _busy, 9, sort="busy"),
     TopColumn("LAST", 5, _last_active, 8, sort="last_active"),
-    TopColumn("DROPS", 5, lambda row: number_format.count(row.get("dropped")), 3),
+    TopColumn("DROPS", 5, lambda row: _of_history(row, "dropped"), 3),
     TopColumn("RECONN", 6, _reconnects, 5),
-    TopColumn("TAKEOV", 6, lambda row: number_format.count(row.get("takeovers")), 6),
+    TopColumn("TAKEOV", 6, lambda row: _of_history(row, "takeovers"), 6),
     TopColumn("LAST END", 12, lambda row: _name(row, "last_close"), 7, right=False),
 )
 """Columns of a row of ``actors``; ``now_ms`` in it is the time of the reply."""

@@ -7,7 +7,6 @@ as the work before them. Reading stops when no page requests it; the result is k
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +67,8 @@ class ActivityReader:
         waiting = asyncio.create_task(self._fresh.wait())
         await asyncio.wait({task, waiting}, timeout=patience, return_when="FIRST_COMPLETED")
         waiting.cancel()
+        if task.done() and not task.cancelled():
+            task.result()  # an error that is none of reading the log
         if self._error is not None:
             raise self._error
 
@@ -111,8 +112,8 @@ class ActivityReader:
         """Stop reading."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, FoldmqError):
-                await self._task
+            # Whoever waited has its error.
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def _keep(self) -> asyncio.Task[None]:
         """Return the task that reads, started if necessary."""

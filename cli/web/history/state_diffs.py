@@ -1,7 +1,8 @@
-"""The differences between the broker's states at two moments, folded in the background.
+"""The differences between the broker's states at two moments, found in the background.
 
-The log is folded from its beginning, as ``foldmq diff`` does. The records, the sessions and the
-retained messages of such a fold are limited here; the command has no limit.
+With the index of the log, only sessions that changed between the moments are compared. Without, the
+log is folded from its beginning, as ``foldmq diff`` does, and the records, the sessions and the
+retained messages of such a fold are limited. The command has no limit.
 """
 
 from __future__ import annotations
@@ -9,46 +10,99 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
-from itertools import islice
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.common import count_of
-from cli.history import diff_lines
+from cli.common import count_of, text
+from cli.history import change_mark, retained_changes, session_changes, sessions_changed
 from eventstore.errors import UsageError
+from eventstore.index import BadIndex
 from eventstore.reading import LogPoint
-from projections.comparison import state_facts
+from projections.comparison import ChangedStates, state_facts
 from projections.replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cli.web.live import WebLogClient
     from eventstore.reading import LogSource, Progress
-    from projections.comparison import StateFacts
+    from projections.comparison import ChangedSession, StateFacts
 
-MOST_RECORDS: Final = 200_000
-MOST_ITEMS: Final = 20_000
-"""Maximum sessions and retained messages of a compared state."""
+MOST_RECORDS: Final = 1_000_000
+"""Maximum records that are folded or read for the retained messages."""
+MOST_ITEMS: Final = 50_000
+"""Maximum sessions and retained messages of a state that is folded."""
 MOST_LINES: Final = 500
 _KEPT: Final = 8
+_SLICE: Final = 0.01
+"""Seconds of work before other requests are served."""
 _PATIENCE: Final = 30.0
-"""Seconds after the last request until folding is cancelled."""
+"""Seconds after the last request until the work is cancelled."""
+_KINDS: Final = {"+": "added", "-": "removed", "~": "changed", "*": "set"}
 
 
 @dataclass(frozen=True, slots=True)
 class FoldingStates:
-    """The states are not folded yet."""
+    """The difference is not known yet."""
 
     done: int
     of: int
-    """Records."""
+    """Records, or sessions."""
+
+    @property
+    def percent(self) -> int:
+        """The progress."""
+        return 100 * self.done // self.of if self.of else 0
+
+
+@dataclass(slots=True)
+class StateDiff:
+    """The differences between two states, as text."""
+
+    command: str
+    """The command that shows all of them."""
+    lines: list[str] = field(default_factory=list)
+    """The first ones."""
+    notes: list[str] = field(default_factory=list)
+    """What is left out."""
+    _counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def totals(self) -> list[str]:
+        """The number of differences of each kind."""
+        found = []
+        for what in ("session", "retained message"):
+            kinds = {mark: self._counted[what, mark] for mark in _KINDS}
+            parts = [f"{count:,} {_KINDS[mark]}" for mark, count in kinds.items() if count]
+            if parts:
+                found.append(f"{what}s: {', '.join(parts)}")
+        return found
+
+    def session(self, one: ChangedSession) -> None:
+        """Add a session that differs."""
+        self._add("session", change_mark(one), session_changes(one))
+
+    def retained(self, mark: str, line: str) -> None:
+        """Add a retained message that differs."""
+        self._add("retained message", mark, [line])
+
+    def finish(self) -> StateDiff:
+        """Note whether lines were left out."""
+        if len(self.lines) > MOST_LINES:
+            del self.lines[MOST_LINES:]
+            self.notes.append(f"more than {count_of(MOST_LINES, 'line')}: {self.command}")
+        return self
+
+    def _add(self, what: str, mark: str, lines: Iterable[str]) -> None:
+        self._counted[what, mark] += 1
+        if len(self.lines) <= MOST_LINES:
+            self.lines += lines
 
 
 @dataclass(slots=True)
 class _Running:
-    task: asyncio.Task[list[str]]
+    task: asyncio.Task[StateDiff]
     progress: FoldingStates
     asked: float
 
@@ -66,27 +120,27 @@ class _WantedDiff(NamedTuple):
     def command(self) -> str:
         """The command that shows it without a limit, as text."""
         node = f" --node {self.log}" if self.log else ""
-        return f"foldmq diff --from {self.before} --to {self.after}{node} has no limit"
+        return f"foldmq diff {self.before} {self.after}{node} shows all"
 
 
 class StateDiffs:
-    """Differences by log and moments; one is folded at a time.
+    """Differences by log and moments; one is looked for at a time.
 
     The least recently used are dropped.
     """
 
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
-        self._found: OrderedDict[_WantedDiff, list[str]] = OrderedDict()
+        self._found: OrderedDict[_WantedDiff, StateDiff] = OrderedDict()
         self._running: dict[_WantedDiff, _Running] = {}
         self._one = asyncio.Semaphore()
 
     async def find(
         self, before: int, after: int, patience: float, log: str = ""
-    ) -> list[str] | FoldingStates:
-        """Return the differences between the states after two records of a log, as lines.
+    ) -> StateDiff | FoldingStates:
+        """Return the differences between the states after two records of a log.
 
-        After ``patience`` seconds, returns the progress instead; folding continues. Raises
+        After ``patience`` seconds, returns the progress instead; the work continues. Raises
         UsageError beyond the limits, CutOff, NoLiveBroker, and the errors of reading the log.
         """
         key = _WantedDiff(self._link.epoch, log, before, after)
@@ -97,7 +151,7 @@ class StateDiffs:
         held = self._running.get(key)
         if held is None:
             progress = FoldingStates(0, after)
-            task = asyncio.create_task(self._fold(key))
+            task = asyncio.create_task(self._find(key))
             held = self._running[key] = _Running(task, progress, time.monotonic())
         held.asked = time.monotonic()
         await asyncio.wait({held.task}, timeout=patience)
@@ -106,37 +160,83 @@ class StateDiffs:
         self._running.pop(key, None)
         if held.task.cancelled():  # no request for some time
             return held.progress
-        lines = self._found[key] = held.task.result()
+        found = self._found[key] = held.task.result()
         while len(self._found) > _KEPT:
             self._found.popitem(last=False)
-        return lines
+        return found
 
     def close(self) -> None:
-        """Cancel all folding."""
+        """Cancel all work."""
         for held in self._running.values():
             held.task.cancel()
 
-    async def _fold(self, key: _WantedDiff) -> list[str]:
+    async def _find(self, key: _WantedDiff) -> StateDiff:
         async with self._one, self._link.log(key.log) as source:
+            found = await self._with_index(source, key)
+            if found is not None:
+                return found
             records = key.after - source.begin + 1
             if records > MOST_RECORDS:
                 raise UsageError(
-                    f"the states of two moments are folded here from at most "
-                    f"{MOST_RECORDS:,} records, and these need {records:,}: "
+                    "without an index that covers both moments, their states are folded "
+                    f"here from at most {MOST_RECORDS:,} records, and these need {records:,}: "
                     f"{key.command}"
                 )
-            return await self._lines(source, key)
+            return await self._folded(source, key)
 
-    async def _lines(self, source: LogSource, key: _WantedDiff) -> list[str]:
+    async def _with_index(self, source: LogSource, key: _WantedDiff) -> StateDiff | None:
+        """Return the differences; None if the index of the log does not suffice."""
+        index = source.index
+        if index is None or key.after - index.last > MOST_RECORDS:
+            return None
+        of, turn = 0, time.monotonic()
+
+        async def pause() -> None:
+            nonlocal turn
+            now = time.monotonic()
+            if now - turn >= _SLICE:
+                self._note(key, FoldingStates(min(changes.done, of), of))
+                await asyncio.sleep(0)
+                turn = time.monotonic()
+
+        changes = ChangedStates(source, key.before, key.after, pause)
+        found = StateDiff(key.command)
+        names = await changes.names()
+        if names is None:
+            return None
+        of = len(names)
+        try:
+            async for one in changes.sessions(names):
+                found.session(one)
+        except BadIndex:
+            return None
+        of = key.after - key.before
+        if of > MOST_RECORDS:
+            found.notes.append(
+                f"retained messages are compared here if at most {MOST_RECORDS:,} records lie "
+                f"between the moments: {key.command}"
+            )
+            return found.finish()
+        for topic, size in sorted((await changes.retained()).items()):
+            named = f"retained {text.name(topic)}"
+            if size is None:
+                found.retained("-", f"- {named}, removed between the moments")
+            else:
+                found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
+        return found.finish()
+
+    async def _folded(self, source: LogSource, key: _WantedDiff) -> StateDiff:
         replay = Replay(source, key.after, progress=self._progress(key))
-        from_moment = await replay.to(LogPoint(key.before))
+        await replay.to(LogPoint(key.before))
         old = _facts(replay, key)
-        to_moment = await replay.to(LogPoint(key.after))
+        await replay.to(LogPoint(key.after))
         new = _facts(replay, key)
-        lines = list(islice(diff_lines(old, new, from_moment, to_moment), MOST_LINES + 1))
-        if len(lines) > MOST_LINES:
-            lines[-1] = f"and more than {count_of(MOST_LINES, 'line')}: {key.command}"
-        return lines
+        found = StateDiff(key.command)
+        for one in sessions_changed(old, new):
+            found.session(one)
+        for mark, topic, size in retained_changes(old.retained, new.retained):
+            found.retained(mark, f"{mark} retained {text.name(topic)}, {text.size(size)}")
+        return found.finish()
 
     def _progress(self, key: _WantedDiff) -> Progress:
         @contextlib.contextmanager
@@ -144,19 +244,23 @@ class StateDiffs:
             yield update
 
         def update(sequence: int) -> None:
-            held = self._running[key]
-            held.progress = FoldingStates(sequence, key.after)
-            if time.monotonic() - held.asked > _PATIENCE:
-                held.task.cancel()
+            self._note(key, FoldingStates(sequence, key.after))
 
         return shown
+
+    def _note(self, key: _WantedDiff, progress: FoldingStates) -> None:
+        """Note the progress; cancel the work if nobody asks for it any more."""
+        held = self._running[key]
+        held.progress = progress
+        if time.monotonic() - held.asked > _PATIENCE:
+            held.task.cancel()
 
 
 def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
     state = replay.state
     if len(state.sessions) > MOST_ITEMS or len(state.retained) > MOST_ITEMS:
         raise UsageError(
-            f"more than {MOST_ITEMS:,} sessions or retained messages are not compared here: "
-            f"{key.command}"
+            "without an index that covers both moments, at most "
+            f"{MOST_ITEMS:,} sessions and retained messages are compared here: {key.command}"
         )
     return state_facts(state, None, replay.origins)

@@ -65,11 +65,6 @@ _SHOWN = {
 }
 
 
-def _changes(lines: list[str]) -> list[str]:
-    """Return the differences without the moments and the line for no differences."""
-    return [line for line in lines[2:] if line != "no differences"]
-
-
 class TimePages:
     """Pages about the broker through time."""
 
@@ -165,9 +160,15 @@ class TimePages:
             done, of = sum(one.done for one in folding), sum(one.of for one in folding)
             return {"folding": FoldingStates(done, of)}
         lines: list[str] = []
+        counts: list[str] = []
+        notes: list[str] = []
         for name, one in zip(first, found, strict=True):
-            changes = _changes(one) if not isinstance(one, FoldingStates) else []
-            lines += [f"log {name}", *changes] if changes and len(first) > 1 else changes
+            if isinstance(one, FoldingStates):
+                continue
+            of_log = f"log {name}: " if len(first) > 1 else ""
+            lines += [f"log {name}", *one.lines] if one.lines and of_log else one.lines
+            counts += [of_log + total for total in one.totals]
+            notes += [of_log + note for note in one.notes]
         reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
         figures = []
@@ -179,6 +180,8 @@ class TimePages:
             "ends": ends,
             "figures": figures,
             "lines": lines,
+            "totals": counts,
+            "notes": notes,
             "whole_minutes": True,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import orjson
@@ -10,10 +11,12 @@ import pytest
 from specification import snapshot
 
 from eventstore.format import LogArchived, LogCut, SessionOpened, Subscribed, position
+from projections.clients import ClientHistories, ClientHistory, decode_history
 from projections.state import NodeState, RetainedMessage, SessionState, text_of
 from projections.state.session_table import freeze
 from projections.storage import (
     GONE,
+    HISTORY,
     MARK,
     RETAINED,
     SESSION,
@@ -58,6 +61,10 @@ def messages() -> Iterator[bytes]:
     message = RetainedMessage("t", b"payload", 1, position(7, 3))
     digest ^= version_tag(key_of(RETAINED, "t"), message.ref)
     yield StoredEntry(RETAINED, "t", message.ref, digest, retained_body(message)).encode()
+    history = ClientHistory(since_ms=5)
+    history.connects, history.dropped = 2, Counter({"slow_reader": 4})
+    digest ^= version_tag(key_of(HISTORY, "ann"), position(7, 4))
+    yield StoredEntry(HISTORY, "ann", position(7, 4), digest, history.encode()).encode()
     mark = ProjectionMark(
         6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)], CUT, (position(5, 1), ARCHIVED)
     )
@@ -71,6 +78,7 @@ def stored() -> list[bytes]:
 
 def load(data: list[bytes], limit: int = LIMIT) -> tuple[NodeState, LoadedProjections]:
     node = NodeState()
+    node.clients = ClientHistories()
     loader = ProjectionLoader(node, lambda state, *, frozen: None, limit)
     for one in data:
         entry = decode_entry(one)
@@ -88,6 +96,29 @@ def test_what_was_stored_is_loaded() -> None:
     assert (loaded.mark.sequence, loaded.mark.checkpoints) == (6, [(1, position(3, 0), 99)])
     assert (loaded.mark.cut, loaded.mark.archived) == (CUT, (position(5, 1), ARCHIVED))
     assert loaded.last == 7
+    assert node.clients is not None
+    history = node.clients.find("ann")
+    assert (history.connects, history.dropped, history.since_ms) == (2, {"slow_reader": 4}, 5)
+
+
+def test_a_history_that_cannot_be_read_is_found() -> None:
+    for body in (b"[]", b"{", b'{"connects": []}', b'{"dropped": [1]}'):
+        damaged = StoredEntry(HISTORY, "ann", position(2, 0), 0, body).encode()
+        with pytest.raises(BadProjection, match="history of a client cannot be read"):
+            load([damaged])
+
+
+def test_a_history_is_stored_whole() -> None:
+    histories = ClientHistories()
+    histories.opened("c", 1)
+    histories.closed("c", "taken_over", 2)
+    histories.dropped("c", "queue_messages", 3, 4)
+    histories.denied("c", "publish", "a/b", 2, 5, None)
+    one = histories.find("c")
+    read = decode_history(one.encode())
+    assert read.encode() == one.encode()
+    assert (read.takeovers, read.taken_ms, read.last_close) == (1, (2,), "taken_over")
+    assert (read.denied, read.denied_count, read.dropped_ms) == ({"publish a/b": 2}, 2, 4)
 
 
 def test_projections_of_another_version_are_not_used() -> None:
@@ -121,10 +152,10 @@ def test_what_the_snapshot_holds_is_not_applied_again() -> None:
     assert node.sessions["ann"].generation == 9
 
 
-@pytest.mark.parametrize("missing", range(6))
+@pytest.mark.parametrize("missing", range(7))
 def test_a_missing_message_is_found(missing: int) -> None:
     data = stored()
-    assert len(data) == 6
+    assert len(data) == 7
     gone = decode_entry(data.pop(missing))
     if gone.kind == GONE:
         load(data)

@@ -1,0 +1,250 @@
+"""History of each client: connects, takeovers, ends, drops, denials.
+
+It is for operators and decides nothing. The broker counts as it decides. The histories of clients
+with a session are stored with the projections; a start reads them there and adds the newer events
+of the log. A bounded number of clients is remembered, those with the latest changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from eventstore.format import Position
+
+MOST_CLIENTS: Final[int] = 20_000
+_MOST_CONNECTS = 16
+"""Number of connects whose times are kept."""
+_MOST_TAKEOVERS = 3
+"""Number of takeovers whose times are kept."""
+_MOST_DENIED = 8
+"""Maximum denied topics and filters kept for a client."""
+_FRESH_MS = 60_000
+"""Maximum milliseconds between two samples of a client from which a rate is computed."""
+_LEAST_MS = 900
+
+
+class ClientHistory:
+    """The history of one client."""
+
+    __slots__ = (
+        "_rates",
+        "_sample",
+        "closed_ms",
+        "connects",
+        "denied",
+        "denied_as",
+        "denied_count",
+        "denied_ms",
+        "dropped",
+        "dropped_ms",
+        "last_close",
+        "opened_ms",
+        "saved",
+        "since_ms",
+        "taken_ms",
+        "takeovers",
+    )
+
+    def __init__(self, since_ms: int = 0) -> None:
+        self.since_ms = since_ms
+        """Time of the first thing that is counted, Unix time in milliseconds; 0: nothing is."""
+        self.connects = 0
+        self.opened_ms: tuple[int, ...] = ()
+        """Times of its recent connects, Unix time in milliseconds; they are not stored."""
+        self.takeovers = 0
+        """Number of connections that ended because the client connected again."""
+        self.taken_ms: tuple[int, ...] = ()
+        """Times of the last takeovers, oldest first."""
+        self.last_close = ""
+        """Reason for the end of its last connection; empty: none has ended."""
+        self.closed_ms = 0
+        self.dropped: Counter[str] | None = None
+        """Number of dropped messages to or from the client, by reason."""
+        self.dropped_ms = 0
+        """Time of the last drop."""
+        self.denied: dict[str, int] | None = None
+        """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
+        self.denied_as: tuple[str | None, tuple[str, ...]] | None = None
+        """Its user, if it has one, and the user's groups at the last denial; None: not known, or
+        the permission file did not decide. It is not stored."""
+        self.denied_count = self.denied_ms = 0
+        self.saved: Position = 0
+        """Version stored in the projections; 0: none is."""
+        self._sample: tuple[int, int, int] | None = None
+        self._rates: tuple[float, float] | None = None
+
+    def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
+        """Return messages per second from and to the client, since the last call.
+
+        After a longer time, or on the first call: since its connection began. ``taken`` and
+        ``sent`` count its messages since then.
+        """
+        last = self._sample
+        fresh = last is not None and last[0] > begun_ms and now_ms - last[0] <= _FRESH_MS
+        if fresh and last is not None and now_ms - last[0] < _LEAST_MS and self._rates is not None:
+            return self._rates
+        before = last if fresh and last is not None else (begun_ms, 0, 0)
+        seconds = max(now_ms - before[0], _LEAST_MS) / 1000
+        self._rates = (taken - before[1]) / seconds, (sent - before[2]) / seconds
+        self._sample = now_ms, taken, sent
+        return self._rates
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        found = {
+            "since_ms": self.since_ms,
+            "connects": self.connects,
+            "takeovers": self.takeovers,
+            "taken_ms": self.taken_ms,
+            "last_close": self.last_close,
+            "closed_ms": self.closed_ms,
+            "dropped": dict(self.dropped or ()),
+            "dropped_ms": self.dropped_ms,
+            "denied": self.denied,
+            "denied_count": self.denied_count,
+            "denied_ms": self.denied_ms,
+        }
+        return orjson.dumps({name: value for name, value in found.items() if value})
+
+
+def decode_history(body: bytes) -> ClientHistory:
+    """Return the history in its stored form.
+
+    Raises ValueError, TypeError or AttributeError if it is none.
+    """
+    raw: dict[str, Any] = orjson.loads(body)
+    found = ClientHistory(int(raw.get("since_ms", 0)))
+    found.connects = int(raw.get("connects", 0))
+    found.takeovers = int(raw.get("takeovers", 0))
+    found.taken_ms = tuple(int(at) for at in raw.get("taken_ms", ()))
+    found.last_close = str(raw.get("last_close", ""))
+    found.closed_ms = int(raw.get("closed_ms", 0))
+    dropped = raw.get("dropped")
+    if dropped:
+        found.dropped = Counter({str(reason): int(count) for reason, count in dropped.items()})
+    found.dropped_ms = int(raw.get("dropped_ms", 0))
+    denied = raw.get("denied")
+    if denied:
+        found.denied = {str(what): int(count) for what, count in denied.items()}
+    found.denied_count = int(raw.get("denied_count", 0))
+    found.denied_ms = int(raw.get("denied_ms", 0))
+    return found
+
+
+class ClientHistories:
+    """The histories of clients, by client identifier."""
+
+    __slots__ = ("_newer", "_none", "_of", "dirty")
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, ClientHistory] = OrderedDict()
+        self._newer: dict[str, Position] = {}
+        self._none = ClientHistory()
+        self.dirty: dict[str, Position] | None = None
+        """Changed histories, with their version in the projections; None while changes are not
+        tracked."""
+
+    def __len__(self) -> int:
+        """Return the number of clients with a history."""
+        return len(self._of)
+
+    def __bool__(self) -> bool:
+        """Return whether there is any; a compiled class does not ask ``__len__``."""
+        return bool(self._of)
+
+    def __contains__(self, client: object) -> bool:
+        """Return whether a client has a history."""
+        return client in self._of
+
+    def items(self) -> list[tuple[str, ClientHistory]]:
+        """Return all histories, the latest changes last."""
+        return list(self._of.items())
+
+    def find(self, client: str) -> ClientHistory:
+        """Return the history of a client; an empty one if there is none."""
+        return self._of.get(client, self._none)
+
+    def _changed(self, client: str, now_ms: int) -> ClientHistory:
+        history = self._of.get(client)
+        if history is None:
+            history = self._of[client] = ClientHistory(now_ms)
+            if len(self._of) > MOST_CLIENTS:
+                oldest, gone = self._of.popitem(last=False)
+                if self.dirty is not None:
+                    self.dirty.setdefault(oldest, gone.saved)
+        else:
+            self._of.move_to_end(client)
+        if self.dirty is not None:
+            self.dirty.setdefault(client, history.saved)
+        return history
+
+    def opened(self, client: str, now_ms: int) -> None:
+        """Record that a client connected."""
+        history = self._changed(client, now_ms)
+        history.connects += 1
+        history.opened_ms = (*history.opened_ms[1 - _MOST_CONNECTS :], now_ms)
+
+    def closed(self, client: str, reason: str, now_ms: int) -> None:
+        """Record that the connection of a client ended."""
+        history = self._changed(client, now_ms)
+        history.last_close, history.closed_ms = reason, now_ms
+        if reason == "taken_over":
+            history.takeovers += 1
+            history.taken_ms = (*history.taken_ms[1 - _MOST_TAKEOVERS :], now_ms)
+
+    def session_ended(self, client: str) -> None:
+        """Record that the session of a client ended: its history is stored no longer."""
+        history = self._of.get(client)
+        if history is not None and self.dirty is not None:
+            self.dirty.setdefault(client, history.saved)
+
+    def dropped(self, client: str, reason: str, count: int, now_ms: int) -> None:
+        """Record that messages to a client, or from it, were dropped."""
+        history = self._changed(client, now_ms)
+        if history.dropped is None:
+            history.dropped = Counter()
+        history.dropped[reason] += count
+        history.dropped_ms = now_ms
+
+    def denied(
+        self,
+        client: str,
+        what: str,
+        topic: str,
+        count: int,
+        now_ms: int,
+        user: tuple[str | None, tuple[str, ...]] | None,
+    ) -> None:
+        """Record a denied action of a client, ``publish`` or ``subscribe``, and its topic.
+
+        ``user`` is as for ``ClientHistory.denied_as``.
+        """
+        history = self._changed(client, now_ms)
+        history.denied_as = user
+        history.denied_count += count
+        history.denied_ms = now_ms
+        if history.denied is None:
+            history.denied = {}
+        asked = f"{what} {topic}"
+        if asked in history.denied or len(history.denied) < _MOST_DENIED:
+            history.denied[asked] = history.denied.get(asked, 0) + count
+
+    # The stored histories.
+
+    def load(self, client: str, history: ClientHistory, bound: Position) -> None:
+        """Load a stored history as of ``bound``: everything before this position is counted."""
+        history.saved = bound
+        self._of[client] = history
+        self._newer[client] = bound
+
+    def counts(self, client: str, at: Position) -> bool:
+        """Return whether the loaded history of a client already counts an event at a position."""
+        return at < self._newer.get(client, 0)
+
+    def finish_loading(self) -> None:
+        """Record that everything before the loaded histories has been read."""
+        self._newer = {}
