@@ -13,6 +13,7 @@ import structlog
 from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
+from actors.bridge.several_logs import FilterReports, TopicHomes
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format import NATS_SESSION, Bridged
@@ -62,6 +63,26 @@ class BridgeSupervisor:
         self._began = 0.0
         """When it last started; 0: not yet."""
         self._ended = False
+        self._reports: FilterReports | None = None
+        """What the brokers of several logs tell each other; None: there is one log."""
+
+    def join(self, names: Sequence[str], send: Callable[[bytes], object]) -> None:
+        """Share the work with the bridges of other logs; ``names`` are those of all logs.
+
+        ``send`` sends a report to the other brokers. Call before recovery.
+        """
+        interest = self.interest
+        interest.homes = homes = TopicHomes(names, self._node.options.node)
+        self._reports = reports = FilterReports(
+            self._node,
+            homes,
+            interest.own_filters,
+            interest.wanted_elsewhere,
+            interest.unwanted_elsewhere,
+            self._when_subscribed,
+            send,
+        )
+        interest.on_change = lambda topic_filter, begun: reports.changed(topic_filter, begun=begun)
 
     async def start(self, access: ConnectionOptions) -> None:
         """Connect and start; if the server is not available, connect in the background.
@@ -75,6 +96,8 @@ class BridgeSupervisor:
         if node.state.bridged is None:
             node.emit(Bridged(node.journal.last))
             node.kernel.wake()
+        if self._reports is not None:
+            self._reports.begin()
         self._dialling = dialling = asyncio.get_running_loop().create_task(self._dial(access))
         await asyncio.wait({dialling}, timeout=_AT_ONCE)
         self._starting = False
@@ -104,6 +127,29 @@ class BridgeSupervisor:
         """Update the bridge to changed permissions."""
         if self._actor is not None:
             self._actor.permissions_changed()
+
+    # The bridges of other logs.
+
+    @property
+    def filter_changes(self) -> int:
+        """The number of changes of filters that the bridges of other logs have to know."""
+        return self._reports.changes if self._reports is not None else 0
+
+    def is_known(self, changes: int) -> bool:
+        """Return whether the bridges of other logs have subscribed for so many changes."""
+        return self._reports is None or self._reports.is_known(changes)
+
+    def reported(self, log: str, report: bytes) -> None:
+        """Take a report of the bridge of another log."""
+        if self._reports is not None:
+            self._try(self._reports.heard, log, report)
+
+    def _when_subscribed(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when NATS has all subscriptions; without a connection at once."""
+        if self._wire is None or self._actor is None or not self.stats.connected:
+            done()
+        else:
+            self._wire.fence(done)
 
     # Calls by the router and publishers, in their turn.
 
@@ -228,6 +274,7 @@ class BridgeSupervisor:
             self.stats,
             self.prefix_of,
             self.failed,
+            self._reports,
         )
         try:
             self._node.kernel.spawn(self._actor, self._node.root)

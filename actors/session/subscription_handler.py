@@ -62,8 +62,8 @@ _BURST: Final = 10_000
 
 
 _KNOWN_AGAIN, _KNOWN_WITHIN = 0.01, 10.0
-"""Seconds between two looks whether other logs know of a shared subscription, and until the client
-gets its SUBACK all the same."""
+"""Seconds between two looks whether other logs know of subscriptions, and until the client gets its
+SUBACK all the same."""
 
 
 class SubscriptionHandler:
@@ -106,7 +106,9 @@ class SubscriptionHandler:
                 indexes = indexes or session.complete_encoder(0)
             groups += [one for one in grant.granted if is_shared(one)]
             last = stop == len(filters)
-            unknown = last and not self._are_known(groups)
+            bridge = self._node.bridge
+            told = bridge.filter_changes if bridge is not None else 0
+            unknown = last and not self._are_known(groups, told)
             if last and not unknown:
                 self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
@@ -122,7 +124,7 @@ class SubscriptionHandler:
                     if not shared and sends_retained(granted.options, is_new=granted.is_new):
                         yield from self._replay(subscriber)
             if unknown:
-                yield from self._until_known(connection, groups)
+                yield from self._until_known(connection, groups, told)
                 self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
             at = stop
@@ -132,20 +134,28 @@ class SubscriptionHandler:
         yield from _free(filters)
         yield from self._throttle(changes)
 
-    def _are_known(self, groups: Sequence[str]) -> bool:
-        """Return whether the homes of shared subscriptions know that this log has members."""
-        exchange = self._node.exchange
-        return exchange is None or all(map(exchange.is_known, groups))
+    def _are_known(self, groups: Sequence[str], changes: int) -> bool:
+        """Return whether the other logs know of the subscriptions of a client.
 
-    def _until_known(self, connection: ClientConnection, groups: Sequence[str]) -> Iterator[object]:
-        """Wait for the homes of shared subscriptions, or until the client leaves.
+        The homes of shared subscriptions have to know that this log has members, and the bridges to
+        NATS of so many changed filters.
+        """
+        exchange, bridge = self._node.exchange, self._node.bridge
+        if exchange is None:
+            return True
+        return all(map(exchange.is_known, groups)) and (bridge is None or bridge.is_known(changes))
+
+    def _until_known(
+        self, connection: ClientConnection, groups: Sequence[str], changes: int
+    ) -> Iterator[object]:
+        """Wait until other logs know of subscriptions, or until the client leaves.
 
         A message that is published when the client has its SUBACK must not be missed.
         """
         clock = self._node.clock
         began = before = clock.monotonic()
         self.throttled = True
-        while not self._are_known(groups) and not connection.gone:
+        while not self._are_known(groups, changes) and not connection.gone:
             yield _KNOWN_AGAIN
             now = clock.monotonic()
             if now - before < _KNOWN_AGAIN / 2 or now - began > _KNOWN_WITHIN:
