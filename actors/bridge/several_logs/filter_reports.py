@@ -45,7 +45,7 @@ _PART, _PART_TEXT = 2000, 32 * 1024
 _ANY: Final = "-"
 
 
-class _OtherLog:
+class _FiltersOfLog:
     """What is known of the filters of another log."""
 
     __slots__ = (
@@ -102,7 +102,7 @@ class FilterReports:
         self._unwanted = unwanted
         self._fence = fence
         self._send_bytes = send
-        self._others = {name: _OtherLog() for name in homes.names if name != homes.own}
+        self._others = {name: _FiltersOfLog() for name in homes.names if name != homes.own}
         self._incarnation = secrets.token_hex(8)
         self._requests: FilterTrie[str] = FilterTrie()
         """Filters of requests that clients of other logs answer."""
@@ -229,7 +229,7 @@ class FilterReports:
     def _take_changes(
         self,
         log: str,
-        other: _OtherLog,
+        other: _FiltersOfLog,
         sent: int,
         before: int,
         begun: list[str],
@@ -248,7 +248,7 @@ class FilterReports:
         self._confirm(other)
 
     def _take_part(
-        self, log: str, other: _OtherLog, sent: int, number: int, last: bool, some: list[str]
+        self, log: str, other: _FiltersOfLog, sent: int, number: int, last: bool, some: list[str]
     ) -> None:
         """Take a part of all filters of another log."""
         if other.through >= sent:
@@ -272,7 +272,7 @@ class FilterReports:
             other.through = sent
             self._confirm(other)
 
-    def _add(self, log: str, other: _OtherLog, topic_filter: str) -> None:
+    def _add(self, log: str, other: _FiltersOfLog, topic_filter: str) -> None:
         if topic_filter in other.filters:
             return
         if topic_filter.startswith(REQUESTS):
@@ -283,7 +283,7 @@ class FilterReports:
             return
         other.filters.add(topic_filter)
 
-    def _remove(self, log: str, other: _OtherLog, topic_filter: str) -> None:
+    def _remove(self, log: str, other: _FiltersOfLog, topic_filter: str) -> None:
         if topic_filter not in other.filters:
             return
         other.filters.discard(topic_filter)
@@ -292,7 +292,7 @@ class FilterReports:
         else:
             self._unwanted(topic_filter)
 
-    def _confirm(self, other: _OtherLog) -> None:
+    def _confirm(self, other: _FiltersOfLog) -> None:
         """Note when NATS has the subscriptions for all filters that are known."""
         incarnation, through = other.incarnation, other.through
 
