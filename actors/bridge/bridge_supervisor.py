@@ -41,6 +41,8 @@ _AT_ONCE = 1.0
 _BEGIN_AGAIN = 1.0
 _BEGIN_AGAIN_AT_MOST = 60.0
 """Seconds before a failed bridge is restarted; doubled each time that it fails again."""
+_ANNOUNCED = 15.0
+"""Seconds after which announced filters end of which no client has become a subscriber."""
 _QUIET = 60.0
 """Seconds after which a failure counts as the first one again."""
 
@@ -65,6 +67,9 @@ class BridgeSupervisor:
         self._ended = False
         self._reports: FilterReports | None = None
         """What the brokers of several logs tell each other; None: there is one log."""
+        self._announcements = 0
+        self._announced: dict[int, list[str]] = {}
+        """Filters to which clients are about to subscribe."""
 
     def join(self, names: Sequence[str], send: Callable[[bytes], object]) -> None:
         """Share the work with the bridges of other logs; ``names`` are those of all logs.
@@ -129,6 +134,24 @@ class BridgeSupervisor:
             self._actor.permissions_changed()
 
     # The bridges of other logs.
+
+    def announce(self, filters: Sequence[str]) -> int:
+        """Subscribe to filters before a client does; return a number, 0: all are known already."""
+        new = [one for one in filters if not self.interest.has(one)]
+        if not new or self._reports is None:
+            return 0
+        self._announcements += 1
+        number = self._announcements
+        self._announced[number] = new
+        for topic_filter in new:
+            self.added("", topic_filter)
+        self._node.timers.after(_ANNOUNCED, lambda: self.withdraw(number))
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """End what was announced under a number: the client has subscribed, or was refused."""
+        for topic_filter in self._announced.pop(number, ()):
+            self.removed("", topic_filter)
 
     @property
     def filter_changes(self) -> int:

@@ -101,6 +101,7 @@ class FromNats:
         self._names = {encode_value(name).decode() for name in names}
         """The names of the brokers that share the clients, as headers contain them."""
         self._stream = stream
+        self._streams = {stream} | {f"FOLDMQ_LOG_{name}" for name in names}
         self._prefix_of = prefix_of
         self._answers = answers
         self._publisher = Publisher(node, NATS_SESSION)
@@ -304,10 +305,10 @@ class FromNats:
     def _for_another_stream(self, headers: Headers) -> bool:
         """Return whether a message requires a JetStream stream.
 
-        It names another stream than the log, or an expected end of the stream.
+        It names another stream than the logs, or an expected end of the stream.
         """
         stream = headers.get("Nats-Expected-Stream")
-        return (bool(stream) and stream != self._stream) or any(
+        return (bool(stream) and stream not in self._streams) or any(
             headers.get(name) is not None for name in _CONDITIONS
         )
 

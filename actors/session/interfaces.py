@@ -213,6 +213,12 @@ class PublicationBridge(Protocol):
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
 
+    def announce(self, filters: Sequence[str]) -> int:
+        """Subscribe to filters before a client does; return a number, 0: all are known already."""
+
+    def withdraw(self, number: int) -> None:
+        """End what was announced under a number: the client has subscribed, or was refused."""
+
     @property
     def filter_changes(self) -> int:
         """The number of changes of filters that the bridges of other logs have to know."""
