@@ -305,10 +305,11 @@ class NatsWriter:
                 self.acknowledged = number
 
     def end(self) -> None:
-        """End the thread."""
-        self._over.set()
-        self._thread.join()
-        self._visitor.close()
+        """End the thread, unless it has ended."""
+        if not self._over.is_set():
+            self._over.set()
+            self._thread.join()
+            self._visitor.close()
 
 
 def in_order(numbers: list[int], through: int) -> None:
