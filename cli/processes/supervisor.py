@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.kernel import SystemClock
-from cli.logsource import start_for_clients
+from cli.logsource import nats_tls, start_for_clients
 from cli.monitoring import Notifier
 from cli.processes.broker_process import COUNTS, MEMBER_VARIABLE, READY, MemberFacts
 from cli.processes.handover import Handover
@@ -214,6 +214,7 @@ class Supervisor:
             try:
                 await listeners.reload()
                 if self.nats_clients is not None:
+                    await asyncio.to_thread(nats_tls, self.settings)
                     await self.nats_clients.server.renew_tls()
             except (FoldmqError, OSError, ValueError) as error:
                 _log.error("settings not reloaded in the main process", reason=str(error))
