@@ -23,6 +23,8 @@ class Client5(SimClient):
         super().__init__(world)
         self.messages: list[p5.Publish] = []
         self.acked: set[int] = set()
+        self.kinds: list[int] = []
+        """The kinds of the packets that came, in their order."""
         self.granted = 0
         """Subscriptions that were granted."""
         self._rest = bytearray()
@@ -35,6 +37,7 @@ class Client5(SimClient):
             first, body, size = found
             del self._rest[:size]
             packet: Any = p5.parse(first, body)
+            self.kinds.append(first >> 4)
             if isinstance(packet, p5.Publish):
                 self.messages.append(packet)
                 if packet.qos == 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from harness import mqtt5_packets as p5
+from harness import packets as p
 
 from eventstore.partitions import partition_of
 from protocol.nats import parse_headers
@@ -82,6 +83,20 @@ def test_a_client_misses_nothing_after_its_suback(
         assert len(place.answers) == 2
 
     bridged(monkeypatch, scenario, seed=seed)
+
+
+def test_a_suback_comes_before_the_retained_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(place: BridgedPartitions) -> None:
+        writer = await place.client(0, name="w")
+        for home in (0, 1):
+            writer.send(p5.publish(f"{level_of(home)}/a", b"old", retain=True))
+        await place.worlds[0].go(1.0)
+        for home in (0, 1):
+            client = await place.client(0, (f"{level_of(home)}/#", 1), name=f"c{home}")
+            await place.worlds[0].go(0.1)
+            assert client.kinds == [p.CONNACK, p.SUBACK, p.PUBLISH]
+
+    bridged(monkeypatch, scenario)
 
 
 def test_a_suback_does_not_wait_for_a_broker_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
