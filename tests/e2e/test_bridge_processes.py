@@ -50,9 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def clients(place: Place) -> Iterator[Clients5]:
-    made = Clients5("127.0.0.1", place.broker.port)
-    yield made
-    made.close()
+    with contextlib.closing(Clients5("127.0.0.1", place.broker.port)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -341,7 +340,7 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) 
             ]
             senders = [NatsWriter(place.nats_port, f"{topic}.n") for topic in topics]
             threads += [*writers, *senders]
-            load = [*writers, *senders]
+            load: list[Writer | NatsWriter] = [*writers, *senders]
 
             def after(count: int) -> None:
                 wanted = [one.acknowledged + count for one in load]

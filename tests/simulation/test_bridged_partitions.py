@@ -515,8 +515,8 @@ class Chaos:
         assert all(len(names) == 1 for names in identifiers.values())
         answered = {b"%d" % int(one.subject.rsplit(".", 1)[1]) for one in self.place.answers}
         assert answered
-        for of in self.got:
-            received = {payload for got in of.values() for payload in got}
+        for of_client in self.got:
+            received = {payload for got in of_client.values() for payload in got}
             assert not answered - received, "not at a client"
         for lists in (heard, *self.got):
             for of in lists.values():
