@@ -386,8 +386,8 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) 
                     in_order(reader.got[topic], most)
             print(f"acknowledged: {wanted}")
     finally:
-        for one in threads:
-            one.end()
+        for thread in threads:
+            thread.end()
         broker.stop()
         lines = broker.log
         broker.clean_up()
