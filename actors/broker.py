@@ -131,6 +131,8 @@ class Broker(LoopActor):
         exchange = LogExchange(self.node, names, others, link)
         self.exchange = self.node.exchange = exchange
         self.session_admission.partition = names.index(self.node.options.node), len(names)
+        if self.bridge is not None:
+            self.bridge.join(names, link.report_filters)
         self.kernel.spawn(exchange, self)
         return exchange
 

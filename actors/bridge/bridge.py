@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
+    from actors.bridge.several_logs import FilterReports
     from actors.configuration import BridgeOptions
     from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
@@ -124,8 +125,9 @@ class Bridge(LoopActor):
         stats: BridgeStats,
         prefix_of: Callable[[str], str],
         failed: Callable[[BaseException], None],
+        reports: FilterReports | None = None,
     ) -> None:
-        """``failed`` replaces this bridge."""
+        """``failed`` replaces this bridge; ``reports`` are those of other logs, if there are."""
         super().__init__()
         self._prefix_of = prefix_of
         self._failed = failed
@@ -159,6 +161,7 @@ class Bridge(LoopActor):
             stream=f"FOLDMQ_LOG_{name}",
             prefix_of=prefix_of,
             answers=_ReplyOutput(link),
+            reports=reports,
         )
         self._backpressure = NatsBackpressure(self._much_room, node.timers.after)
         self._paused = 0

@@ -13,6 +13,7 @@ import structlog
 from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
+from actors.bridge.several_logs import FilterReports, TopicHomes
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format import NATS_SESSION, Bridged
@@ -40,6 +41,8 @@ _AT_ONCE = 1.0
 _BEGIN_AGAIN = 1.0
 _BEGIN_AGAIN_AT_MOST = 60.0
 """Seconds before a failed bridge is restarted; doubled each time that it fails again."""
+_ANNOUNCED = 15.0
+"""Seconds after which announced filters end of which no client has become a subscriber."""
 _QUIET = 60.0
 """Seconds after which a failure counts as the first one again."""
 
@@ -62,6 +65,29 @@ class BridgeSupervisor:
         self._began = 0.0
         """When it last started; 0: not yet."""
         self._ended = False
+        self._reports: FilterReports | None = None
+        """What the brokers of several logs tell each other; None: there is one log."""
+        self._announcements = 0
+        self._announced: dict[int, list[str]] = {}
+        """Filters to which clients are about to subscribe."""
+
+    def join(self, names: Sequence[str], send: Callable[[bytes], object]) -> None:
+        """Share the work with the bridges of other logs; ``names`` are those of all logs.
+
+        ``send`` sends a report to the other brokers. Call before recovery.
+        """
+        interest = self.interest
+        interest.homes = homes = TopicHomes(names, self._node.options.node)
+        self._reports = reports = FilterReports(
+            self._node,
+            homes,
+            interest.own_filters,
+            interest.wanted_elsewhere,
+            interest.unwanted_elsewhere,
+            self._when_subscribed,
+            send,
+        )
+        interest.on_change = lambda topic_filter, begun: reports.changed(topic_filter, begun=begun)
 
     async def start(self, access: ConnectionOptions) -> None:
         """Connect and start; if the server is not available, connect in the background.
@@ -75,6 +101,8 @@ class BridgeSupervisor:
         if node.state.bridged is None:
             node.emit(Bridged(node.journal.last))
             node.kernel.wake()
+        if self._reports is not None:
+            self._reports.begin()
         self._dialling = dialling = asyncio.get_running_loop().create_task(self._dial(access))
         await asyncio.wait({dialling}, timeout=_AT_ONCE)
         self._starting = False
@@ -104,6 +132,47 @@ class BridgeSupervisor:
         """Update the bridge to changed permissions."""
         if self._actor is not None:
             self._actor.permissions_changed()
+
+    # The bridges of other logs.
+
+    def announce(self, filters: Sequence[str]) -> int:
+        """Subscribe to filters before a client does; return a number, 0: all are known already."""
+        new = [one for one in filters if not self.interest.has(one)]
+        if not new or self._reports is None:
+            return 0
+        self._announcements += 1
+        number = self._announcements
+        self._announced[number] = new
+        for topic_filter in new:
+            self.added("", topic_filter)
+        self._node.timers.after(_ANNOUNCED, lambda: self.withdraw(number))
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """End what was announced under a number: the client has subscribed, or was refused."""
+        for topic_filter in self._announced.pop(number, ()):
+            self.removed("", topic_filter)
+
+    @property
+    def filter_changes(self) -> int:
+        """The number of changes of filters that the bridges of other logs have to know."""
+        return self._reports.changes if self._reports is not None else 0
+
+    def is_known(self, changes: int) -> bool:
+        """Return whether the bridges of other logs have subscribed for so many changes."""
+        return self._reports is None or self._reports.is_known(changes)
+
+    def reported(self, log: str, report: bytes) -> None:
+        """Take a report of the bridge of another log."""
+        if self._reports is not None:
+            self._try(self._reports.heard, log, report)
+
+    def _when_subscribed(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when NATS has all subscriptions; without a connection at once."""
+        if self._wire is None or self._actor is None or not self.stats.connected:
+            done()
+        else:
+            self._wire.fence(done)
 
     # Calls by the router and publishers, in their turn.
 
@@ -228,6 +297,7 @@ class BridgeSupervisor:
             self.stats,
             self.prefix_of,
             self.failed,
+            self._reports,
         )
         try:
             self._node.kernel.spawn(self._actor, self._node.root)

@@ -3,6 +3,10 @@
 At QoS 0 they are routed at once, as any QoS 0 publication. With a QoS of 1 or 2 (by a header, or
 ``bridge_qos``) or a retain header they are recorded first, as published by the session ``$nats``; a
 message with a reply subject gets an answer in JetStream's format when the record is on disk.
+
+With several logs (:mod:`actors.bridge.several_logs`) each broker delivers messages at QoS 0 to its
+own clients only. Others are recorded by the home of their topic, from which the other logs take
+them.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from actors.bridge.interest import Interest, SubjectInterest
     from actors.bridge.properties import Answered, PropertyReader
     from actors.bridge.replies import Replies
+    from actors.bridge.several_logs import FilterReports
     from actors.configuration import BridgeOptions
     from actors.routing import Subscriber
     from actors.session import NodeContext
@@ -77,10 +82,12 @@ class FromNats:
         stream: str,
         prefix_of: Callable[[str], str],
         answers: OutputSink,
+        reports: FilterReports | None = None,
     ) -> None:
         """``stream`` is that of the log, ``prefix_of`` returns the prefix of a session.
 
-        ``answers`` gets protocol lines for NATS when the gate releases them.
+        ``answers`` gets protocol lines for NATS when the gate releases them. ``reports`` are those
+        of other logs; None: there are none.
         """
         self._node = node
         self._options = options
@@ -88,9 +95,13 @@ class FromNats:
         self._replies = replies
         self._stats = stats
         self._properties = properties
-        self._name = encode_value(node.options.node).decode()
-        """The node's name as headers contain it."""
+        self._homes = interest.homes
+        self._reports = reports
+        names = [node.options.node] if self._homes is None else self._homes.names
+        self._names = {encode_value(name).decode() for name in names}
+        """The names of the brokers that share the clients, as headers contain them."""
         self._stream = stream
+        self._streams = {stream} | {f"FOLDMQ_LOG_{name}" for name in names}
         self._prefix_of = prefix_of
         self._answers = answers
         self._publisher = Publisher(node, NATS_SESSION)
@@ -156,7 +167,11 @@ class FromNats:
             message = message._replace(subject=subject)
             return self._add(run, message, place, place.topic, correlation, answer=True)
         place = self._interest.place(message.subject)
-        if place.topic is None or (message.headers and has_status(message.headers)):
+        headers = message.headers
+        if place.topic is None or (headers and has_status(headers)):
+            return run
+        homes = self._homes
+        if homes is not None and headers and homes.is_from_broker(headers, place.header):
             return run
         if not self._interest.copies.first(place.sids, message):
             return run
@@ -187,9 +202,10 @@ class FromNats:
         if answer and said.retain:
             said = said._replace(retain=False)
         if not node.permissions.from_nats(topic):
-            node.count_dropped("bridge_not_permitted", 1)
-            if said.reply:
-                self._refuse(said.reply)
+            self._drop_not_permitted(said, place)
+            return run
+        if said.recorded and not (place.at_home or answer):
+            self._offer_request(said, message, topic, place.prefix)
             return run
         block, asked, key = b"", False, said.key
         if not plain:
@@ -206,13 +222,10 @@ class FromNats:
             if block and not self._publisher.fits(topic, payload, block):
                 node.count_dropped("bridge_too_large", 1)
                 return run
-        if run is None or (run.qos, run.retain, run.prefix) != (
-            said.qos,
-            said.retain,
-            place.prefix,
-        ):
+        about = said.qos, said.retain, place.prefix, answer
+        if run is None or (run.qos, run.retain, run.prefix, run.is_answer) != about:
             self._publish(run)
-            run = _Run(said.qos, place.prefix, retain=said.retain)
+            run = _Run(said.qos, place.prefix, retain=said.retain, is_answer=answer)
         if key is not None:
             run.keys.append((len(run), key))
             self._seen[key] = (0.0, 0)
@@ -220,6 +233,19 @@ class FromNats:
             run.asked.append((len(run), said.reply))
         run.add(topic, payload, block)
         return run
+
+    def _drop_not_permitted(self, said: _Said, place: SubjectInterest) -> None:
+        self._node.count_dropped("bridge_not_permitted", 1)
+        if said.reply and (place.at_home or not said.recorded):
+            self._refuse(said.reply)
+
+    def _offer_request(self, said: _Said, message: NatsMessage, topic: bytes, prefix: str) -> None:
+        """Deliver a request that another log records to clients of this one that answer it."""
+        if not said.reply or not self._requested(topic):
+            return
+        found = self._find_properties(said, message, topic, None)
+        if found is None or not found.is_expired:
+            self._ask(said, found, b"", message, topic, prefix)
 
     def _acknowledge_duplicate(
         self, run: _Run | None, key: bytes, record: int, reply: bytes
@@ -247,7 +273,7 @@ class FromNats:
             if asked in _QOS:
                 qos = _QOS[asked]
             node = headers.get("Foldmq-Node")
-            copied = node == self._name
+            copied = node in self._names
             # Retained messages are shared by all users: there are none under the prefix of a user.
             retain = not prefix and not copied and headers.get("Foldmq-Retain") == "1"
             identifier = headers.get("Nats-Msg-Id")
@@ -279,10 +305,10 @@ class FromNats:
     def _for_another_stream(self, headers: Headers) -> bool:
         """Return whether a message requires a JetStream stream.
 
-        It names another stream than the log, or an expected end of the stream.
+        It names another stream than the logs, or an expected end of the stream.
         """
         stream = headers.get("Nats-Expected-Stream")
-        return (bool(stream) and stream != self._stream) or any(
+        return (bool(stream) and stream not in self._streams) or any(
             headers.get(name) is not None for name in _CONDITIONS
         )
 
@@ -300,7 +326,11 @@ class FromNats:
         if not packet.qos and not packet.retain:
             if any(raw.startswith(_SPARKPLUG) for raw in packet.topics):
                 self._open()  # births are recorded
-            self._publisher.publish_from_nats(packet, wanted)
+            if self._homes is not None and not run.is_answer:
+                homes = self._homes
+                self._publisher.deliver_from_nats(packet, lambda raw: homes.is_home(raw.decode()))
+            else:
+                self._publisher.publish_from_nats(packet, wanted)
             return
         self._open()
         if packet.qos:
@@ -360,7 +390,7 @@ class FromNats:
             ]
         answerable = not said.recorded and self._is_read(topic)
         if not targets and not answerable:
-            return False, block
+            return said.recorded and self._is_answered_elsewhere(topic), block
         token = self._replies.expect(said.reply, asked=bool(targets))
         with_response = (found or NO_PROPERTIES).block(f"{REPLIES}{token}")
         if targets:
@@ -368,6 +398,10 @@ class FromNats:
             batch = Batch(0, [raw], [message.payload], (), blocks=[with_response])
             self._publisher.send(targets, batch)
         return bool(targets), with_response if answerable else block
+
+    def _is_answered_elsewhere(self, topic: bytes) -> bool:
+        """Return whether clients of another log get a recorded request, and may answer it."""
+        return self._reports is not None and self._reports.is_answered(topic.decode())
 
     def _refuse(self, reply: bytes) -> None:
         """Answer a waiting sender that its message is not permitted, in JetStream's format."""
@@ -438,11 +472,13 @@ class _Said(NamedTuple):
 class _Run:
     """Consecutive messages with the same flags."""
 
-    __slots__ = ("asked", "keys", "packet", "prefix", "qos", "retain")
+    __slots__ = ("asked", "is_answer", "keys", "packet", "prefix", "qos", "retain")
 
-    def __init__(self, qos: int, prefix: str, *, retain: bool) -> None:
+    def __init__(self, qos: int, prefix: str, *, retain: bool, is_answer: bool) -> None:
         self.qos = qos
         self.retain = retain
+        self.is_answer = is_answer
+        """Whether they answer requests of MQTT clients; no other broker gets these from NATS."""
         self.prefix = prefix
         self.packet = Publishes(qos, retain=retain)
         self.asked: list[tuple[int, bytes]] = []

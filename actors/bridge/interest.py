@@ -6,6 +6,8 @@ the subjects of several filters match a message, NATS delivers it once for each;
 :mod:`actors.bridge.duplicates` keeps one of them. A subscription that ends counts until the server
 has confirmed it, since until then messages may arrive for it. One that the server refuses does not
 count until the next connection, which tries again.
+
+With several logs (:mod:`actors.bridge.several_logs`) the filters of other logs count as well.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.duplicates import DuplicateFilter
+from actors.bridge.several_logs import topic_header
 from actors.configuration import REQUESTS
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import FilterTrie, split_levels
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from actors.bridge.duplicates import Debt
+    from actors.bridge.several_logs import TopicHomes
     from actors.configuration import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
@@ -50,6 +54,10 @@ class SubjectInterest(NamedTuple):
     """The prefix of its users."""
     topic: bytes | None
     """The topic; None: its messages are not for MQTT clients."""
+    at_home: bool = True
+    """Whether this log records its messages from NATS."""
+    header: bytes = b""
+    """The header of the topic in messages from brokers, where there are several logs."""
 
 
 class _NatsSubscription:
@@ -96,6 +104,12 @@ class Interest:
         """Counts connections: a confirmation is valid only for its own connection."""
         self.requests = 0
         """Filters of requests."""
+        self._elsewhere: Counter[str] = Counter()
+        """Number of other logs with a filter for which this one subscribes."""
+        self.homes: TopicHomes | None = None
+        """The homes of topics; None: there is one log."""
+        self.on_change: Callable[[str, bool], None] = _nothing
+        """Called with a filter without a prefix when it begins (True) or ends in this log."""
 
     def __len__(self) -> int:
         """Return the number of distinct filters."""
@@ -111,6 +125,9 @@ class Interest:
         self._link = link
         for prefix, topic_filter in self._filters:
             self._subscribe(prefix, topic_filter)
+        for topic_filter in self._elsewhere:
+            if ("", topic_filter) not in self._filters:
+                self._subscribe("", topic_filter)
 
     def detach(self) -> None:
         """End all subscriptions in NATS, and only count filters until ``attach``."""
@@ -148,8 +165,10 @@ class Interest:
         self._filters[wanted] += 1
         if self._filters[wanted] == 1:
             self.requests += topic_filter.startswith(REQUESTS)
-            if self._link is not None:
+            if self._link is not None and (prefix or not self._elsewhere[topic_filter]):
                 self._subscribe(prefix, topic_filter)
+            if not prefix:
+                self.on_change(topic_filter, True)
 
     def removed(self, session: str, topic_filter: str) -> None:
         """Record the end of a subscription."""
@@ -163,8 +182,34 @@ class Interest:
         if not self._filters[wanted]:
             del self._filters[wanted]
             self.requests -= topic_filter.startswith(REQUESTS)
-            if self._link is not None:
+            if self._link is not None and (prefix or not self._elsewhere[topic_filter]):
                 self._unsubscribe(prefix, topic_filter)
+            if not prefix:
+                self.on_change(topic_filter, False)
+
+    def has(self, topic_filter: str) -> bool:
+        """Return whether a filter without a prefix is counted, or never is in NATS."""
+        return ("", topic_filter) in self._filters or topic_filter.startswith("$")
+
+    def own_filters(self) -> list[str]:
+        """Return the filters of this log without a prefix."""
+        return [topic_filter for prefix, topic_filter in self._filters if not prefix]
+
+    def wanted_elsewhere(self, topic_filter: str) -> None:
+        """Record that another log has a filter for which this one subscribes."""
+        self._elsewhere[topic_filter] += 1
+        first = self._elsewhere[topic_filter] == 1 and ("", topic_filter) not in self._filters
+        if first and self._link is not None:
+            self._subscribe("", topic_filter)
+
+    def unwanted_elsewhere(self, topic_filter: str) -> None:
+        """Record that another log does not have such a filter any more."""
+        self._elsewhere[topic_filter] -= 1
+        if self._elsewhere[topic_filter]:
+            return
+        del self._elsewhere[topic_filter]
+        if self._link is not None and ("", topic_filter) not in self._filters:
+            self._unsubscribe("", topic_filter)
 
     def place(self, subject: bytes) -> SubjectInterest:
         """Return the subscriptions for a subject."""
@@ -210,7 +255,12 @@ class Interest:
             # As a filter of MQTT "a.>" also matches "a".
             if not (pattern.endswith(".>") and len(pattern.split(".")) > len(tokens))
         )
-        return SubjectInterest(sids, prefix, topic.encode())
+        homes = self.homes
+        if homes is None:
+            return SubjectInterest(sids, prefix, topic.encode())
+        return SubjectInterest(
+            sids, prefix, topic.encode(), homes.is_home(topic), topic_header(topic)
+        )
 
     def _subjects(self, prefix: str, topic_filter: str) -> tuple[str, ...]:
         if topic_filter.startswith(REQUESTS):
@@ -337,3 +387,7 @@ def _as_filter(subject: str) -> str:
 
 
 _WILDCARDS = {"*": "+", ">": "#"}
+
+
+def _nothing(_topic_filter: str, _begun: bool) -> None:
+    """Do nothing."""

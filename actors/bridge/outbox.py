@@ -18,6 +18,7 @@ from actors.bridge.topic_flow import OutgoingMessages
 from eventstore.errors import LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
+    LOG_SESSION,
     NATS_SESSION,
     Event,
     MessagePublished,
@@ -222,12 +223,12 @@ class Outbox:
                 begun = self._node.clock.monotonic()
             if at + entries(event) - 1 <= through:
                 continue
-            if isinstance(event, MessagePublished) and event.qos and event.session != NATS_SESSION:
+            if isinstance(event, MessagePublished) and event.qos and _is_client(event.session):
                 if event.qos == 1 or event.will:
                     if messages is None:
                         messages = {one.first: one for one in messages_of(record)}
                     await self._published(event, at, messages[at])
-            elif isinstance(event, Released) and event.session != NATS_SESSION:
+            elif isinstance(event, Released) and _is_client(event.session):
                 await self._released(event, at)
         self.last = position(record.sequence + 1, 0) - 1
 
@@ -357,3 +358,8 @@ class Outbox:
         if session not in self._users:
             return None
         return self._options.prefix(self._users[session])
+
+
+def _is_client(session: str) -> bool:
+    """Return whether a session is that of a client: others publish what NATS gets or has."""
+    return session != NATS_SESSION and not session.startswith(LOG_SESSION)

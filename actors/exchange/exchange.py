@@ -68,6 +68,9 @@ class ExchangeLink(Protocol):
     def report(self, members: bytes) -> bool:
         """Tell the other brokers about the members of shared subscriptions."""
 
+    def report_filters(self, filters: bytes) -> bool:
+        """Tell the bridges of the other brokers about the topic filters of clients."""
+
 
 class _Take(NamedTuple):
     """Record the effects of a turn of another log."""
@@ -339,6 +342,11 @@ class LogExchange(LoopActor):
         """Note what another broker reports about members of shared subscriptions."""
         if self._began and log in self._followers and not self._node.draining:
             self._reports.heard(log, members)
+
+    def reported_filters(self, log: str, filters: bytes) -> None:
+        """Pass on to the bridge what that of another broker reports."""
+        if self._node.bridge is not None and self._began and log in self._followers:
+            self._node.bridge.reported(log, filters)
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
         """Return a client's unacknowledged messages to the home: this log has no member left."""

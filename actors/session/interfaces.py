@@ -221,6 +221,22 @@ class PublicationBridge(Protocol):
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
 
+    def announce(self, filters: Sequence[str]) -> int:
+        """Subscribe to filters before a client does; return a number, 0: all are known already."""
+
+    def withdraw(self, number: int) -> None:
+        """End what was announced under a number: the client has subscribed, or was refused."""
+
+    @property
+    def filter_changes(self) -> int:
+        """The number of changes of filters that the bridges of other logs have to know."""
+
+    def is_known(self, changes: int) -> bool:
+        """Return whether the bridges of other logs have subscribed for so many changes."""
+
+    def reported(self, log: str, report: bytes) -> None:
+        """Take a report of the bridge of another log."""
+
 
 class MessageExchange(Protocol):
     """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""

@@ -202,6 +202,18 @@ class Publisher:
             (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
         ]
 
+    def deliver_from_nats(self, packet: Publishes, is_home: Callable[[bytes], bool]) -> None:
+        """Deliver QoS 0 messages from NATS to subscribers of this log.
+
+        The brokers of other logs get the messages from NATS themselves. The Sparkplug births on
+        topics of which this log is the home are kept.
+        """
+        self.route_taken(packet)
+        births = self._node.router.births
+        for raw, payload in zip(packet.topics, packet.payloads, strict=True):
+            if raw in births and is_home(raw):
+                self._keep_births((raw,), (payload,))
+
     def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
         """Record messages of another log, which take effect at once, and route them if ``live``.
 

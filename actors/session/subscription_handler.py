@@ -36,10 +36,10 @@ from protocol.mqtt5 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from actors.routing import Subscriber
-    from actors.session.interfaces import ClientConnection
+    from actors.session.interfaces import ClientConnection, PublicationBridge
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import RetainedMessage
@@ -62,8 +62,8 @@ _BURST: Final = 10_000
 
 
 _KNOWN_AGAIN, _KNOWN_WITHIN = 0.01, 10.0
-"""Seconds between two looks whether other logs know of a shared subscription, and until the client
-gets its SUBACK all the same."""
+"""Seconds between two looks whether other logs know of subscriptions, and until the client gets its
+SUBACK all the same."""
 
 
 class SubscriptionHandler:
@@ -81,6 +81,10 @@ class SubscriptionHandler:
     def subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages of each subscription."""
         session = self._session
+        bridge = self._node.bridge if self._node.exchange is not None else None
+        announced: list[int] = []
+        if bridge is not None:
+            yield from self._announce(connection, packet, bridge, announced)
         filters, codes, changes = packet.filters, bytearray(), 0
         replayed: dict[str, bool] = {}
         """Filter -> whether its retained messages were without those of the client itself."""
@@ -127,6 +131,9 @@ class SubscriptionHandler:
                 self._node.journal.order_behind(connection)
             at = stop
             changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
+        if bridge is not None:
+            for number in announced:
+                bridge.withdraw(number)
         while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then no queued message is sent
         yield from _free(filters)
@@ -142,10 +149,45 @@ class SubscriptionHandler:
 
         A message that is published when the client has its SUBACK must not be missed.
         """
+        return self._wait(connection, lambda: self._are_known(groups))
+
+    def _announce(
+        self,
+        connection: ClientConnection,
+        packet: Subscribe,
+        bridge: PublicationBridge,
+        announced: list[int],
+    ) -> Iterator[object]:
+        """Wait until the bridges of other logs have subscribed to filters, or the client leaves.
+
+        A message that is published to NATS when the client has its SUBACK must not be missed. The
+        numbers of the announcements are added to ``announced``.
+        """
+        filters, access = packet.filters, connection.access
+        for begin in range(0, len(filters), _FILTERS_AT_ONCE):
+            if begin:
+                yield NEXT_TURN
+                if begin >= _AFTER_DISCONNECT and connection.gone:
+                    return
+            some = [
+                topic_filter
+                for topic_filter, _ in filters[begin : begin + _FILTERS_AT_ONCE]
+                if not is_shared(topic_filter)
+                and (access is None or access.may_subscribe(topic_filter))
+            ]
+            number = bridge.announce(some)
+            if number:
+                announced.append(number)
+        changes = bridge.filter_changes
+        if not bridge.is_known(changes):
+            yield from self._wait(connection, lambda: bridge.is_known(changes))
+
+    def _wait(self, connection: ClientConnection, is_known: Callable[[], bool]) -> Iterator[object]:
+        """Wait until other logs know of subscriptions, or until the client leaves."""
         clock = self._node.clock
         began = before = clock.monotonic()
         self.throttled = True
-        while not self._are_known(groups) and not connection.gone:
+        while not is_known() and not connection.gone:
             yield _KNOWN_AGAIN
             now = clock.monotonic()
             if now - before < _KNOWN_AGAIN / 2 or now - began > _KNOWN_WITHIN:

@@ -6,8 +6,10 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.logsource.log_store import (
+        ServerOfClients,
         Store,
         answer_requests,
+        bridge_access,
         check_files,
         cluster_key,
         fit_packet_size,
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
         open_cluster,
         open_store,
         read_cluster_key,
+        start_for_clients,
     )
     from cli.logsource.nats_access import external_access
     from cli.logsource.node_logs import flags_of_session, open_node_logs
@@ -36,8 +39,9 @@ else:
         __name__,
         {
             "log_store": (
-                "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
-                "open_cluster open_store read_cluster_key"
+                "ServerOfClients Store answer_requests bridge_access check_files cluster_key "
+                "fit_packet_size nats_tls nats_users open_cluster open_store read_cluster_key "
+                "start_for_clients"
             ),
             "node_logs": "flags_of_session open_node_logs",
             "several_logs": "log_names log_of_session",
@@ -52,9 +56,11 @@ else:
     )
 
 __all__ = [
+    "ServerOfClients",
     "SourceFlags",
     "Store",
     "answer_requests",
+    "bridge_access",
     "check_files",
     "check_filter",
     "check_topic",
@@ -79,6 +85,7 @@ __all__ = [
     "point_at",
     "read_cluster_key",
     "start_at",
+    "start_for_clients",
     "with_broker_flags",
     "with_source_flags",
     "write_notice",

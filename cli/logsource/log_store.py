@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import nats.errors
 import structlog
@@ -175,19 +175,18 @@ async def open_store(
     datadir: DataDir,
     refused: int = 0,
     partitions: int = 1,
+    of_clients: ConnectionOptions | None = None,
 ) -> Store:
     """Start or find the NATS server, connect, and check its guarantees; ``stack`` undoes all.
 
     ``refused`` is the size in bytes of a record that the server refused, or 0; ``partitions`` is
-    the number of the cluster's logs, of which this is one.
+    the number of the cluster's logs, of which this is one. ``of_clients`` are the options of
+    connections to the NATS server that another process runs for NATS clients; None: none does.
 
     Raises the EventStoreError that says why the log cannot be stored there.
     """
     server: EmbeddedServer | None = None
-    users = nats_users(settings)
-    who = settings.auth_nats_user
-    if who is not None and who not in [user.identity for user in users]:
-        raise ConfigError(f"auth_nats_user = {who}: not a user of {settings.nats_users}")
+    users = _users_of_clients(settings)
     tls = nats_tls(settings)
     if settings.nats_url is None:
         server = await _start_embedded(stack, settings, datadir)
@@ -270,6 +269,8 @@ async def open_store(
     )
     logs.append(event_log)
     visitors = await _start_for_clients(stack, settings, datadir, users, tls)
+    if visitors is not None:
+        of_clients = visitors.access()
     return Store(
         name,
         event_log,
@@ -278,8 +279,8 @@ async def open_store(
         durable,
         largest_record(max_payload, subject, state.max_msg_size, refused),
         client,
-        bridge=bridge_access(settings, visitors),
-        clients=clients_access(settings, visitors),
+        bridge=bridge_access(settings, of_clients),
+        clients=clients_access(settings, of_clients),
         nats_clients=Address(*visitors.address) if visitors is not None else None,
         renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
@@ -404,6 +405,34 @@ async def _start_embedded(
     return server
 
 
+class ServerOfClients(NamedTuple):
+    """The NATS server that the main process of several runs for NATS clients."""
+
+    server: ClientServer
+    users: int
+    """Number of users that may connect; 0: any client may."""
+
+
+async def start_for_clients(
+    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
+) -> ServerOfClients | None:
+    """Start the NATS server for NATS clients, if there is to be one; ``stack`` stops it.
+
+    Raises ConfigError or the EventStoreError that prevents it.
+    """
+    users = _users_of_clients(settings)
+    server = await _start_for_clients(stack, settings, datadir, users, nats_tls(settings))
+    return ServerOfClients(server, len(users)) if server is not None else None
+
+
+def _users_of_clients(settings: Settings) -> tuple[NatsUser, ...]:
+    users = nats_users(settings)
+    who = settings.auth_nats_user
+    if who is not None and who not in [user.identity for user in users]:
+        raise ConfigError(f"auth_nats_user = {who}: not a user of {settings.nats_users}")
+    return users
+
+
 async def _start_for_clients(
     stack: contextlib.AsyncExitStack,
     settings: Settings,
@@ -499,23 +528,27 @@ def _check_files(
             raise ConfigError(f"{given}: {error}") from None
 
 
-def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
+def bridge_access(
+    settings: Settings, of_clients: ConnectionOptions | None
+) -> ConnectionOptions | None:
     """Return the options of the bridge's connection; None if it is off or has no NATS server.
 
-    ``server`` is the embedded one for NATS clients. Raises ConfigError if the password file cannot
-    be read.
+    ``of_clients`` are those of connections to the embedded server for NATS clients. Raises
+    ConfigError if the password file cannot be read.
     """
-    access = clients_access(settings, server) if settings.bridge else None
+    access = clients_access(settings, of_clients) if settings.bridge else None
     return dataclasses.replace(access, name=_BRIDGE) if access is not None else None
 
 
-def clients_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
+def clients_access(
+    settings: Settings, of_clients: ConnectionOptions | None
+) -> ConnectionOptions | None:
     """Return the options of a connection to the NATS server of NATS clients; None if there is none.
 
-    ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
+    ``of_clients`` are those for the embedded server. Raises ConfigError as :func:`bridge_access`.
     """
-    if server is not None:
-        return server.access()
+    if of_clients is not None:
+        return of_clients
     if settings.bridge_url is None:
         return external_access(settings) if settings.nats_url is not None else None
     password = settings.bridge_password

@@ -18,6 +18,7 @@ from cli.processes.nats_exchange_link import NatsExchangeLink
 from cli.processes.process_edges import PASSED_ON
 from cluster.edge import PeerListener
 from eventstore.log import EventLog, KeyedStore
+from eventstore.server import access_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from actors.session import NodeContext
     from cli.logsource import Store
     from cli.settings import Settings
+    from eventstore.nats import ConnectionOptions
 
 _log = structlog.get_logger("foldmq")
 
@@ -38,6 +40,13 @@ COUNTS: Final = struct.Struct("!II")
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16
+_OF_NATS_CLIENTS: Final = (
+    "nats_listen",
+    "nats_users",
+    "nats_tls_cert",
+    "nats_tls_key",
+    "nats_tls_client_ca",
+)
 
 
 class MemberFacts(NamedTuple):
@@ -53,6 +62,8 @@ class MemberFacts(NamedTuple):
     """Descriptor of the socket to the main process."""
     cluster: bool
     """Whether the logs are those of a cluster."""
+    nats_clients: dict[str, str]
+    """How to connect to the embedded NATS server for NATS clients; empty: there is none."""
 
     def encode(self) -> str:
         """Return the value of the environment variable."""
@@ -61,8 +72,13 @@ class MemberFacts(NamedTuple):
 
 def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
     """Return the settings of a broker process."""
-    changed: dict[str, object] = {"data_dir": facts.data_dir, "web": None, "bridge": False}
+    changed: dict[str, object] = {"data_dir": facts.data_dir, "web": None}
+    # The main process runs the NATS server for NATS clients.
+    changed |= dict.fromkeys(_OF_NATS_CLIENTS) | {"nats_anonymous": False}
     if facts.nats:
+        # That server has the logs only.
+        if not facts.nats_clients and settings.bridge_url is None:
+            changed["bridge"] = False
         changed["nats_url"] = facts.nats["url"]
         changed["nats_user"] = facts.nats["user"]
         changed["nats_password"] = facts.nats["password"]
@@ -111,6 +127,11 @@ class ProcessMember:
     def logs_of_cluster(self) -> int:
         """The number of logs of the cluster that this process is a node of; 1 without a cluster."""
         return len(self.facts.names) if self.facts.cluster else 1
+
+    @property
+    def nats_clients(self) -> ConnectionOptions | None:
+        """How to connect to the NATS server that the main process runs for NATS clients."""
+        return access_of(self.facts.nats_clients) if self.facts.nats_clients else None
 
     def watch(self) -> None:
         """Read what the main process sends, and end with it.

@@ -1,6 +1,7 @@
 """Messages between broker processes on core NATS.
 
-They are the ends of logs, members of shared subscriptions, and messages of QoS 0.
+They are the ends of logs, members of shared subscriptions, messages of QoS 0, and the topic filters
+that the bridges to NATS subscribe to for each other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from eventstore.nats import DirectClient
 
 _STORED, _PASSED_ON = "foldmq.exchange.{}.stored", "foldmq.exchange.{}.messages"
-_MEMBERS = "foldmq.exchange.{}.members"
+_MEMBERS, _FILTERS = "foldmq.exchange.{}.members", "foldmq.exchange.{}.filters"
 _PROTOCOL_ROOM = 1024
 
 
@@ -25,7 +26,7 @@ class NatsExchangeLink:
         self._client = client
         self.name = name
         self._stored, self._passed_on = _STORED.format(name), _PASSED_ON.format(name)
-        self._members = _MEMBERS.format(name)
+        self._members, self._filters = _MEMBERS.format(name), _FILTERS.format(name)
         self.largest = client.max_payload - _PROTOCOL_ROOM
 
     async def listen(self, exchange: LogExchange, others: Sequence[str]) -> None:
@@ -43,6 +44,10 @@ class NatsExchangeLink:
                 _MEMBERS.format(other),
                 lambda _, data, other=other: exchange.reported(other, data),  # type: ignore[misc]
             )
+            await self._client.listen(
+                _FILTERS.format(other),
+                lambda _, data, other=other: exchange.reported_filters(other, data),  # type: ignore[misc]
+            )
 
     def announce(self, log: str, sequence: int) -> None:
         """Tell the other processes that this process's log is stored up to a record."""
@@ -56,3 +61,7 @@ class NatsExchangeLink:
     def report(self, members: bytes) -> bool:
         """Tell the other processes about the members of shared subscriptions."""
         return self._client.publish_now(self._members, members)
+
+    def report_filters(self, filters: bytes) -> bool:
+        """Tell the bridges of the other processes about the topic filters of clients."""
+        return self._client.publish_now(self._filters, filters)

@@ -67,7 +67,7 @@ class PartitionedNode(Supervisor):
         names = partition_names(cluster, len(self.members))
         own = partition_names(node, len(self.members))
         for member, name in zip(self.members, own, strict=True):
-            member.prepare(datadir, name, names, {}, cluster=True)
+            member.prepare(datadir, name, names, {}, {}, cluster=True)
         edges = self._edge_source.edges(datadir, len(names))
         self._monitor.member = EdgeState(edges, node)
         for number, name in enumerate(names):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.kernel import SystemClock
+from cli.logsource import nats_tls, start_for_clients
 from cli.monitoring import Notifier
 from cli.processes.broker_process import COUNTS, MEMBER_VARIABLE, READY, MemberFacts
 from cli.processes.handover import Handover
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from cli.common import Endpoint
+    from cli.logsource import ServerOfClients
     from cli.processes.process_listeners import ListenerSource
 
 _log = structlog.get_logger("foldmq")
@@ -103,6 +105,8 @@ class Supervisor:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.members = [Member(self, number) for number in range(count)]
         self._facts: dict[str, str] = {}
+        self.nats_clients: ServerOfClients | None = None
+        """The NATS server for NATS clients; None: there is none."""
         self._edges: ProcessEdges | None = None
         self.ending = False
         """Whether a process that ends is not started again."""
@@ -141,9 +145,11 @@ class Supervisor:
         check_process_count(datadir, count)
         if self.settings.nats_url is None:
             await self._start_nats(stack, datadir)
+        self.nats_clients = await start_for_clients(stack, self.settings, datadir)
+        visitors = self.nats_clients.server.facts if self.nats_clients is not None else {}
         names = partition_names(datadir.node(), count)
         for member, name in zip(self.members, names, strict=True):
-            member.prepare(datadir, name, names, self._facts)
+            member.prepare(datadir, name, names, self._facts, visitors)
         limits, most = self._source.limits()
         key = self._source.pseudonym_key(datadir)
         self._edges = edges = ProcessEdges(
@@ -207,6 +213,9 @@ class Supervisor:
                 member.signal(signal.SIGHUP)
             try:
                 await listeners.reload()
+                if self.nats_clients is not None:
+                    await asyncio.to_thread(nats_tls, self.settings)
+                    await self.nats_clients.server.renew_tls()
             except (FoldmqError, OSError, ValueError) as error:
                 _log.error("settings not reloaded in the main process", reason=str(error))
             except Exception as error:  # noqa: BLE001 - the next SIGHUP must be handled
@@ -258,20 +267,24 @@ class Member:
         node: str,
         names: Sequence[str],
         nats: dict[str, str],
+        nats_clients: dict[str, str],
         *,
         cluster: bool = False,
     ) -> None:
         """Create the data directory of the process; ``node`` is its node identifier.
 
         ``names`` are those of the logs of all processes, ``nats`` the access to the embedded NATS
-        server; ``cluster``: the logs are those of a cluster.
+        server, ``nats_clients`` that to the one for NATS clients; ``cluster``: the logs are those
+        of a cluster.
         """
         self.name = names[self.number]
         own = DataDir(datadir.path / f"p{self.number}")
         own.path.mkdir(mode=0o700, exist_ok=True)
         if not (own.path / "node").exists():
             own.write_private(own.path / "node", node + "\n")
-        self._facts = MemberFacts(self.number, list(names), str(own.path), nats, 0, cluster)
+        self._facts = MemberFacts(
+            self.number, list(names), str(own.path), nats, 0, cluster, nats_clients
+        )
 
     async def run(self) -> None:
         """Run the process, again and again."""

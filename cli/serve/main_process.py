@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.kernel import SystemClock
-from cli.common import logging_setup
-from cli.logsource import check_files
+from cli.common import Address, logging_setup
+from cli.logsource import bridge_access, check_files
 from cli.processes import PartitionedNode, Supervisor
 from cli.serve.banner import Facts, announce
 from cli.serve.factories import (
@@ -146,6 +146,9 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
 
     def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
         embedded = settings.nats_url is None
+        visitors = supervisor.nats_clients
+        server = visitors.server if visitors is not None else None
+        bridge = bridge_access(settings, server.access() if server is not None else None)
         facts = Facts(
             listening=listening,
             metrics=settings.metrics,
@@ -157,10 +160,14 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
             nats=where,
             promise=durability_promise(1, settings.sync if embedded else None),
             durable=embedded and settings.sync == "always",
+            nats_clients=Address(*server.address) if server is not None else None,
+            nats_users=visitors.users if visitors is not None else 0,
+            bridge=bridge.where if bridge is not None else None,
         )
         announce(settings, facts)
 
     try:
-        await Supervisor(listeners, tell, settings.processes, pages.served).run()
+        supervisor = Supervisor(listeners, tell, settings.processes, pages.served)
+        await supervisor.run()
     finally:
         listeners.close()

@@ -177,7 +177,8 @@ class Service:
             check_process_count(datadir, 1)
         datadir.node()  # created before the wait for NATS
         logs = self._process.logs_of_cluster if self._process is not None else 1
-        store = await open_store(stack, settings, datadir, self._refused, logs)
+        visitors = self._process.nats_clients if self._process is not None else None
+        store = await open_store(stack, settings, datadir, self._refused, logs, visitors)
         self._node = store.name
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls

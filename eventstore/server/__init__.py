@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventstore.server.binary import find_binary
-    from eventstore.server.client_server import ClientServer
+    from eventstore.server.client_server import ClientServer, access_of
     from eventstore.server.client_tls import TlsFiles
     from eventstore.server.disk_recovery import DiskRecovery
     from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
@@ -28,6 +28,7 @@ __all__ = [
     "SubjectRules",
     "Sync",
     "TlsFiles",
+    "access_of",
     "end_process",
     "find_binary",
     "read_users",
@@ -37,6 +38,7 @@ __all__ = [
 _MODULE_OF = {
     "find_binary": "binary",
     "ClientServer": "client_server",
+    "access_of": "client_server",
     "TlsFiles": "client_tls",
     "DiskRecovery": "disk_recovery",
     "DEFAULT_MAX_PAYLOAD": "embedded",

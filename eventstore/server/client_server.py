@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from eventstore.datadir import DataDir
 from eventstore.errors import NatsUnavailable
 from eventstore.nats import PRIVATE_PREFIX, ConnectionOptions
-from eventstore.server.client_tls import ClientServerTls, TlsFiles
+from eventstore.server.client_tls import ClientServerTls, TlsFiles, bridge_context
 from eventstore.server.process import NatsProcess, PortTaken, Sync
 
 if TYPE_CHECKING:
@@ -96,6 +97,14 @@ class ClientServer(NatsProcess):
             password=self.password,
             tls_context=self._tls.context() if self._tls is not None else None,
         )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What another process of foldmq needs to connect: see :func:`access_of`."""
+        found = {"url": self.url, "user": self.user, "password": self.password}
+        if self._tls is not None:
+            found["certificate"] = str(self._tls.bridge_certificate or "")
+        return found
 
     async def start(self) -> None:
         """Start as a :class:`NatsProcess`, in a directory that is created and locked for it.
@@ -181,3 +190,17 @@ class ClientServer(NatsProcess):
             "max_file_store": self._store,
             "max_memory_store": _MEMORY_STORE,
         }
+
+
+def access_of(facts: Mapping[str, str]) -> ConnectionOptions:
+    """Return the connection options for the server of another process, from its ``facts``."""
+    context = None
+    if "certificate" in facts:
+        certificate = facts["certificate"]
+        context = bridge_context(Path(certificate) if certificate else None)
+    return ConnectionOptions(
+        urls=(facts["url"],),
+        user=facts["user"],
+        password=facts["password"],
+        tls_context=context,
+    )

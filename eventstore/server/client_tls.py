@@ -77,16 +77,27 @@ class ClientServerTls:
         return {"tls": tls}
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the server.
+        """Return the TLS context for connections to the server."""
+        return bridge_context(self.bridge_certificate)
 
-        It is a process of ours at an address of this machine, which its certificate need not name.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        if self._tls.client_ca is not None:
-            context.load_cert_chain(self._datadir.path / BRIDGE)
-        return context
+    @property
+    def bridge_certificate(self) -> Path | None:
+        """The certificate and key that connections to the server present; None: they need none."""
+        return self._datadir.path / BRIDGE if self._tls.client_ca is not None else None
+
+
+def bridge_context(certificate: Path | None) -> ssl.SSLContext:
+    """Return the TLS context for connections to the server, with a certificate to present.
+
+    The server is a process of ours at an address of this machine, which its own certificate need
+    not name.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    return context
 
 
 def _read(file: Path) -> str:

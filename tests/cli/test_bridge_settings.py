@@ -3,7 +3,6 @@
 import dataclasses
 import io
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +17,7 @@ from cli.settings.settings import RELOADABLE, Settings, load_settings
 from eventstore.nats import ConnectionOptions
 from eventstore.server import NatsUsersError, TlsFiles
 
-EMBEDDED: Any = SimpleNamespace(
-    access=lambda: ConnectionOptions(
-        urls=("nats://127.0.0.1:1",), user="foldmq", password="made up"
-    )
-)
+EMBEDDED = ConnectionOptions(urls=("nats://127.0.0.1:1",), user="foldmq", password="made up")
 
 
 def refusal(flags: dict[str, object], environment: dict[str, str] | None = None) -> str:

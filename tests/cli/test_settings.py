@@ -468,7 +468,10 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
         ({"partitions": 2}, "partitions also needs cluster: use processes"),
         ({**CLUSTER, "partitions": 2}, "partitions = 2 also needs cluster_listen"),
         ({**PARTITIONED, "processes": 2}, "processes = 2 and cluster cannot be combined"),
-        ({**PARTITIONED, "bridge": True}, "partitions = 2 and bridge cannot be combined yet"),
+        (
+            {**PARTITIONED, "bridge_user_map": ["ann=a"], "password_file": "users"},
+            "partitions = 2 and bridge_user_map cannot be combined yet",
+        ),
         (
             {**PARTITIONED, "pseudonyms": True},
             "pseudonyms in a cluster also needs cluster_key_file",
@@ -665,7 +668,7 @@ def test_defaults_as_help_gives_them_can_be_given() -> None:
 def test_a_process_of_a_node_with_several_logs_is_a_node_of_one_of_them() -> None:
     asked = {**PARTITIONED, "cluster_advertise": "10.0.0.1:7000", "metrics": "127.0.0.1:9000"}
     settings = load_settings(asked, {})
-    facts = MemberFacts(1, ["c1-p0", "c1-p1"], "data/p1", {}, 0, cluster=True)
+    facts = MemberFacts(1, ["c1-p0", "c1-p1"], "data/p1", {}, 0, True, {})
     found = member_settings(settings, facts)
     check_settings(found)
     assert (found.cluster, found.partitions, found.data_dir) == ("c1-p1", 1, Path("data/p1"))

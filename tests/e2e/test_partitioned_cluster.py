@@ -30,8 +30,10 @@ from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Puback, Publish
 from harness.rawclient import RawClient
 from harness.waiting import PATIENCE, until
+from nats.errors import Error
 
 from actors.connection import KEY_SIZE, pseudonym
+from e2e.bridging import Visitor, received
 from e2e.webclient import Page
 from eventstore.partitions import partition_of
 
@@ -66,7 +68,15 @@ class Partitioned:
     Those of `make drills` are started as a user starts them, others are forked.
     """
 
-    def __init__(self, folder: Path, nats: Nats, config: str = "", *, drill: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nats: Nats,
+        config: str = "",
+        *,
+        drill: bool = False,
+        bridge: bool = False,
+    ) -> None:
         key = folder / "key"
         key.write_text("the key of this cluster\n")
         self.nats = nats
@@ -82,7 +92,8 @@ class Partitioned:
         for node in self.nodes:
             before, node.metrics = node.metrics, free_ports(3)
             text = node.config_file.read_text()
-            node.configure(text.replace(f"127.0.0.1:{before}", f"127.0.0.1:{node.metrics}"))
+            text = text.replace(f"127.0.0.1:{before}", f"127.0.0.1:{node.metrics}")
+            node.configure(text.replace("bridge = false", "bridge = true") if bridge else text)
         self.balancer = Balancer(self.nodes, spread=True)
 
     def start(self) -> None:
@@ -170,7 +181,7 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partitioned]:
     """A cluster for tests with clients of their own: `spread` or `start_again` prepares it."""
     server = Nats(tmp_path_factory.mktemp("nats"), sync_interval="2m")
     server.start()
-    made = Partitioned(tmp_path_factory.mktemp("steady"), server)
+    made = Partitioned(tmp_path_factory.mktemp("steady"), server, bridge=True)
     try:
         made.start()
         yield made
@@ -236,6 +247,52 @@ def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
         # As soon as it follows, it may be given the leadership back, to spread the leaders.
         back = {"following", "leading"}
         until(lambda: cluster.roles().get((first.name, 0)) in back, "it is back")
+
+
+def test_the_bridge_follows_the_leaders(steady: Partitioned) -> None:
+    cluster = steady
+    cluster.spread()
+    first, edge = cluster.leader(0), cluster.leader(1)
+    names = (f"bridged{at}" for at in range(100))
+    topic = next(name for name in names if partition_of(name, 2) == 0)  # log 0 records it
+    filters = (f"{topic}/#", 1)
+    with (
+        Visitor(cluster.nats.port, user=USER, password=PASSWORD) as visitor,
+        RawClient(edge.port) as stays,
+    ):
+
+        def record(payload: bytes) -> bool:
+            with contextlib.suppress(Error):  # nobody records it, and so nobody acknowledges it
+                said = visitor.recorded(f"{topic}.in", payload, Nats_Msg_Id=payload.decode())
+                return bool(said["stream"] == "FOLDMQ_LOG_c1-p0")
+            return False
+
+        assert stays.connect(client_in(1, "stays"), clean=False).code == 0
+        assert stays.subscribe(filters) == (1,)
+        with RawClient(edge.port) as leaves:
+            assert leaves.connect(client_in(0, "leaves"), clean=False).code == 0
+            assert leaves.subscribe(filters) == (1,)
+            assert record(b"1")
+            for client in (stays, leaves):
+                assert received(client, 1) == [(f"{topic}/in", b"1", 1)]
+            os.kill(int((first.data_dir / "p0" / "foldmq.lock").read_text()), signal.SIGKILL)
+            leaves.expect_closed()
+        until(lambda: record(b"2"), "the new leader records")
+        ear = visitor.hear(f"{topic}.out")
+        with RawClient(edge.port) as back:
+            assert back.connect(client_in(0, "leaves"), clean=False).code == 0
+            for client in (stays, back):
+                assert received(client, 1) == [(f"{topic}/in", b"2", 1)]
+            for log in range(2):
+                with RawClient(edge.port) as sender:
+                    assert sender.connect(client_in(log, "sender")).code == 0
+                    sender.publish(f"{topic}/out", b"%d" % log, 1)
+                for client in (stays, back):
+                    assert received(client, 1) == [(f"{topic}/out", b"%d" % log, 1)]
+        ear.after(2)
+        assert sorted(ear.payloads) == [b"0", b"1"]
+    back_again = {"following", "leading"}
+    until(lambda: cluster.roles().get((first.name, 0)) in back_again, "it is back")
 
 
 def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:

@@ -18,7 +18,8 @@ import pytest
 from harness import drill as drills
 from harness import forkserver
 from harness import packets as p
-from harness.broker import Broker, children_of, environment, foldmq, wait_until_gone
+from harness.broker import Broker, environment, foldmq, wait_until_gone
+from harness.brokerprocesses import TWO, client_of, processes
 from harness.drill import ROUNDS, SEED, Drill, Publisher, Subscriber
 from harness.drillaccount import Account
 from harness.mqtt5_rawclient import RawClient5
@@ -33,8 +34,6 @@ from protocol.mqtt5.properties.property_table import SHARED_SUBSCRIPTION_AVAILAB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-TWO = ("--processes", "2")
 
 
 @pytest.fixture(scope="module")
@@ -77,24 +76,6 @@ def make_processes(
     for one in made:
         one.clean_up()
         print(f"broker in {one.directory}:\n{one.log[-4000:]}")  # shown if the test failed
-
-
-def processes(broker: Broker) -> dict[int, int]:
-    """Return the broker processes by number: their process identifiers."""
-    found = {}
-    for pid in children_of(broker.pid):
-        for number in range(2):
-            lock = Path(broker.data_dir, f"p{number}", "foldmq.lock")
-            if lock.exists() and lock.read_text().strip() == str(pid):
-                found[number] = pid
-    return found
-
-
-def client_of(number: int, name: str) -> str:
-    """Return a client identifier that belongs to a process."""
-    return next(
-        found for found in (f"{name}{at}" for at in range(100)) if partition_of(found, 2) == number
-    )
 
 
 def _share(home: int) -> str:
@@ -747,10 +728,10 @@ def test_why_follows_a_message_of_a_shared_subscription(
     ("args", "said"),
     [
         (
-            ["--processes", "2", "--nats-listen", "127.0.0.1:14222"],
-            "nats_listen cannot be combined",
+            [*TWO, "--bridge-user-map", "ann=a", "--password-file", "users"],
+            "bridge_user_map cannot be combined yet",
         ),
-        (["--processes", "2", "--bridge"], "bridge cannot be combined yet"),
+        ([*TWO, "--auth-subject", "foldmq.auth"], "auth_subject cannot be combined yet"),
         (["--processes", "99"], "must be at most 32"),
     ],
 )

@@ -13,12 +13,12 @@ from urllib.parse import urlencode
 import pytest
 from harness import forkserver
 from harness.broker import Broker, children_of, environment, wait_until_gone
+from harness.brokerprocesses import client_of
 from harness.chromium import chromium, needs_chromium
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
 from e2e.webclient import Page, served
-from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +29,6 @@ pytestmark = [
 ]
 
 ON = ("--processes", "2", "--web", "127.0.0.1:0", "--web-operate")
-
-
-def client_of(number: int, name: str) -> str:
-    """A client identifier that belongs to a process."""
-    return next(
-        found for found in (f"{name}{at}" for at in range(100)) if partition_of(found, 2) == number
-    )
 
 
 HERE, THERE = client_of(0, "reader"), client_of(1, "reader")

@@ -30,6 +30,8 @@ class SimNatsServer:
         self.links: list[SimLink] = []
         self._clients: list[tuple[str, Callable[[Got], None]]] = []
         self.is_up = True
+        self.slowest = 0.01
+        """Seconds that something takes at most between a bridge and the server."""
 
     def subscribe(self, pattern: str, take: Callable[[Got], None]) -> None:
         """Have a NATS client take what is published on subjects."""
@@ -60,11 +62,11 @@ class SimNatsServer:
         for link in self.links:
             link.come_back()
 
-    def forget(self) -> None:
-        """Drop the connections of a process that was killed."""
-        for link in self.links:
+    def forget(self, *links: SimLink) -> None:
+        """Drop the connections of a process that was killed; without any, all of them."""
+        for link in links or [*self.links]:
             link.die()
-        self.links.clear()
+            self.links.remove(link)
 
 
 class SimLink:
@@ -77,6 +79,8 @@ class SimLink:
         self._server = server
         self._callbacks = callbacks
         self._subjects: dict[int, str] = {}
+        self._known: set[int] = set()
+        """Subscriptions that the server has."""
         self._last = 0
         self._to_server: deque[Any] = deque()
         self._to_bridge: deque[Any] = deque()
@@ -84,6 +88,7 @@ class SimLink:
         self.connected = True
         self.inbox = b"_INBOX.sim%d." % server.chance.getrandbits(64)
         self.inbox_sid = self.subscribe(self.inbox + b">")
+        self._known.add(self.inbox_sid)
         server.links.append(self)
 
     # What the bridge calls.
@@ -95,12 +100,15 @@ class SimLink:
         return True
 
     def subscribe(self, subject: bytes) -> int:
-        self._last += 1
-        self._subjects[self._last] = subject.decode()
-        return self._last
+        self._last = sid = self._last + 1
+        self._subjects[sid] = subject.decode()
+        if self.connected:
+            self._later(self._to_server, sid, self._pass_to_server)
+        return sid
 
     def unsubscribe(self, sid: int) -> None:
         del self._subjects[sid]
+        self._known.discard(sid)
 
     def fence(self, done: Callable[[], object]) -> None:
         if self.connected:
@@ -118,7 +126,11 @@ class SimLink:
 
     def deliver(self, got: Got) -> bool:
         """Pass a message to the bridge for each subscription that matches; False: none does."""
-        sids = [sid for sid, pattern in self._subjects.items() if _matches(pattern, got.subject)]
+        sids = [
+            sid
+            for sid, pattern in self._subjects.items()
+            if sid in self._known and _matches(pattern, got.subject)
+        ]
         for sid in sids:
             message = NatsMessage(
                 sid, got.subject.encode(), got.reply.encode(), got.headers, got.payload
@@ -137,6 +149,7 @@ class SimLink:
     def come_back(self) -> None:
         if not self.connected and not self._dead:
             self.connected = True
+            self._known = set(self._subjects)
             self._callbacks["on_up"]()
 
     def die(self) -> None:
@@ -150,12 +163,17 @@ class SimLink:
 
     def _later(self, queue: deque[Any], what: Any, then: Callable[[], None]) -> None:
         queue.append(what)
-        asyncio.get_running_loop().call_later(self._server.chance.uniform(0, 0.01), then)
+        delay = self._server.chance.uniform(0, self._server.slowest)
+        asyncio.get_running_loop().call_later(delay, then)
 
     def _pass_to_server(self) -> None:
         if not self._to_server:
             return
         what = self._to_server.popleft()
+        if isinstance(what, int):
+            if what in self._subjects:
+                self._known.add(what)
+            return
         if not isinstance(what, bytes):
             self._later(self._to_bridge, what, self._pass_to_bridge)
             return

@@ -40,6 +40,11 @@ class SimExchangeLink:
             self._send("reported", self._world.name, members)
         return True
 
+    def report_filters(self, filters: bytes) -> bool:
+        if self._world.faults.chance.random() >= self._world.lost:
+            self._send("reported_filters", self._world.name, filters)
+        return True
+
     def _send(self, what: str, *said: Any) -> None:
         world = self._world
         if self.dead:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from harness import mqtt5_packets as p5
-from harness import packets as p
 
 from actors.bridge import bridge_supervisor
 from actors.configuration import BridgeOptions
 from eventstore.nats import ConnectionOptions
 from protocol.mqtt5 import MessageProperties
 from protocol.nats import Mapping, parse_headers, property_lines, read_properties
+from simulation.bridged_clients import ACCESS, Client5
 from simulation.mqtt_guarantees import violations
 from simulation.natsserver import Got, SimLink, SimNatsServer
-from simulation.network import SimClient
 from simulation.world import World, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ACCESS = ConnectionOptions(urls=("nats://sim",))
 EXPIRY = 10_000
 """Seconds; no run takes as long."""
 TEXTS = ("unit", "°C", "", "a b", "Nats-TTL", "1\r\nNats-Rollup: all", "Foldmq-QoS", "%", "é")
@@ -69,34 +67,6 @@ def lasting(properties: p5.Properties) -> list[str]:
     shown = [repr(one) for one in properties if one[0] not in (p5.MESSAGE_EXPIRY, p5.USER_PROPERTY)]
     user = [repr(one) for one in properties if one[0] == p5.USER_PROPERTY]
     return sorted(shown) + user
-
-
-class Client5(SimClient):
-    """A client of level 5, which acknowledges what it gets."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.messages: list[p5.Publish] = []
-        self.acked: set[int] = set()
-        self._rest = bytearray()
-
-    def receive(self, data: bytes) -> None:
-        if not self.open:
-            return
-        self._rest += data
-        while (found := p.split(self._rest)) is not None:
-            first, body, size = found
-            del self._rest[:size]
-            packet: Any = p5.parse(first, body)
-            if isinstance(packet, p5.Publish):
-                self.messages.append(packet)
-                if packet.qos == 1:
-                    self.send(p5.acknowledge(p.PUBACK, packet.packet_id or 0))
-            elif isinstance(packet, p5.Answer) and packet.kind == p.PUBREC:
-                self.send(p5.acknowledge(p.PUBREL, packet.packet_id))
-            elif isinstance(packet, p5.Answer) and packet.kind in (p.PUBACK, p.PUBCOMP):
-                assert packet.code == 0
-                self.acked.add(packet.packet_id)
 
 
 class Run:

@@ -1,0 +1,397 @@
+"""The bridge of a broker with several processes, whose clients belong to different logs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import mqtt5_packets as p5
+from harness import packets as p
+from harness.broker import environment, foldmq, wait_until_gone
+from harness.brokerprocesses import TWO, client_of, processes
+from harness.drill import PAUSE, ROUNDS
+from harness.fixtures import EXTERNAL, unique
+from harness.mqtt5_rawclient import Clients5
+from harness.packets import Connack, Puback, Publish
+from harness.rawclient import ConnectionClosedError, RawClient
+from harness.waiting import until
+from nats.errors import Error, NoRespondersError
+
+from e2e.bridging import Place, Visitor, received
+from eventstore.partitions import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if EXTERNAL:
+        pytest.skip("needs to start its own foldmq")
+    made = Place(tmp_path_factory.mktemp("bridges"), "", *TWO)
+    made.broker.start()
+    try:
+        yield made
+        assert made.troubles == []
+        made.broker.stop()
+    finally:
+        made.broker.clean_up()
+
+
+@pytest.fixture
+def clients(place: Place) -> Iterator[Clients5]:
+    with contextlib.closing(Clients5("127.0.0.1", place.broker.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def visitor(place: Place) -> Iterator[Visitor]:
+    with Visitor(place.nats_port) as made:
+        yield made
+
+
+def topic_of(home: int, name: str) -> str:
+    """Return a topic whose messages from NATS a process records."""
+    return next(
+        found for found in (f"{name}x{at}" for at in range(100)) if partition_of(found, 2) == home
+    )
+
+
+def test_the_banner_says_where_nats_clients_connect(place: Place) -> None:
+    log = place.broker.log
+    assert f"  NATS       127.0.0.1:{place.nats_port}, for any client, without a password" in log
+    assert f"exchanges messages with NATS at nats://127.0.0.1:{place.nats_port}" in log
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_messages_pass_between_nats_and_the_clients_of_all_processes(
+    clients: Clients5, visitor: Visitor, qos: int
+) -> None:
+    names = [topic_of(home, unique("both")) for home in (0, 1)]
+    readers = [clients.connect(client_of(number, unique("r"))) for number in (0, 1)]
+    for reader in readers:
+        assert reader.subscribe((f"{names[0]}/+", 1), (f"{names[1]}/+", 1), ("+/a", 1)) == (1, 1, 1)
+    ear = visitor.hear(*(f"{name}.>" for name in names))
+    # At once: the SUBACK says that the home of the topics has subscribed.
+    for name, number in itertools.product(names, range(10)):
+        if qos:
+            said = visitor.recorded(f"{name}.a", b"%d" % number, qos)
+            assert said["stream"].endswith(f"-p{names.index(name)}")
+        else:
+            visitor.publish(f"{name}.a", b"%d" % number)
+    wanted = [(f"{name}/a", b"%d" % number, min(qos, 1)) for name in names for number in range(10)]
+    for reader in readers:
+        got = received(reader, 20)
+        assert sorted(got) == sorted(wanted)
+        for name in names:
+            of = [payload for topic, payload, _ in got if topic == f"{name}/a"]
+            assert of == [b"%d" % number for number in range(10)]
+    heard = len(ear.after(20))
+    writers = [clients.connect(client_of(number, unique("w"))) for number in (0, 1)]
+    for name, writer in itertools.product(names, writers):
+        for number in range(5):
+            writer.publish(f"{name}/b", b"%d" % number, qos)
+    ear.after(heard + 20)
+    for reader in readers:
+        assert len(received(reader, 20)) == 20
+    sent = ear.heard[heard:]
+    assert len(sent) == 20
+    for name, writer in itertools.product(names, writers):
+        mine = [
+            one
+            for one in sent
+            if (one.topic, one.headers["Foldmq-Client"]) == (f"{name}/b", writer.client_id)
+        ]
+        assert [one.data for one in mine] == [b"%d" % number for number in range(5)]
+
+
+def test_retained_messages_come_behind_the_suback_in_all_processes(
+    clients: Clients5, visitor: Visitor
+) -> None:
+    for home in (0, 1):
+        name = topic_of(home, unique("kept"))
+        first = clients.connect(client_of(1 - home, unique("c")))
+        assert first.subscribe((name, 1)) == (1,)
+        visitor.recorded(name, b"kept", Foldmq_Retain="1")
+        assert received(first, 1) == [(name, b"kept", 1)]
+        for number in (0, 1):
+            late = clients.connect(client_of(number, unique("c")))
+
+            def is_there(late: RawClient = late, name: str = name) -> bool:
+                late.send(p.subscribe(late.next_id(), (name, 1)))
+                return any(isinstance(one, Publish) and one.retain for one in late.receive_all())
+
+            until(is_there, "the retained message")
+
+
+def test_clients_of_both_processes_answer_requests(clients: Clients5, visitor: Visitor) -> None:
+    for number, home in itertools.product((0, 1), (0, 1)):
+        name = topic_of(home, unique("svc"))
+        service = clients.connect(client_of(number, unique("s")))
+        assert service.subscribe((f"$nats/request/+/{name}/#", 0)) == (0,)
+
+        def answer(service: RawClient = service) -> None:
+            request = service.expect_a(Publish)
+            token = request.topic.split("/")[2]
+            service.publish(f"$nats/reply/{token}", b"re " + request.payload)
+
+        def is_known(name: str = name) -> bool:
+            try:
+                visitor.ask(f"{name}.x", timeout=0.2)
+            except NoRespondersError:
+                return False
+            except Error:
+                return True
+            return True
+
+        until(is_known, "NATS knows of the subscription")
+        service.expect_a(Publish)
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert visitor.ask(f"{name}.add", b"1") == b"re 1"
+        answering.join()
+        service.disconnect()
+        until(lambda: not is_known(), "nobody answers")
+
+
+def test_a_nats_service_answers_clients_of_both_processes(
+    clients: Clients5, visitor: Visitor
+) -> None:
+    name = unique("add")
+
+    async def serve(message: object) -> None:
+        await message.respond(b"re " + message.data)  # type: ignore[attr-defined]
+
+    visitor.do(visitor.client.subscribe(name, cb=serve))
+    visitor.flush()
+    readers = [clients.five(client_of(number, unique("a"))) for number in (0, 1)]
+    for reader in readers:
+        assert reader.subscribe((f"{name}/re", 1)) == (1,)
+    for asking in readers:
+        properties = ((p5.RESPONSE_TOPIC, f"{name}/re"), (p5.CORRELATION_DATA, b"7"))
+        asking.send(p5.publish(name, b"1", properties=properties))
+        for reader in readers:  # each subscribes to the response topic
+            got = reader.expect_message(f"{name}/re", b"re 1", properties=None)
+            assert got.get(p5.CORRELATION_DATA) == b"7"
+    for reader in readers:
+        reader.expect_alive()
+
+
+def test_the_log_tells_where_a_message_came_from(
+    place: Place, clients: Clients5, visitor: Visitor
+) -> None:
+    name = topic_of(0, unique("why"))
+    member = client_of(1, unique("m"))
+    client = clients.connect(member)
+    assert client.subscribe((name, 1)) == (1,)
+    visitor.recorded(name, b"1")
+    received(client, 1)
+    command = [foldmq(), "why", "--client", member, "--topic", name]
+    command += ["--data-dir", str(place.broker.data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    assert "published by $nats" in done.stdout
+    assert f"for {member}, subscription {name} at QoS 1: acknowledged" in done.stdout
+
+
+# ------------------------------------------------------------------ kills
+
+
+class Keeper:
+    """A client that comes back after each kill; it runs in a thread of its own."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self.client_id = client_id
+        self._port = port
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            with (
+                contextlib.suppress(ConnectionClosedError, OSError, TimeoutError),
+                RawClient(self._port) as client,
+            ):
+                answer = client.connect(self.client_id, clean=False)
+                if isinstance(answer, Connack) and answer.code == 0:
+                    self.work(client)
+            self._over.wait(0.1)
+
+    def work(self, client: RawClient) -> None:
+        """Use a connection until the end."""
+        raise NotImplementedError
+
+    @property
+    def over(self) -> bool:
+        """Whether the thread is to end."""
+        return self._over.is_set()
+
+
+class Writer(Keeper):
+    """Publishes numbers at QoS 1; a number that was not acknowledged is published again."""
+
+    def __init__(self, port: int, client_id: str, topic: str) -> None:
+        self.acknowledged = 0
+        self._topic = topic
+        super().__init__(port, client_id)
+
+    def work(self, client: RawClient) -> None:
+        while not self.over:
+            number = self.acknowledged + 1
+            pid = number % 60_000 + 1
+            client.send(p.publish(self._topic, b"%d" % number, 1, pid))
+            while client.receive() != Puback(pid):
+                pass
+            self.acknowledged = number
+            self._over.wait(PAUSE)
+
+
+class Reader(Keeper):
+    """Takes what its persistent session gets."""
+
+    def __init__(self, port: int, client_id: str, *filters: str) -> None:
+        self.got: dict[str, list[int]] = defaultdict(list)
+        self.subscribed = threading.Event()
+        self._filters = filters
+        super().__init__(port, client_id)
+
+    def work(self, client: RawClient) -> None:
+        if not self.subscribed.is_set():
+            client.subscribe(*((one, 1) for one in self._filters))
+            self.subscribed.set()
+        while not self.over:
+            with contextlib.suppress(TimeoutError):
+                message = client.receive(0.5)
+                if isinstance(message, Publish):
+                    self.got[message.topic].append(int(message.payload))
+                    client.acknowledge(message)
+
+
+class NatsWriter:
+    """Publishes numbers from NATS; one that was not acknowledged is published again."""
+
+    def __init__(self, port: int, subject: str) -> None:
+        self.acknowledged = 0
+        self._subject = subject
+        self._over = threading.Event()
+        self._visitor = Visitor(port)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(PAUSE):
+            number = self.acknowledged + 1
+            headers = {"Foldmq_QoS": "1", "Nats_Msg_Id": f"{self._subject} {number}"}
+            with contextlib.suppress(Error):  # a timeout, or no responders
+                said = self._visitor.ask(self._subject, b"%d" % number, timeout=1, **headers)
+                assert json.loads(said)["seq"] > 0
+                self.acknowledged = number
+
+    def end(self) -> None:
+        """End the thread, unless it has ended."""
+        if not self._over.is_set():
+            self._over.set()
+            self._thread.join()
+            self._visitor.close()
+
+
+def in_order(numbers: list[int], through: int) -> None:
+    """Check that all numbers are there, the first of each in order."""
+    first = list(dict.fromkeys(numbers))
+    assert first[:through] == list(range(1, through + 1)), first
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(240 + 60 * ROUNDS)
+def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) -> None:
+    place = Place(tmp_path / "broker", "", *TWO)
+    broker = place.broker
+    broker.start()
+    topics = [topic_of(home, "in") for home in (0, 1)]
+    threads: list[Keeper | NatsWriter] = []
+    try:
+        with Visitor(place.nats_port) as visitor:
+            ear = visitor.hear("out.>")
+            filters = ("out/+", f"{topics[0]}/+", f"{topics[1]}/#")
+            readers = [
+                Reader(broker.port, client_of(number, "reader"), *filters) for number in (0, 1)
+            ]
+            threads += readers
+            until(lambda: all(one.subscribed.is_set() for one in readers), "subscriptions")
+            writers = [
+                Writer(broker.port, client_of(number, "writer"), f"out/{number}")
+                for number in (0, 1)
+            ]
+            senders = [NatsWriter(place.nats_port, f"{topic}.n") for topic in topics]
+            threads += [*writers, *senders]
+            load: list[Writer | NatsWriter] = [*writers, *senders]
+
+            def after(count: int) -> None:
+                wanted = [one.acknowledged + count for one in load]
+                until(
+                    lambda: all(
+                        one.acknowledged >= most for one, most in zip(load, wanted, strict=True)
+                    ),
+                    f"{count} more acknowledgements of each",
+                )
+
+            for victim in [0, 1] * ROUNDS:
+                after(15)
+                before = processes(broker)
+                os.kill(before[victim], signal.SIGKILL)
+                assert wait_until_gone(before[victim])
+                until(lambda: len(processes(broker)) == 2, "both processes")
+                other = 1 - victim
+                assert processes(broker)[other] == before[other], "the other process ended as well"
+            after(15)
+            for one in load:
+                one.end()
+            for number, writer in enumerate(writers):
+
+                def has_all(number: int = number, most: int = writer.acknowledged) -> bool:
+                    sent = {
+                        int(one.data) for one in list(ear.heard) if one.topic == f"out/{number}"
+                    }
+                    return sent >= set(range(1, most + 1))
+
+                until(has_all, f"all of out/{number} in NATS")
+                of = [int(one.data) for one in ear.heard if one.topic == f"out/{number}"]
+                in_order(of, writer.acknowledged)
+            wanted = {f"out/{number}": one.acknowledged for number, one in enumerate(writers)}
+            wanted |= {f"{topic}/n": senders[at].acknowledged for at, topic in enumerate(topics)}
+            for reader in readers:
+                for topic, most in wanted.items():
+                    until(
+                        lambda topic=topic, most=most, reader=reader: (  # type: ignore[misc]
+                            set(reader.got[topic]) >= set(range(1, most + 1))
+                        ),
+                        f"all of {topic} at {reader.client_id}",
+                    )
+                    in_order(reader.got[topic], most)
+            print(f"acknowledged: {wanted}")
+    finally:
+        for thread in threads:
+            thread.end()
+        broker.stop()
+        lines = broker.log
+        broker.clean_up()
+    assert not re.findall("Traceback|the bridge failed", lines)
+    command = [foldmq(), "log", "verify", "--data-dir", str(broker.data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
