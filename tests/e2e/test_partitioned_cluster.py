@@ -267,10 +267,10 @@ def test_the_bridge_follows_the_leaders(steady: Partitioned) -> None:
                 return bool(said["stream"] == "FOLDMQ_LOG_c1-p0")
             return False
 
-        assert stays.connect(client_in(1, "stays"), clean=False).code == 0
+        assert stays.connect(client_in(1, "bridge-stays"), clean=False).code == 0
         assert stays.subscribe(filters) == (1,)
         with RawClient(edge.port) as leaves:
-            assert leaves.connect(client_in(0, "leaves"), clean=False).code == 0
+            assert leaves.connect(client_in(0, "bridge-leaves"), clean=False).code == 0
             assert leaves.subscribe(filters) == (1,)
             assert record(b"1")
             for client in (stays, leaves):
@@ -280,12 +280,12 @@ def test_the_bridge_follows_the_leaders(steady: Partitioned) -> None:
         until(lambda: record(b"2"), "the new leader records")
         ear = visitor.hear(f"{topic}.out")
         with RawClient(edge.port) as back:
-            assert back.connect(client_in(0, "leaves"), clean=False).code == 0
+            assert back.connect(client_in(0, "bridge-leaves"), clean=False).code == 0
             for client in (stays, back):
                 assert received(client, 1) == [(f"{topic}/in", b"2", 1)]
             for log in range(2):
                 with RawClient(edge.port) as sender:
-                    assert sender.connect(client_in(log, "sender")).code == 0
+                    assert sender.connect(client_in(log, "bridge-sender")).code == 0
                     sender.publish(f"{topic}/out", b"%d" % log, 1)
                 for client in (stays, back):
                     assert received(client, 1) == [(f"{topic}/out", b"%d" % log, 1)]

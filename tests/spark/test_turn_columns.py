@@ -295,7 +295,11 @@ def test_golden_logs_are_read_as_by_event(file: Path) -> None:
     compare(golden_records(file), *(one for one in Columns.of("entries").names if one != "payload"))
 
 
-@pytest.mark.parametrize("seed", range(2))
+WITH_TURNS = (1, 11)
+"""Simulated runs whose logs have events of turns."""
+
+
+@pytest.mark.parametrize("seed", WITH_TURNS)
 def test_logs_of_simulated_runs_are_read_as_by_event(seed: int) -> None:
     records, _ = simulated_records(seed)
     compare(records)
