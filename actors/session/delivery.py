@@ -61,10 +61,10 @@ class Delivery:
         "_expired_from",
         "_in_hand",
         "_node",
+        "_redelivery",
         "_sending_queued",
         "_session",
         "encoder",
-        "redelivery",
         "sent_from_queue",
     )
 
@@ -73,7 +73,8 @@ class Delivery:
         self._session = session
         self._buffer: MessageBuffer | None = None
         """The messages of the session in memory; None: it needed none since its client came."""
-        self.redelivery = Redelivery(node, session)
+        self._redelivery: Redelivery | None = None
+        """Sends deliveries again; None: there was nothing to acknowledge yet."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Whether queued messages were dropped instead of sent."""
@@ -100,7 +101,7 @@ class Delivery:
     @property
     def resuming(self) -> bool:
         """True while messages remain to be redelivered after a reconnect."""
-        return bool(self.redelivery.pending)
+        return self._redelivery is not None and bool(self._redelivery.pending)
 
     @property
     def packet_limit(self) -> int:
@@ -133,11 +134,7 @@ class Delivery:
             self._send_qos0(subscriber, batch)
             return
         self._make_room_for(subscriber)
-        ready = (
-            connection is not None
-            and self.accepts_output(connection)
-            and not self.redelivery.pending
-        )
+        ready = connection is not None and self.accepts_output(connection) and not self.resuming
         delivery = decisions.deliver(
             self._session.state,
             subscriber.filter,
@@ -165,7 +162,7 @@ class Delivery:
                 queued = covered
         if sent and connection is not None:
             self._send(connection, subscriber, batch, qos, delivery.packet_ids)
-            self.redelivery.expect_acks()
+            self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
             if self._session.state.queued > BACKLOG:
@@ -232,9 +229,27 @@ class Delivery:
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.sent_from_queue
 
+    @property
+    def redelivery(self) -> Redelivery:
+        """What sends the client's deliveries again."""
+        if self._redelivery is None:
+            self._redelivery = Redelivery(self._node, self._session)
+            self._redelivery.attach(v5=self.encoder is not None)
+        return self._redelivery
+
+    @property
+    def resumed(self) -> bool:
+        """Whether deliveries were unfinished when the client connected."""
+        return self._redelivery is not None and self._redelivery.resumed
+
+    def expect_acks(self) -> None:
+        """Check after ``ack_wait`` for missing acknowledgements."""
+        if self.encoder is None and self._node.options.ack_wait:
+            self.redelivery.expect_acks()
+
     def may_send(self, connection: ClientConnection) -> bool:
         """Return whether a new message may be sent to the client."""
-        return not self.redelivery.pending and self.accepts_output(connection)
+        return not self.resuming and self.accepts_output(connection)
 
     @property
     def hindrance(self) -> str:
@@ -247,7 +262,7 @@ class Delivery:
         connection = self._session.connection
         if connection is None:
             return "offline"
-        if self.redelivery.pending:
+        if self.resuming:
             return "resuming"
         if not connection.writable:
             return "reader"
@@ -347,9 +362,9 @@ class Delivery:
         connection, state = self._session.connection, self._session.state
         if self._backlog is not None and state.queued <= BACKLOG // 2:
             self._backlog.release()
-        if self.redelivery.pending:
+        if self.resuming:
             self.redelivery.send_more(self)
-        if connection is None or self.redelivery.pending or not state.queued:
+        if connection is None or self.resuming or not state.queued:
             return
         if not self.accepts_output(connection):
             return
@@ -553,7 +568,7 @@ class Delivery:
         self._node.counters.gave(connection, run.qos, count, len(data))
         self.sent_from_queue += count
         self.release(refs)
-        self.redelivery.expect_acks()
+        self.expect_acks()
         return size
 
     # The connected client.
@@ -561,7 +576,8 @@ class Delivery:
     def attach(self, encoder: DeliveryEncoder | None) -> None:
         """Begin deliveries to a client that connected; ``encoder`` is that of an MQTT 5 client."""
         self.encoder = encoder
-        self.redelivery.attach(v5=encoder is not None)
+        if self._redelivery is not None:
+            self._redelivery.attach(v5=encoder is not None)
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
 
@@ -605,7 +621,9 @@ class Delivery:
         """Redeliver incomplete deliveries, then send queued messages [MQTT-4.4.0-1]."""
         if self._buffer is not None:
             self._buffer.restart_reading()
-        self.redelivery.begin()
+        state = self._session.state
+        if state.inflight or state.releasing or self._redelivery is not None:
+            self.redelivery.begin()
         self.send_queued()
 
     def check_acks(self) -> None:
@@ -654,7 +672,8 @@ class Delivery:
         """Drop all messages from memory and resume waiting publishers: the client has left."""
         self.release_publishers()
         self._buffer = None
-        self.redelivery.pending = None
+        if self._redelivery is not None:
+            self._redelivery.pending = None
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before its delivery failed."""

@@ -216,11 +216,11 @@ class Session(LoopActor):
     @property
     def resumed(self) -> bool:
         """Whether deliveries were unfinished when the client connected."""
-        return self._delivery.redelivery.resumed
+        return self._delivery.resumed
 
     def expect_acks(self) -> None:
         """Check after a while for missing acknowledgements."""
-        self._delivery.redelivery.expect_acks()
+        self._delivery.expect_acks()
 
     # Shared subscriptions: the session is a member of some, or is one itself.
 
