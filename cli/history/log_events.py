@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import difflib
 import sys
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,8 +55,6 @@ from projections.replay import (
 _FOLLOW_SHOWS = 10
 _POLL_SECONDS = 0.2
 _SESSION_LIMIT = 40
-_LOOK_BACK = 64
-"""Records to read first for the last events; each further attempt reads 8 times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
         end = await point_at(source, wanted.end)
         turns = TurnAssembler(anywhere=True)
         if wanted.count is not None and wanted.start is None:
-            chosen, turns = await _latest(reader, wanted.count, end, ended=not wanted.follow)
+            chosen = await reader.latest(wanted.count, end, turns, ended=not wanted.follow)
             for entry in chosen:
                 await printer.print(entry)
         else:
@@ -180,23 +177,6 @@ async def _print_from(
                 if not left:
                     return False
     return True
-
-
-async def _latest(
-    reader: EventReader, count: int, end: LogPoint, *, ended: bool
-) -> tuple[list[EventEntry], TurnAssembler]:
-    """Return the last selected events, reading back as far as necessary."""
-    first = reader.source.begin
-    back = _LOOK_BACK
-    while True:
-        start = max(first, end.sequence - back + 1)
-        turns = TurnAssembler(anywhere=True)
-        chosen: deque[EventEntry] = deque(maxlen=count)
-        async for entry in reader.entries(LogPoint(start, 0), end, turns, ended=ended):
-            chosen.append(entry)
-        if len(chosen) >= count or start == first:
-            return list(chosen), turns
-        back *= 8
 
 
 async def _follow(reader: EventReader, printer: "_EventPrinter", turns: TurnAssembler) -> None:

@@ -58,6 +58,7 @@ class TopicRecords:
         self._named = frozenset(self.named)
         self._dropped: list[int] | None = None
         self._exact: tuple[int, set[int]] | None = None
+        self._concerning: set[int] | None = None
 
     def _naming(self, kind: str) -> list[int]:
         topic_filter = self._topic_filter
@@ -82,9 +83,11 @@ class TopicRecords:
         """
         if self._exact is not None and self._exact[0] == last:
             return self._exact[1]
-        found = {one for one in self.named if one <= last}
-        found |= self._index.referring(found, last)
-        return found | self._besides(last)
+        if self._concerning is None:
+            end = self._index.last
+            named = {*self.named}
+            self._concerning = named | self._index.referring(named, end) | self._besides(end)
+        return {one for one in self._concerning if one <= last}
 
     async def narrow(self, source: LogSource, first: int, last: int) -> None:
         """Read the named records, if that leaves fewer to read between two records.

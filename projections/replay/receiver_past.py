@@ -20,11 +20,13 @@ from eventstore.format import (
     TurnAssembler,
     Unsubscribed,
     entries,
+    index_of,
     position,
     sequence_of,
 )
-from eventstore.index import BadIndex
+from eventstore.index import SESSION, BadIndex
 from eventstore.reading import LogPoint
+from projections.indexing import IndexedSessions
 from projections.replay.event_reader import EventFilter, EventReader
 from projections.state import decode_session
 from projections.stories import EarlierSession, UnreadDrops, topic_of
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
     from eventstore.format import Event, Position, Record
     from eventstore.reading import LogSource
+    from projections.replay.event_reader import EventEntry
+    from projections.state import SessionState
     from projections.stories import MessageStory, SubscriberState
 
 _PAST: Final = (
@@ -68,7 +72,7 @@ async def add_receiver_past(
         elif standing.connected and _is_unrecorded(story, standing):
             drops = await _unread_drops(source, story, standing, client)
             story.standing = standing._replace(unread=drops)
-    if gone:
+    if gone and not await _look_up_earlier(source, gone, client):
         await _add_earlier_session(source, sorted(gone, key=attrgetter("effective_at")), client)
 
 
@@ -125,6 +129,55 @@ class _ClientPast:
             return None
         filters = [one for one in self._filters if matches(split_share(one)[1], topic)]
         return EarlierSession(*self._ended, filters)
+
+
+async def _look_up_earlier(source: LogSource, stories: Sequence[MessageStory], client: str) -> bool:
+    """Add to histories the session that the client had before, with the index of the log.
+
+    Returns whether the index suffices.
+    """
+    if source.index is None:
+        return False
+    reader = EventReader(source, EventFilter((SessionClosed, SessionExpired), client))
+    sessions = IndexedSessions(source, source.index)
+    try:
+        seen = bool(source.index.sequences(SESSION + client))
+        if not seen:
+            whole = EventReader(source, EventFilter((), client))
+            turns = TurnAssembler(anywhere=True)
+            seen = bool(await whole.latest(1, LogPoint(source.last), turns, ended=True))
+        found: list[tuple[MessageStory, EarlierSession | None]] = []
+        for story in stories:
+            if not await sessions.covers(story.effective_at):
+                return False
+            end = LogPoint(sequence_of(story.effective_at), index_of(story.effective_at))
+            last = await reader.latest(1, end, TurnAssembler(anywhere=True), ended=True)
+            earlier = None
+            for entry in last:
+                if entry.void or not await sessions.covers(entry.at):
+                    return False
+                state, _ = await sessions.before(client, entry.at)
+                earlier = _ended_session(entry, state, story.topic or "")
+            found.append((story, earlier))
+    except BadIndex:
+        return False
+    for story, earlier in found:
+        if story.standing is not None:
+            story.standing = story.standing._replace(seen=seen, earlier=earlier)
+    return True
+
+
+def _ended_session(
+    entry: EventEntry, state: SessionState | None, topic: str
+) -> EarlierSession | None:
+    """Return a session that ended with an event, with its state before."""
+    event = entry.event
+    if not isinstance(event, (SessionClosed, SessionExpired)):
+        return None
+    active = state.active() if state is not None else ()
+    filters = [one.filter for one in active if matches(split_share(one.filter)[1], topic)]
+    closed = isinstance(event, SessionClosed)
+    return EarlierSession(entry.at, entry.time_ms, event.reason, closed, filters)
 
 
 async def _add_earlier_session(
