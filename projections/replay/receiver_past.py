@@ -29,7 +29,7 @@ from eventstore.reading import LogPoint
 from projections.indexing import IndexedSessions
 from projections.replay.event_reader import EventFilter, EventReader
 from projections.state import decode_session
-from projections.stories import EarlierSession, UnreadDrops, topic_of
+from projections.stories import EarlierSession, SubscriptionChange, UnreadDrops, topic_of
 from protocol.mqtt import matches
 from protocol.mqtt5 import split_share
 
@@ -50,6 +50,8 @@ _PAST: Final = (
     Subscribed,
     Unsubscribed,
 )
+_NEAR: Final = 64
+"""Maximum records before and after a message that are searched for subscriptions."""
 _STEPS_MS: Final = 200
 """A message to many receivers is sent in steps: milliseconds after it that are searched for drops.
 """
@@ -65,15 +67,63 @@ async def add_receiver_past(
     gone: list[MessageStory] = []
     for story in stories:
         standing = story.standing
+        if standing is None and source.begin > 1 and not story.beginning:
+            story.beginning = source.beginning()
         if standing is None or not story.effective_at:
             continue
-        if not standing.known:
+        if standing.known and not standing.filters and not standing.shared:
+            await _add_changes(source, story, standing, client)
+        elif not standing.known:
             gone.append(story)
         elif standing.connected and _is_unrecorded(story, standing):
             drops = await _unread_drops(source, story, standing, client)
             story.standing = standing._replace(unread=drops)
     if gone and not await _look_up_earlier(source, gone, client):
         await _add_earlier_session(source, sorted(gone, key=attrgetter("effective_at")), client)
+
+
+async def _add_changes(
+    source: LogSource, story: MessageStory, standing: SubscriberState, client: str
+) -> None:
+    """Add to a history the matching subscription that ended just before, and one that began after.
+
+    Only the nearest records are read.
+    """
+    topic, at = story.topic or "", story.effective_at
+    selected = EventFilter((Subscribed, Unsubscribed), client)
+    sequence = sequence_of(at)
+    first = selected.begin_of_block(source, source.begin, sequence, _NEAR)
+    ended: SubscriptionChange | None = None
+    begun: SubscriptionChange | None = None
+    records, turns = 0, TurnAssembler(anywhere=True)
+    async for record in selected.records(source, first, source.last):
+        records += record.sequence > sequence
+        for part in turns.take(record)[1]:
+            if not selected.may_select(part):
+                continue
+            for index, event in part.events():
+                place = position(part.sequence, index)
+                for name in _matching_filters(event, client, topic):
+                    change = SubscriptionChange(name, place, part.time_ms)
+                    if place > at and isinstance(event, Subscribed):
+                        begun = begun or change
+                    elif place < at:
+                        ended = change if isinstance(event, Unsubscribed) else None
+        if begun is not None or records >= _NEAR:
+            break
+    if ended is not None or begun is not None:
+        story.standing = standing._replace(ended=ended, begun=begun)
+
+
+def _matching_filters(event: Event, client: str, topic: str) -> list[str]:
+    """Return the filters matching a topic that an event of a client grants or removes."""
+    if isinstance(event, Subscribed) and event.session == client:
+        names = [name for name, _ in event.filters]
+    elif isinstance(event, Unsubscribed) and event.session == client:
+        names = list(event.filters)
+    else:
+        return []
+    return [name for name in names if matches(split_share(name)[1], topic)]
 
 
 def _is_unrecorded(story: MessageStory, standing: SubscriberState) -> bool:

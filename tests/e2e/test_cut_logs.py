@@ -302,8 +302,9 @@ def test_why_of_a_message_from_before(cut: Cut) -> None:
     assert [one["what"] for one in mine["steps"]] == ["held", "delivered", "acked"]
     out = run("why", *cut.data, "--position", found["position"]).out
     assert (
-        f"message {found['position']} on hall/door, 4 B\n  published before the log begins" in out
-    )
+        f"message on hall/door (earliest known position {found['position']}), 4 B\n"
+        "  published before the log begins"
+    ) in out
     assert "found by a checkpoint: queued" in out
     delivery = mine["steps"][1]["position"]
     assert run("why", *cut.data, "--position", delivery).out == out
