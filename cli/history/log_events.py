@@ -222,12 +222,16 @@ class _EventPrinter:
     def _object(self, entry: EventEntry) -> str:
         area = entry.area if self._look.payload else None
         found = event_object(entry.event, entry.at, entry.time_ms, self._topics, area)
+        if entry.cause:
+            found["cause"] = entry.cause
         return text.json_line({**found, "void": True} if entry.void else found)
 
     def _line(self, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
         said = words(entry.event, self._topics)
+        if entry.cause:
+            said += f": {entry.cause}"
         if self._look.payload:
             said += payload_words(entry.event, entry.area)
         if entry.void:

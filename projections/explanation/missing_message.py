@@ -157,7 +157,8 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
             if isinstance(later.event, WillFired):
                 fate = f"it was published at {_place(later)}"
             elif isinstance(later.event, WillCancelled):
-                fate = f"it was discarded unpublished at {_place(later)}"
+                why = f" ({later.cause})" if later.cause else ""
+                fate = f"it was discarded unpublished at {_place(later)}{why}"
             else:
                 fate = f"it was replaced at {_place(later)}"
             break

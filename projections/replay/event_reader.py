@@ -27,19 +27,22 @@ from eventstore.format import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionTakenOver,
     TurnAssembler,
     WillArmed,
+    WillCancelled,
     entries,
     from_runs,
     position,
 )
 from eventstore.index import LIFECYCLE, SESSION, BadIndex
 from eventstore.reading import LogPoint, Progress, read_listed, silent
+from eventstore.reasons import close_text, expiry_text
 from projections.indexing import TopicRecords
 from projections.replay.topic_lookup import TopicBook, topic_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     from eventstore.format import Record
     from eventstore.index import LogIndex
@@ -66,6 +69,8 @@ class EventEntry(NamedTuple):
     """The payload area of its record."""
     void: bool
     """Whether it belongs to a turn that was never complete: it did not take effect."""
+    cause: str = ""
+    """Why it happened, for the end of a sentence, if only the events after it say so."""
 
 
 class EventFilter:
@@ -192,6 +197,25 @@ def refs_of(event: Event) -> list[Position]:
     return []
 
 
+def cause_of(events: Sequence[tuple[int, Event]], number: int) -> str:
+    """Return why a will was discarded, from the events of its record; empty: not known.
+
+    ``number`` is the place of an event among them. For other events it is empty.
+    """
+    event = events[number][1]
+    if isinstance(event, WillCancelled):
+        for _, later in events[number + 1 :]:
+            if getattr(later, "session", None) != event.session:
+                continue
+            if isinstance(later, (SessionOpened, SessionTakenOver)):
+                return "the client connected again before it was published"
+            if isinstance(later, SessionClosed):
+                return close_text(later.reason)
+            if isinstance(later, SessionExpired):
+                return expiry_text(later.reason)
+    return ""
+
+
 async def parts_left(
     source: LogSource, turns: TurnAssembler, last: int
 ) -> list[tuple[Record, bool]]:
@@ -269,10 +293,11 @@ class EventReader:
             return
         events = list(record.events())
         self.topics.note(base, events)
-        for index, event in events:
+        for number, (index, event) in enumerate(events):
             if record.sequence == start.sequence and index + entries(event) <= start.index:
                 continue
             if record.sequence == end.sequence and index > end.index:
                 return
             if await self._selected.selects(event, self.topics):
-                yield EventEntry(base + index, record.time_ms, event, record.payload, void)
+                cause = cause_of(events, number)
+                yield EventEntry(base + index, record.time_ms, event, record.payload, void, cause)

@@ -10,6 +10,8 @@ import pytest
 from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
+from cli.history.log_events import Selection
+from cli.web.pages.log import find_page
 from eventstore.format import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -278,3 +280,28 @@ def test_a_message_from_before_the_log(tmp_path: Path) -> None:
         "  c has no record of that time in the log, so what happened then is not known: "
         "the log begins with record 3"
     )
+
+
+@pytest.mark.parametrize(
+    ("after", "cause"),
+    [
+        (SessionClosed("pump", "disconnect"), "the client sent DISCONNECT"),
+        (
+            SessionOpened("pump", True, False, 5),
+            "the client connected again before it was published",
+        ),
+        (SessionExpired("pump", "removed"), "an operator removed it"),
+    ],
+)
+@SHARES
+def test_why_a_will_was_discarded(tmp_path: Path, after: Event, cause: str, indexed: float) -> None:
+    log = LogBuilder("n")
+    log.record(SessionOpened("pump", False, False, 5))
+    log.record(WillArmed("pump", "wills/pump", 1, False, 1, 0), payloads=[b"x"])
+    log.record(WillCancelled("pump"), SessionOpened("other", False, False, 5), after)
+    source = stored(log, tmp_path, indexed)
+    explained = asyncio.run(explain_no_message(as_log(source), "wills/pump", None, None))
+    assert explained.endswith(f" ({cause})")
+    wanted = Selection(session="pump", types=(WillCancelled,))
+    page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
+    assert [row.said for row in page.rows] == [f"will discarded: {cause}"]

@@ -31,6 +31,7 @@ from projections.replay import (
     EventEntry,
     EventFilter,
     TopicBook,
+    cause_of,
     parts_left,
     payload_words,
     refs_of,
@@ -412,7 +413,7 @@ class _Search:
         events = list(part.events())
         self._topics.note(base, events)
         found = []
-        for index, event in events:
+        for number, (index, event) in enumerate(events):
             if part.sequence == start.sequence and index + entries(event) <= start.index:
                 continue
             if part.sequence == end.sequence and index > end.index:
@@ -420,7 +421,9 @@ class _Search:
             if await self._selected.selects(event, self._topics):
                 payload = payload_words(event, part.payload) if self._payload else ""
                 # Without the payload area, which would keep the whole record in memory.
-                entry = EventEntry(base + index, part.time_ms, event, _NO_AREA, void)
+                entry = EventEntry(
+                    base + index, part.time_ms, event, _NO_AREA, void, cause_of(events, number)
+                )
                 found.append(_FoundEvents(entry, payload.removeprefix(": ")))
         return found
 
@@ -432,7 +435,7 @@ class _Search:
             entry.time_ms,
             entry.event.e,
             getattr(entry.event, "session", None),
-            words(entry.event, self._topics),
+            words(entry.event, self._topics) + (f": {entry.cause}" if entry.cause else ""),
             found.payload,
             entry.void,
             _end_of(entry),
