@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore import display
 from eventstore.format import (
+    MOST_DROPPED_TOPICS,
     MessageDropped,
     SubscriptionDenied,
     TurnAssembler,
@@ -17,6 +18,7 @@ from eventstore.format import (
     WillFired,
     format_position,
     from_runs,
+    position_text,
     sequence_of,
 )
 from eventstore.index import BadIndex
@@ -73,37 +75,66 @@ def _has_wildcard(topic: str) -> bool:
 
 async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
     """Return the filters for a topic that a client was denied, and how much it did not read."""
-    filters: dict[str, int] = {}
-    unread, latest, doubtful = 0, "", False
+    filters: dict[str, tuple[int, str]] = {}
+    named, shared, unnamed = _Unread(), _Unread(), _Unread()
+    covers = partial(matches, topic)
     chosen = EventFilter((SubscriptionDenied, MessageDropped), client)
     async for entry in _entries(source, chosen, last):
         event = entry.event
         if isinstance(event, SubscriptionDenied):
             for name, code in zip(event.filters, from_runs(event.reasons), strict=False):
                 plain = split_share(name)[1]
-                if plain == topic or (not _has_wildcard(topic) and matches(plain, topic)):
-                    filters[name] = code
+                if covers(plain) or matches(plain, topic):
+                    filters.pop(name, None)
+                    filters[name] = code, _place(entry)
         elif (
             isinstance(event, MessageDropped)
             and event.reason == "slow_reader"
-            and may_concern(event, partial(matches, topic))
+            and may_concern(event, covers)
         ):
-            unread += event.count
-            latest = _place(entry)
-            doubtful = doubtful or len(event.topics) != 1
+            if not event.topics or len(event.topics) >= MOST_DROPPED_TOPICS:
+                unnamed.add(entry, event)
+            else:
+                (named if all(map(covers, event.topics)) else shared).add(entry, event)
     who = display.name(client)
     found = [
-        f"{who} was denied {display.name(name)}: {denial_text(code)}"
-        for name, code in filters.items()
+        f"{who} was denied {display.name(name)} at {place}: {denial_text(code)}"
+        for name, (code, place) in islice(reversed(filters.items()), _MOST_ALIKE)
     ]
-    if unread:
-        were = "message was" if unread == 1 else "messages were"
-        found.append(
-            f"{unread:,} {were} dropped for {who}, at last at {latest}, because it did not read "
-            "(max_outbound_bytes)"
-            + (": the log does not say which topic each of them was on" if doubtful else "")
-        )
+    for unread, note in (
+        (named, ""),
+        (shared, ": the log has the number for these topics together"),
+        (unnamed, ": the log does not say which topic each of them was on"),
+    ):
+        if unread.count:
+            found.append(unread.text(who) + note)
     return found
+
+
+class _Unread:
+    """Messages that were dropped because a client did not read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest = ""
+        self._topics: dict[str, None] = {}
+
+    def add(self, entry: EventEntry, event: MessageDropped) -> None:
+        """Count the messages of an event."""
+        self.count += event.count
+        self._latest = _place(entry)
+        if len(event.topics) < MOST_DROPPED_TOPICS:
+            self._topics.update(dict.fromkeys(event.topics))
+
+    def text(self, who: str) -> str:
+        """Return what was dropped, for a sentence."""
+        topics = position_text.several(map(display.name, self._topics), len(self._topics))
+        on = f" on {topics}" if self._topics else ""
+        were = "was" if self.count == 1 else "were"
+        return (
+            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, at last at "
+            f"{self._latest}, because it did not read (max_outbound_bytes)"
+        )
 
 
 async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
