@@ -296,6 +296,15 @@ def test_why_of_an_acknowledged_message(data: tuple[str, str]) -> None:
     assert re.search(r"acknowledged: PUBACK of packet 1$", out, re.MULTILINE)
 
 
+def test_why_of_all_receivers(data: tuple[str, str]) -> None:
+    delivery = events(data, "--session", "screen", "--type", "Delivered")[0]
+    first = delivery["messages"][0]["position"]
+    out = run("why", *data, "--topic", "hall/door", "--at", first).out
+    assert out == run("why", *data, "--position", first).out
+    (found,) = run("why", *data, "--topic", "hall/#", "--json").objects
+    assert found["client"] is None
+
+
 def test_why_by_the_position_of_a_delivery(data: tuple[str, str]) -> None:
     delivery = events(data, "--session", "screen", "--type", "Delivered")[0]
     out = run("why", *data, "--position", delivery["position"]).out
@@ -459,7 +468,6 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert refused("why", *data, "--client", "screen", "--topic", "hall/doors", code=1).endswith(
         "there are messages on hall/door"
     )
-    assert "--topic also needs --client" in refused("why", *data, "--topic", "x", code=2)
     assert "give either" in refused("why", *data, "--client", "x", code=2)
     assert "nats_user also needs nats_url" in refused("log", *data, "--nats-user", "x", code=78)
 
