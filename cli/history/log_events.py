@@ -19,7 +19,7 @@ from cli.logsource import (
     start_at,
     write_notice,
 )
-from eventstore.errors import CutMeanwhile, CutOff, UsageError
+from eventstore.errors import CutMeanwhile, CutOff, NotFound, UsageError
 from eventstore.format import (
     BrokerStarted,
     BrokerStopped,
@@ -136,6 +136,17 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
                 return
         if wanted.follow:
             await _follow(reader, printer, turns)
+        elif wanted.session is not None and not printer.printed:
+            await _check_session(source, wanted.session)
+
+
+async def _check_session(source: LogSource, session: str) -> None:
+    """Raise NotFound if the log has no event of a session."""
+    reader = EventReader(source, EventFilter((), session), progress)
+    turns = TurnAssembler(anywhere=True)
+    if not await reader.latest(1, LogPoint(source.last), turns, ended=True):
+        cut = f"; {source.beginning()}" if source.cut is not None else ""
+        raise NotFound(f"the log has no session {text.name(session)}{cut}")
 
 
 def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
@@ -206,12 +217,15 @@ class _EventPrinter:
     """Prints events."""
 
     def __init__(self, topics: TopicBook, look: Look) -> None:
+        self.printed = False
+        """Whether anything was printed."""
         self._topics = topics
         self._look = look
         self._colours = has_colours(sys.stdout)
 
     async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics of its messages."""
+        self.printed = True
         await self._topics.load(refs_of(entry.event))
         line = self._object(entry) if self._look.as_json else self._line(entry)
         sys.stdout.write(line + "\n")
