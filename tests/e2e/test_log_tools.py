@@ -256,7 +256,7 @@ def test_diff_of_two_moments(data: tuple[str, str]) -> None:
     before = str(int(opened.split(".")[0]) - 1)
     ran = run("diff", *data, before, "now")
     assert "+ session sensor\n    connected\n" in ran.out
-    assert "~ session screen\n    in flight 0 -> 2 (0 done, 2 sent)\n" in ran.out
+    assert "~ session screen\n    in flight 0 -> 2 messages (2 sent)\n" in ran.out
     assert "~ session archive\n    queued 0 -> 3 messages, 0 B -> 12 B\n" in ran.out
     assert "+ retained lamp, 2 B\n" in ran.out
     (found,) = run("diff", *data, before, "now", "--json").objects
