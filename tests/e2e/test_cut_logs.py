@@ -321,6 +321,12 @@ def test_why_of_a_retained_message_from_before(cut: Cut) -> None:
     assert f"retained as {moved['position']} from here on" in out
     for other in (moved["position"], copy["steps"][0]["position"]):
         assert run("why", *cut.data, "--position", other).out == out
+    out = run("why", *cut.data, "--client", "archive", "--topic", "lamp").out
+    assert out.startswith("message on lamp (earliest known position ")
+    assert (
+        "archive has no record of that time in the log, so what happened then is not known" in out
+    )
+    assert f": the log begins with record {cut.first}" in out
 
 
 def test_why_of_a_message_that_is_released_after_the_cut(cut: Cut) -> None:
