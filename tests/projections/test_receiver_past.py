@@ -25,6 +25,7 @@ from eventstore.format import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     WillArmed,
     WillCancelled,
@@ -305,3 +306,27 @@ def test_why_a_will_was_discarded(tmp_path: Path, after: Event, cause: str, inde
     wanted = Selection(session="pump", types=(WillCancelled,))
     page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
     assert [row.said for row in page.rows] == [f"will discarded: {cause}"]
+
+
+@SHARES
+def test_what_a_client_lost_is_found_without_reading_all_of_it(
+    tmp_path: Path, indexed: float
+) -> None:
+    log = LogBuilder("n")
+    log.record(OPENED)
+    log.record(SubscriptionDenied("c", ["hall/+", "cellar"], [0x87, 0x87]))
+    log.record(MessageDropped("c", "slow_reader", 2, topics=["hall/door"]))
+    for _ in range(300):
+        log.record(GRANTED)
+        log.record(Unsubscribed("c", ["cellar"]))
+    log.record(SubscriptionDenied("c", ["hall/#"], [0x87]))
+    log.record(MessageDropped("c", "slow_reader", 3))
+    source = stored(log, tmp_path, indexed)
+    source.asked, source.read = [], 0
+    explained = asyncio.run(explain_no_message(as_log(source), "hall/door", "c", None))
+    _, denied, named, unnamed = explained.split("; ")
+    assert denied.startswith("c was denied hall/# at 604.0, ")
+    assert named.startswith("2 messages on hall/door were dropped for c, at last at 3.0, ")
+    assert unnamed.startswith("3 messages were dropped for c, at last at 605.0, ")
+    if indexed == 1:
+        assert len(source.asked) + source.read < 300
