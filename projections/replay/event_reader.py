@@ -77,9 +77,18 @@ class EventFilter:
     """Selects events by type, session and topic; None and empty values select all."""
 
     def __init__(
-        self, types: tuple[type, ...] = (), session: str | None = None, topic: str | None = None
+        self,
+        types: tuple[type, ...] = (),
+        session: str | None = None,
+        topic: str | None = None,
+        *,
+        most_named: int | None = None,
     ) -> None:
-        """``topic`` is a topic filter; raises TopicError if it is not valid."""
+        """``topic`` is a topic filter; raises TopicError if it is not valid.
+
+        ``most_named`` limits the records that are read before the first one is yielded.
+        """
+        self._most_named = most_named
         self._types = types
         self._session = session
         self._topic = topic
@@ -104,7 +113,8 @@ class EventFilter:
         else:
             if self._session is None:
                 with contextlib.suppress(BadIndex):  # then the log is read as without an index
-                    await self._topics_in(index).narrow(source, first, min(last, index.last))
+                    topics, end = self._topics_in(index), min(last, index.last)
+                    await topics.narrow(source, first, end, self._most_named)
             found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
         async for record in found:
             yield record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,9 @@ from randomnode import NAMES
 from cli.history.log_events import Selection
 from cli.web.pages.log import find_page
 from eventstore.format import (
+    Expired,
     MessagePublished,
+    Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
@@ -50,6 +53,9 @@ def source(tmp_path: Path) -> IndexedSource:
             MessagePublished("p", 1, False, [f"bench/{number % 7}"], [], [1], 1, 0, 1),
             payloads=[b"x"],
         )
+    for number in range(_LATER):
+        log.record(Queued("d", "#", 1, [log.at(_OWN + 4 + number, 0)], 1))
+        log.record(Expired("d", "#", [log.at(_OWN + 4 + number, 0)], 1))
     records = [
         SimpleNamespace(sequence=sequence, data=data)
         for sequence, data in enumerate(log.records, 1)
@@ -79,6 +85,24 @@ def test_a_page_of_the_last_events_of_a_session(source: IndexedSource) -> None:
     page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
     assert len(page.rows) == 3
     assert cost(source) <= _FEW
+
+
+def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
+    """Each look at the clock takes a second; all 400 messages are on topics of the filter."""
+    ticks = itertools.count()
+    page = asyncio.run(
+        find_page(
+            as_log(source),
+            Selection(topic="bench/#"),
+            1000,
+            None,
+            backwards=False,
+            payload=False,
+            clock=lambda: float(next(ticks)),
+        )
+    )
+    assert page.timed_out
+    assert cost(source) <= 2 * _FEW + 9
 
 
 def test_the_last_session_of_a_client(source: IndexedSource) -> None:

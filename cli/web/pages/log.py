@@ -45,6 +45,8 @@ _LOOK_BACK = 8
 """Records to read first for the last events. Each further step reads twice as many, up to a
 limit, or as many as can be read in ``_BLOCK_SECONDS``."""
 _LOOK_MOST = 4096
+_LOOK_AHEAD = 64
+"""Maximum records that are read to find out which others are about a topic."""
 _BLOCK_SECONDS = 0.4
 _NO_AREA = memoryview(b"")
 
@@ -329,7 +331,9 @@ class _Search:
     ) -> None:
         self.looked = (0, 0)
         self._source = source
-        self._selected = EventFilter(wanted.types, wanted.session, wanted.topic)
+        self._selected = EventFilter(
+            wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD
+        )
         self._topics = TopicBook(source)
         self._count = count
         self._budget = budget
