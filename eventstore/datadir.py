@@ -29,7 +29,9 @@ import json
 import os
 import re
 import secrets
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from eventstore import file_permissions
@@ -38,7 +40,6 @@ from eventstore.home_paths import expand_home
 from eventstore.partitions import partition_names
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -156,6 +157,23 @@ class DataDir:
         except DataDirError:
             self.unlock()
             raise
+
+    def check_usable(self) -> None:
+        """Raise the error of :meth:`lock` if the directory cannot be created or written.
+
+        Another process may hold its lock. A directory is created and removed again for this.
+        """
+        place = self.path
+        try:
+            if place.exists():
+                if not place.is_dir():
+                    raise FileExistsError(errno.EEXIST, "")
+                self._check()
+            while not place.exists() and place != place.parent:
+                place = place.parent
+            Path(tempfile.mkdtemp(prefix=".foldmq-check-", dir=place)).rmdir()
+        except OSError as error:
+            raise self._explain(error) from None
 
     def _check(self) -> None:
         """Raise DataDirError for files of another user; DataDirBusy if a broker runs there."""

@@ -106,9 +106,10 @@ def session_diff(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
             yield f"~ subscription {text.name(topic_filter)} {change}"
     if old.in_flight != new.in_flight:
         gone, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
+        changes = (f"{come:,} sent" * bool(come), f"{gone:,} completed" * bool(gone))
         yield (
-            f"in flight {len(old.in_flight):,} -> {len(new.in_flight):,} "
-            f"({gone:,} done, {come:,} sent)"
+            f"in flight {len(old.in_flight):,} -> {len(new.in_flight):,} messages "
+            f"({', '.join(filter(None, changes))})"
         )
     if old.queue != new.queue:
         yield (
@@ -119,8 +120,9 @@ def session_diff(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
         yield f"inbound QoS 2 {len(old.inbound):,} -> {len(new.inbound):,} messages"
     if old.will != new.will:
         yield "will removed" if new.will is None else f"will {_will(new.will)}"
-    if old.expiry != new.expiry:
-        yield f"session expiry {expiry_text(old.expiry)} -> {expiry_text(new.expiry)}"
+    if old.expiry != new.expiry and new is not _NOTHING:
+        was = "" if old is _NOTHING else f"{expiry_text(old.expiry)} -> "
+        yield f"session expiry {was}{expiry_text(new.expiry)}"
 
 
 def _granted(one: Granted, *, short: bool = False) -> str:

@@ -225,7 +225,9 @@ def _why(
     source: SourceFlags,
     client: Annotated[
         str | None,
-        typer.Option("--client", metavar="ID", help="Client identifier of the receiver."),
+        typer.Option(
+            "--client", metavar="ID", help="Client identifier of the receiver. [default: all]"
+        ),
     ] = None,
     topic: Annotated[
         str | None,

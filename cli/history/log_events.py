@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import difflib
 import sys
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from cli.logsource import (
     start_at,
     write_notice,
 )
-from eventstore.errors import CutMeanwhile, CutOff, UsageError
+from eventstore.errors import CutMeanwhile, CutOff, NotFound, UsageError
 from eventstore.format import (
     BrokerStarted,
     BrokerStopped,
@@ -56,8 +55,6 @@ from projections.replay import (
 _FOLLOW_SHOWS = 10
 _POLL_SECONDS = 0.2
 _SESSION_LIMIT = 40
-_LOOK_BACK = 64
-"""Records to read first for the last events; each further attempt reads 8 times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
         end = await point_at(source, wanted.end)
         turns = TurnAssembler(anywhere=True)
         if wanted.count is not None and wanted.start is None:
-            chosen, turns = await _latest(reader, wanted.count, end, ended=not wanted.follow)
+            chosen = await reader.latest(wanted.count, end, turns, ended=not wanted.follow)
             for entry in chosen:
                 await printer.print(entry)
         else:
@@ -139,6 +136,17 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
                 return
         if wanted.follow:
             await _follow(reader, printer, turns)
+        elif wanted.session is not None and not printer.printed:
+            await _check_session(source, wanted.session)
+
+
+async def _check_session(source: LogSource, session: str) -> None:
+    """Raise NotFound if the log has no event of a session."""
+    reader = EventReader(source, EventFilter((), session), progress)
+    turns = TurnAssembler(anywhere=True)
+    if not await reader.latest(1, LogPoint(source.last), turns, ended=True):
+        cut = f"; {source.beginning()}" if source.cut is not None else ""
+        raise NotFound(f"the log has no session {text.name(session)}{cut}")
 
 
 def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
@@ -182,23 +190,6 @@ async def _print_from(
     return True
 
 
-async def _latest(
-    reader: EventReader, count: int, end: LogPoint, *, ended: bool
-) -> tuple[list[EventEntry], TurnAssembler]:
-    """Return the last selected events, reading back as far as necessary."""
-    first = reader.source.begin
-    back = _LOOK_BACK
-    while True:
-        start = max(first, end.sequence - back + 1)
-        turns = TurnAssembler(anywhere=True)
-        chosen: deque[EventEntry] = deque(maxlen=count)
-        async for entry in reader.entries(LogPoint(start, 0), end, turns, ended=ended):
-            chosen.append(entry)
-        if len(chosen) >= count or start == first:
-            return list(chosen), turns
-        back *= 8
-
-
 async def _follow(reader: EventReader, printer: "_EventPrinter", turns: TurnAssembler) -> None:
     done = reader.source.last
     while True:
@@ -226,12 +217,15 @@ class _EventPrinter:
     """Prints events."""
 
     def __init__(self, topics: TopicBook, look: Look) -> None:
+        self.printed = False
+        """Whether anything was printed."""
         self._topics = topics
         self._look = look
         self._colours = has_colours(sys.stdout)
 
     async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics of its messages."""
+        self.printed = True
         await self._topics.load(refs_of(entry.event))
         line = self._object(entry) if self._look.as_json else self._line(entry)
         sys.stdout.write(line + "\n")
@@ -242,12 +236,16 @@ class _EventPrinter:
     def _object(self, entry: EventEntry) -> str:
         area = entry.area if self._look.payload else None
         found = event_object(entry.event, entry.at, entry.time_ms, self._topics, area)
+        if entry.cause:
+            found["cause"] = entry.cause
         return text.json_line({**found, "void": True} if entry.void else found)
 
     def _line(self, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
         said = words(entry.event, self._topics)
+        if entry.cause:
+            said += f": {entry.cause}"
         if self._look.payload:
             said += payload_words(entry.event, entry.area)
         if entry.void:

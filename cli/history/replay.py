@@ -260,7 +260,7 @@ def _mqtt5(state: SessionState) -> str:
 def expiry_text(seconds: int | None) -> str:
     """Return a session expiry interval as text; None: the setting of the broker."""
     if seconds is None:
-        return "as configured"
+        return "the broker's setting (session_expiry)"
     return "never" if seconds == _NEVER else f"{seconds} s"
 
 

@@ -23,6 +23,7 @@ from projections.explanation import (
     WantedStories,
     explain_no_message,
     find_histories,
+    published_anywhere,
     story_object,
     told_lines,
 )
@@ -44,9 +45,7 @@ def run_why(
     ``when`` is the moment up to which messages are searched.
     """
     if (topic is None) == (where is None):
-        raise UsageError("give either --position, or --topic with --client")
-    if topic is not None and client is None:
-        raise UsageError("--topic also needs --client, the receiver")
+        raise UsageError("give either --topic or --position")
     if when is not None and topic is None:
         raise UsageError("--at needs --topic: --position names one message already")
     asyncio.run(_run(flags, client, topic, where, last, when, as_json=as_json))
@@ -69,24 +68,32 @@ async def _run(
     flags = flags_of_session(flags, client)
     async with contextlib.AsyncExitStack() as stack:
         logs = await stack.enter_async_context(open_node_logs(flags))
+        anywhere = topic is not None and client is None and flags.node is None and bool(logs)
         if logs and flags.node is not None:
             source = logs[flags.node]
+        elif anywhere:
+            source = next(iter(logs.values()))
         else:
             source = await stack.enter_async_context(open_source(flags))
         for one in logs.values() or [source]:
             one.require_whole()
         ref = await message_at(source, place) if place is not None else None
         until = None
-        if moment is not None:
+        if moment is not None and not anywhere:
             point = await point_at(source, moment)
             until = position(point.sequence, point.index)
         log = flags.node if logs else None
         wanted = WantedStories(topic, client, last, ref, until, moment)
-        groups = await find_histories(source, logs, log, wanted, progress)
+        if topic is not None and anywhere:
+            groups = await published_anywhere(logs, topic, last, moment, progress)
+        else:
+            groups = await find_histories(source, logs, log, wanted, progress)
         found = [one for group in groups for one in group]
         explanation = ""
         if not found and topic is not None:
-            explanation = await explain_no_message(source, topic, client, until)
+            explanation = "messages of QoS 0 are recorded only if they are retained"
+            if not anywhere:
+                explanation = await explain_no_message(source, topic, client, until)
     if not found and ref is not None:
         raise CutOff(
             f"position {format_position(ref)} was deleted, and no record refers to it: "

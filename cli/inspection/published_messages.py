@@ -48,11 +48,13 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
 async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
     """Add publisher and time to retained messages: ``set_by``, ``set_ms``, or None.
 
-    The time is read from the log. It is unknown for a message whose record was cut off; a broker of
-    an earlier version does not tell the publisher either, which the log may have.
+    The time is read from the log. Of a message whose record was cut off, only the time of a
+    checkpoint's copy is known: ``set_before_ms``. A broker of an earlier version does not tell the
+    publisher either, which the log may have.
     """
     for row in rows:
         row["set_by"], row["set_ms"] = row.get("set_by"), None
+        row["set_before_ms"] = None
     if not rows:
         return
     from eventstore.reading import open_log
@@ -67,6 +69,7 @@ async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
             known = book.get(row["ref"])
             if known is not None:
                 row["set_by"], row["set_ms"] = row["set_by"] or known.client, known.time_ms
+                row["set_before_ms"] = known.copied_ms
 
 
 def _messages(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

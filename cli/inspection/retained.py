@@ -48,13 +48,19 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         Column("POSITION", lambda row: format_position(row["ref"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
-        Column("SET", lambda row: time_ago(row.get("set_ms"), now_ms), right=True),
+        Column("SET", lambda row: _set(row, now_ms), right=True),
         Column("BY", lambda row: row.get("set_by"), name=True),
         Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
         Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
         Column("TOPIC", lambda row: row["topic"], name=True),
     ]
     show(rows, total, "retained message", columns, as_json=as_json)
+
+
+def _set(row: Row, now_ms: int) -> str | None:
+    """Return how long ago a message was published; "over" before the age of its copy."""
+    copied = time_ago(row.get("set_before_ms"), now_ms)
+    return time_ago(row.get("set_ms"), now_ms) or (copied and f"over {copied}")
 
 
 def _clock(time_ms: int | None) -> str | None:

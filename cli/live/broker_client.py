@@ -31,6 +31,12 @@ class NoLiveBroker(FoldmqError):  # noqa: N818 - named for the condition, as in 
     exit_code = 69
 
 
+class NoDirectory(NoLiveBroker):
+    """The data directory of the broker does not exist."""
+
+    exit_code = 66
+
+
 class NoAnswer(NoLiveBroker):
     """The broker may have received the request, but does not answer."""
 

@@ -19,7 +19,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from cli.common import name
-from cli.live.broker_client import SERVICE, LiveBroker, NoLiveBroker, as_object
+from cli.live.broker_client import SERVICE, LiveBroker, NoDirectory, NoLiveBroker, as_object
 from cli.live.log_brokers import LogBrokers
 from cli.logsource import SourceFlags, external_access, log_names
 from cli.settings import LogLocationSettings, load_log_settings
@@ -95,6 +95,11 @@ async def _in_directory(
 ) -> _Place:
     datadir = DataDir(settings.data_dir)
     try:
+        if not datadir.path.exists():
+            raise NoDirectory(
+                f"data directory {datadir.path} does not exist: start the broker with foldmq "
+                "serve, or give --data-dir or --nats-url"
+            )
         port = _embedded_port(datadir)
     except PermissionError:
         raise NoLiveBroker(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cli.common import escaped
-from cli.live.broker_client import NoLiveBroker, Refused
+from cli.live.broker_client import NoDirectory, NoLiveBroker, Refused
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ReconnectingClient:
             async with asyncio.timeout(self._answer_seconds):
                 held = await self._connected()
                 return await choose(held.brokers).ask(endpoint, **request)
-        except Refused:
+        except (Refused, NoDirectory):
             raise
         except TimeoutError:
             why = "no reply in time"
@@ -191,6 +191,8 @@ class ReconnectingClient:
                 brokers = await stack.enter_async_context(self._find())
             except FoldmqError as error:
                 self._fails(str(error))
+                if isinstance(error, NoDirectory):
+                    raise
                 raise NoLiveBroker(str(error)) from None
             return OpenBrokers(stack.pop_all(), brokers)
         raise AssertionError  # the stack re-raises every exception

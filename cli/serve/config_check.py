@@ -11,6 +11,7 @@ from cli.common import Address, painted, text
 from cli.logsource import check_files, fit_packet_size, nats_tls, nats_users
 from cli.serve.factories import Access, Listeners, make_permissions
 from cli.settings import Settings, load_settings, read_layers
+from eventstore.datadir import DataDir
 from eventstore.format import STORED_MOST, largest_record
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ _SECRETS = ("nats_password", "bridge_password")
 def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     """Check the settings and print those that are set; raises the same error as ``serve``.
 
-    Nothing is started, written or listened on.
+    Nothing is started or listened on, and nothing remains that was written.
     """
     settings = load_settings(flags, os.environ, config)
     check_configuration(settings)
+    DataDir(settings.data_dir).check_usable()
     given = list(sources(flags, os.environ, config))
     for line in settings.old_names:
         label = painted("warning:", "yellow", sys.stderr)

@@ -24,7 +24,7 @@ from cli.logsource import SourceFlags
 from cli.settings import bind, load_settings
 from cli.web.auth import RECORDED_FILE, TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
 from cli.web.web_app import make_app
-from eventstore.errors import UsageError
+from eventstore.errors import NoLog, UsageError
 
 log = structlog.get_logger("foldmq")
 
@@ -46,7 +46,7 @@ def run_web_server(
     """Serve until SIGTERM or SIGINT, or until the broker that started this process is gone.
 
     ``fds`` are listening sockets passed by the broker. ``changes`` permits operators to make
-    changes. Raises UsageError, ConfigError, ListenError
+    changes. Raises UsageError, NoLog, ConfigError, ListenError
     and TokenError.
     """
     settings = load_settings(flags.settings, os.environ, flags.config)
@@ -98,7 +98,7 @@ def _token_file(data_dir: Path, given: Path | None) -> Path:
     if given is not None:
         return given
     if not data_dir.is_dir():
-        raise UsageError(
+        raise NoLog(
             f"data directory {data_dir} does not exist: give --data-dir, or --token-file for the "
             "page's token"
         )

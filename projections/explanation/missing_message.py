@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from eventstore import display
 from eventstore.format import (
+    MAX_INDEX,
+    MOST_DROPPED_TOPICS,
     MessageDropped,
+    Subscribed,
     SubscriptionDenied,
     TurnAssembler,
     WillArmed,
@@ -17,12 +22,16 @@ from eventstore.format import (
     WillFired,
     format_position,
     from_runs,
+    position,
+    position_text,
     sequence_of,
 )
 from eventstore.index import BadIndex
 from eventstore.reading import LogPoint
 from eventstore.reasons import drop_text
+from projections.indexing import IndexedSessions
 from projections.replay import EventFilter, EventReader, denial_text, may_concern
+from projections.stories import DeniedFilter
 from protocol.mqtt import matches
 from protocol.mqtt5 import split_share
 
@@ -73,37 +82,110 @@ def _has_wildcard(topic: str) -> bool:
 
 async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
     """Return the filters for a topic that a client was denied, and how much it did not read."""
-    filters: dict[str, int] = {}
-    unread, latest, doubtful = 0, "", False
-    chosen = EventFilter((SubscriptionDenied, MessageDropped), client)
-    async for entry in _entries(source, chosen, last):
+    named, shared, unnamed = _Unread(), _Unread(), _Unread()
+    covers = partial(matches, topic)
+    async for entry in _drops(source, topic, client, last):
+        event = entry.event
+        if (
+            isinstance(event, MessageDropped)
+            and event.reason == "slow_reader"
+            and may_concern(event, covers)
+        ):
+            if not event.topics or len(event.topics) >= MOST_DROPPED_TOPICS:
+                unnamed.add(entry, event)
+            else:
+                (named if all(map(covers, event.topics)) else shared).add(entry, event)
+    filters = {
+        one.filter: (one.code, f"{format_position(one.at)}, {display.clock(one.time_ms)}")
+        for one in await _denied(source, client, last)
+        if covers(split_share(one.filter)[1]) or matches(split_share(one.filter)[1], topic)
+    }
+    who = display.name(client)
+    found = [
+        f"{who} was denied {display.name(name)} at {place}: {denial_text(code)}"
+        for name, (code, place) in islice(reversed(filters.items()), _MOST_ALIKE)
+    ]
+    for unread, note in (
+        (named, ""),
+        (shared, ": the log has the number for these topics together"),
+        (unnamed, ": the log does not say which topic each of them was on"),
+    ):
+        if unread.count:
+            found.append(unread.text(who) + note)
+    return found
+
+
+async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilter]:
+    """Return the filters that a client was denied and not granted since, the latest last."""
+    if source.index is not None:
+        sessions = IndexedSessions(source, source.index)
+        with contextlib.suppress(BadIndex):
+            if await sessions.covers(position(last, 0)):
+                _, found = await sessions.before(client, position(last, MAX_INDEX))
+                rows = found.rows()
+                if rows is not None:
+                    denied = [DeniedFilter(*row) for row in rows]
+                    return sorted(denied, key=attrgetter("at"))
+    filters: dict[str, DeniedFilter] = {}
+    async for entry in _entries(
+        source, EventFilter((SubscriptionDenied, Subscribed), client), last
+    ):
         event = entry.event
         if isinstance(event, SubscriptionDenied):
             for name, code in zip(event.filters, from_runs(event.reasons), strict=False):
-                plain = split_share(name)[1]
-                if plain == topic or (not _has_wildcard(topic) and matches(plain, topic)):
-                    filters[name] = code
-        elif (
-            isinstance(event, MessageDropped)
-            and event.reason == "slow_reader"
-            and may_concern(event, partial(matches, topic))
+                filters.pop(name, None)
+                filters[name] = DeniedFilter(name, code, entry.at, entry.time_ms)
+        elif isinstance(event, Subscribed):
+            for name, _ in event.filters:
+                filters.pop(name, None)
+    return list(filters.values())
+
+
+async def _drops(
+    source: LogSource, topic: str, client: str, last: int
+) -> AsyncIterator[EventEntry]:
+    """Yield the drops for a client that may concern a topic.
+
+    With an index, only those that name it, and those in the last records with the client.
+    """
+    chosen = EventFilter((MessageDropped,), client)
+    first = source.begin
+    if source.index is not None:
+        first = chosen.begin_of_block(source, source.begin, last, _MOST_READ)
+        if first > source.begin:
+            first = chosen.begin_of_block(source, source.begin, first - 1, _MOST_READ)
+        async for entry in _entries(
+            source, EventFilter((MessageDropped,), client, topic), first - 1
         ):
-            unread += event.count
-            latest = _place(entry)
-            doubtful = doubtful or len(event.topics) != 1
-    who = display.name(client)
-    found = [
-        f"{who} was denied {display.name(name)}: {denial_text(code)}"
-        for name, code in filters.items()
-    ]
-    if unread:
-        were = "message was" if unread == 1 else "messages were"
-        found.append(
-            f"{unread:,} {were} dropped for {who}, at last at {latest}, because it did not read "
-            "(max_outbound_bytes)"
-            + (": the log does not say which topic each of them was on" if doubtful else "")
+            yield entry
+    async for entry in _entries(source, chosen, last, first):
+        yield entry
+
+
+class _Unread:
+    """Messages that were dropped because a client did not read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest = ""
+        self._topics: dict[str, None] = {}
+
+    def add(self, entry: EventEntry, event: MessageDropped) -> None:
+        """Count the messages of an event."""
+        self.count += event.count
+        self._latest = _place(entry)
+        if len(event.topics) < MOST_DROPPED_TOPICS:
+            self._topics.update(dict.fromkeys(event.topics))
+
+    def text(self, who: str) -> str:
+        """Return what was dropped, for a sentence."""
+        topics = position_text.several(map(display.name, self._topics), len(self._topics))
+        on = f" on {topics}" if self._topics else ""
+        were = "was" if self.count == 1 else "were"
+        return (
+            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, at last at "
+            f"{self._latest}, because it did not read (max_outbound_bytes)"
         )
-    return found
 
 
 async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
@@ -124,10 +206,15 @@ async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
     ]
 
 
-async def _entries(source: LogSource, chosen: EventFilter, last: int) -> AsyncIterator[EventEntry]:
-    """Yield the selected events that took effect."""
+async def _entries(
+    source: LogSource, chosen: EventFilter, last: int, first: int = 0
+) -> AsyncIterator[EventEntry]:
+    """Yield the selected events between two records that took effect."""
     async for entry in EventReader(source, chosen).entries(
-        LogPoint(source.begin, 0), LogPoint(last), TurnAssembler(anywhere=True), ended=True
+        LogPoint(max(first, source.begin), 0),
+        LogPoint(last),
+        TurnAssembler(anywhere=True),
+        ended=True,
     ):
         if not entry.void:
             yield entry
@@ -151,13 +238,14 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
             continue
         fate = "it is not published so far"
         chosen = EventFilter((WillArmed, WillFired, WillCancelled), session)
-        async for later in _entries(source, chosen, last):
+        async for later in _entries(source, chosen, last, sequence_of(entry.at)):
             if later.at <= entry.at:
                 continue
             if isinstance(later.event, WillFired):
                 fate = f"it was published at {_place(later)}"
             elif isinstance(later.event, WillCancelled):
-                fate = f"it was discarded unpublished at {_place(later)}"
+                why = f" ({later.cause})" if later.cause else ""
+                fate = f"it was discarded unpublished at {_place(later)}{why}"
             else:
                 fate = f"it was replaced at {_place(later)}"
             break

@@ -10,7 +10,7 @@ from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
 from projections.replay import denial_text
 
 if TYPE_CHECKING:
-    from projections.stories import MessageStory, SubscriberState, UnreadDrops
+    from projections.stories import MessageStory, SubscriberState, SubscriptionChange, UnreadDrops
 
 
 def receiver_reason(story: MessageStory) -> str:
@@ -19,14 +19,18 @@ def receiver_reason(story: MessageStory) -> str:
     if story.share and not (standing is not None and story.share in standing.shared):
         return f"is not concerned: it was passed on for {display.name(story.share)} alone"
     if standing is None:
-        return "has no record from the time of publication: it was deleted"
+        cut = f": {story.beginning}" if story.beginning else ""
+        return f"has no record of that time in the log, so what happened then is not known{cut}"
     if not standing.known:
         return f"had no session at that moment{_earlier(standing)}{_denied(standing)}"
     if story.share or (not standing.filters and standing.shared):
         return _shared_reason(story, standing)
     if not standing.filters:
         there = "was connected but" if standing.connected else "was offline and"
-        return f"{there} had no matching subscription{_denied(standing)}{_alike(story, standing)}"
+        return (
+            f"{there} had no matching subscription{_changes(standing)}{_denied(standing)}"
+            f"{_alike(story, standing)}"
+        )
     if len(standing.no_local) == len(standing.filters):
         which = ", ".join(display.name(one) for one in standing.no_local)
         return f"published it itself, and its subscription ({which}) has No Local"
@@ -78,6 +82,22 @@ def _denied(standing: SubscriberState) -> str:
         f"{display.clock(one.time_ms)}: {denial_text(one.code)}"
         for one in standing.denied
     )
+
+
+def _changes(standing: SubscriberState) -> str:
+    """Return which matching subscriptions ended just before, or began just after."""
+    said = ""
+    if standing.ended is not None:
+        said += f"; {display.name(standing.ended.filter)} was unsubscribed at "
+        said += _place(standing.ended)
+    if standing.begun is not None:
+        said += f"; {display.name(standing.begun.filter)} was subscribed only at "
+        said += _place(standing.begun)
+    return said
+
+
+def _place(change: SubscriptionChange) -> str:
+    return f"{format_position(change.at)}, {display.clock(change.time_ms)}"
 
 
 def _alike(story: MessageStory, standing: SubscriberState) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         EarlierSession,
         MessageStory,
         StoryStep,
+        SubscriptionChange,
         UnreadDrops,
     )
 
@@ -51,6 +52,8 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
             **({"alike": [*standing.alike]} if standing.alike else {}),
             **({"seen": standing.seen} if standing.seen is not None else {}),
             **({"earlier": _earlier_object(standing.earlier)} if standing.earlier else {}),
+            **({"ended": _change_object(standing.ended)} if standing.ended else {}),
+            **({"begun": _change_object(standing.begun)} if standing.begun else {}),
             **({"unread": _unread_object(standing.unread)} if standing.unread else {}),
         },
         "copies": [
@@ -82,6 +85,14 @@ def _earlier_object(one: EarlierSession) -> dict[str, object]:
         "time": display.iso(one.time_ms),
         "reason": one.reason,
         "subscriptions": [*one.filters],
+    }
+
+
+def _change_object(one: SubscriptionChange) -> dict[str, object]:
+    return {
+        "filter": one.filter,
+        "position": format_position(one.at),
+        "time": display.iso(one.time_ms),
     }
 
 

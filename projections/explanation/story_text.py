@@ -127,8 +127,11 @@ def story_lines(
 
 
 def _message(story: MessageStory) -> str:
-    parts = [f"message {format_position(story.ref)}"]
+    # A checkpoint may have copied a message from before the log: this is not its publication.
+    parts = ["message" if story.before else f"message {format_position(story.ref)}"]
     parts[0] += f" on {display.name(story.topic)}" if story.topic is not None else ""
+    if story.before:
+        parts[0] += f" (earliest known position {format_position(story.ref)})"
     if story.qos is not None:
         parts.append(f"QoS {story.qos}{' retained' if story.retain else ''}")
     if story.size is not None:

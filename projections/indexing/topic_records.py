@@ -58,6 +58,7 @@ class TopicRecords:
         self._named = frozenset(self.named)
         self._dropped: list[int] | None = None
         self._exact: tuple[int, set[int]] | None = None
+        self._concerning: set[int] | None = None
 
     def _naming(self, kind: str) -> list[int]:
         topic_filter = self._topic_filter
@@ -82,17 +83,24 @@ class TopicRecords:
         """
         if self._exact is not None and self._exact[0] == last:
             return self._exact[1]
-        found = {one for one in self.named if one <= last}
-        found |= self._index.referring(found, last)
-        return found | self._besides(last)
+        if self._concerning is None:
+            end = self._index.last
+            named = {*self.named}
+            self._concerning = named | self._index.referring(named, end) | self._besides(end)
+        return {one for one in self._concerning if one <= last}
 
-    async def narrow(self, source: LogSource, first: int, last: int) -> None:
-        """Read the named records, if that leaves fewer to read between two records.
+    async def narrow(
+        self, source: LogSource, first: int, last: int, most: int | None = None
+    ) -> None:
+        """Read the named records, at most ``most``, if that leaves fewer to read between two.
 
         A record that refers to a named one may refer to messages of other topics only: with the
         positions of the matching messages such records are told apart.
         """
         named = [one for one in self.named if one <= last]
+        if most is not None and len(named) > most:
+            self._exact = None
+            return
         try:
             others = self.concerning(last).difference(named)
             if not worth_reading(len(named), sum(first <= one for one in others)):

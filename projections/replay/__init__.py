@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         EventEntry,
         EventFilter,
         EventReader,
+        cause_of,
+        parts_left,
         refs_of,
     )
     from projections.replay.event_text import (
@@ -43,7 +45,8 @@ else:
         __name__,
         {
             "disk_use": "DiskUse sizes_by_levels",
-            "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
+            "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader cause_of parts_left "
+            "refs_of",
             "event_text": "denial_text event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
             "origin_search": "OriginPlace origin_of origins_of published_here taken_from",
@@ -73,6 +76,7 @@ __all__ = [
     "SessionMoment",
     "TopicBook",
     "Topics",
+    "cause_of",
     "denial_text",
     "event_object",
     "find_stories",
@@ -83,6 +87,7 @@ __all__ = [
     "options_text",
     "origin_of",
     "origins_of",
+    "parts_left",
     "payload_words",
     "published_here",
     "reason_text",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left, bisect_right
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from eventstore.format import (
@@ -25,26 +27,33 @@ from eventstore.format import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionTakenOver,
+    TurnAssembler,
     WillArmed,
+    WillCancelled,
     entries,
     from_runs,
     position,
 )
 from eventstore.index import LIFECYCLE, SESSION, BadIndex
-from eventstore.reading import Progress, read_listed, silent
+from eventstore.reading import LogPoint, Progress, read_listed, silent
+from eventstore.reasons import close_text, expiry_text
 from projections.indexing import TopicRecords
 from projections.replay.topic_lookup import TopicBook, topic_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
-    from eventstore.format import Record, TurnAssembler
+    from eventstore.format import Record
     from eventstore.index import LogIndex
-    from eventstore.reading import LogPoint, LogSource
+    from eventstore.reading import LogSource
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 """The types of events by name, in lower case."""
 
+
+_LOOK_BACK: Final = 8
+"""Records to read first for the last events; each further step reads twice as many."""
 
 _LIFECYCLE: Final = frozenset({SessionOpened, SessionClosed, SessionExpired, Redelivered})
 """The events for which the index has separate lists of records."""
@@ -60,20 +69,33 @@ class EventEntry(NamedTuple):
     """The payload area of its record."""
     void: bool
     """Whether it belongs to a turn that was never complete: it did not take effect."""
+    cause: str = ""
+    """Why it happened, for the end of a sentence, if only the events after it say so."""
 
 
 class EventFilter:
     """Selects events by type, session and topic; None and empty values select all."""
 
     def __init__(
-        self, types: tuple[type, ...] = (), session: str | None = None, topic: str | None = None
+        self,
+        types: tuple[type, ...] = (),
+        session: str | None = None,
+        topic: str | None = None,
+        *,
+        most_named: int | None = None,
     ) -> None:
-        """``topic`` is a topic filter; raises TopicError if it is not valid."""
+        """``topic`` is a topic filter; raises TopicError if it is not valid.
+
+        ``most_named`` limits the records that are read before the first one is yielded.
+        """
+        self._most_named = most_named
         self._types = types
         self._session = session
         self._topic = topic
         self._matches = topic_matcher(topic) if topic is not None else None
         self._named: TopicRecords | None = None
+        self._own: list[int] | None = None
+        """The indexed records with an event of the session."""
 
     @property
     def needs_topics(self) -> bool:
@@ -91,7 +113,8 @@ class EventFilter:
         else:
             if self._session is None:
                 with contextlib.suppress(BadIndex):  # then the log is read as without an index
-                    await self._topics_in(index).narrow(source, first, min(last, index.last))
+                    topics, end = self._topics_in(index), min(last, index.last)
+                    await topics.narrow(source, first, end, self._most_named)
             found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
         async for record in found:
             yield record
@@ -104,15 +127,39 @@ class EventFilter:
             self._named = TopicRecords(index, self._topic, self._matches)
         return self._named
 
+    def begin_of_block(self, source: LogSource, first: int, last: int, count: int) -> int:
+        """Return the record from which on, up to ``last``, about ``count`` records are to be read.
+
+        It is not before ``first``. With an index of the log, only records that may contain a
+        selected event count, and those behind the index are a block of their own.
+        """
+        index, begin = source.index, max(first, last - count + 1)
+        if index is None or (self._session is None and self._topic is None):
+            return begin
+        if last > index.last:
+            return max(begin, index.last + 1)
+        if last >= index.first:
+            with contextlib.suppress(BadIndex):  # then the log is read as without an index
+                listed = self._listed(index, max(first, index.first), last)
+                return listed[-count] if len(listed) >= count else max(first, index.first)
+        return begin
+
     def _listed(self, index: LogIndex, first: int, last: int) -> list[int]:
-        found: list[set[int]] = []
-        if self._session is not None:
+        if self._session is not None and self._own is None:
             own = self._types and _LIFECYCLE.issuperset(self._types)
-            kind = LIFECYCLE if own else SESSION
-            found.append({*index.sequences(kind + self._session, first, last)})
+            self._own = index.sequences((LIFECYCLE if own else SESSION) + self._session)
+        found = None
         if self._topic is not None:
-            found.append(self._topics_in(index).concerning(min(last, index.last)))
-        return sorted(found[0].intersection(*found[1:]))
+            found = self._topics_in(index).concerning(min(last, index.last))
+        if self._own is None:
+            return sorted(one for one in found or () if first <= one <= last)
+        listed = self._own[bisect_left(self._own, first) : bisect_right(self._own, last)]
+        return listed if found is None else [one for one in listed if one in found]
+
+    def may_select(self, record: Record) -> bool:
+        """Return whether a record has an event of the session; this costs less than the events."""
+        session = self._session
+        return session is None or any(raw.get("session") == session for raw in record.raw_events)
 
     async def selects(self, event: Event, topics: TopicBook) -> bool:
         """Return whether an event is selected; may read the log for the topics it concerns."""
@@ -160,6 +207,39 @@ def refs_of(event: Event) -> list[Position]:
     return []
 
 
+def cause_of(events: Sequence[tuple[int, Event]], number: int) -> str:
+    """Return why a will was discarded, from the events of its record; empty: not known.
+
+    ``number`` is the place of an event among them. For other events it is empty.
+    """
+    event = events[number][1]
+    if isinstance(event, WillCancelled):
+        for _, later in events[number + 1 :]:
+            if getattr(later, "session", None) != event.session:
+                continue
+            if isinstance(later, (SessionOpened, SessionTakenOver)):
+                return "the client connected again before it was published"
+            if isinstance(later, SessionClosed):
+                return close_text(later.reason)
+            if isinstance(later, SessionExpired):
+                return expiry_text(later.reason)
+    return ""
+
+
+async def parts_left(
+    source: LogSource, turns: TurnAssembler, last: int
+) -> list[tuple[Record, bool]]:
+    """Return the parts of a turn that continues after a record, and whether they are void."""
+    rest = list(turns.rest())
+    for sequence in range(last + 1, source.last + 1) if rest else ():
+        (record,) = await source.some([sequence])
+        if record.part == 0:
+            break
+        if record.last:
+            return [(part, False) for part in rest]
+    return [(part, True) for part in rest]
+
+
 class EventReader:
     """Reads the events of a log that a filter selects."""
 
@@ -191,16 +271,43 @@ class EventReader:
             async for entry in self._of(part, start, end, void=True):
                 yield entry
 
+    async def latest(
+        self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool
+    ) -> list[EventEntry]:
+        """Return the last selected events up to a point, reading back as far as necessary.
+
+        ``turns`` gets the parts of an incomplete turn; otherwise as :meth:`entries`.
+        """
+        source, chosen = self.source, list[EventEntry]()
+        last, block = end, _LOOK_BACK
+        while last.sequence >= source.begin and len(chosen) < count:
+            first = self._selected.begin_of_block(source, source.begin, last.sequence, block)
+            start, newest = LogPoint(first, 0), last is end
+            own = turns if newest else TurnAssembler(anywhere=True)
+            found: deque[EventEntry] = deque(maxlen=count - len(chosen))
+            async for entry in self.entries(start, last, own, ended=ended and newest):
+                found.append(entry)
+            if not newest:
+                for part, void in await parts_left(source, own, last.sequence):
+                    async for entry in self._of(part, start, last, void=void):
+                        found.append(entry)
+            chosen[:0] = found
+            last, block = LogPoint(first - 1), 2 * block
+        return chosen
+
     async def _of(
         self, record: Record, start: LogPoint, end: LogPoint, *, void: bool
     ) -> AsyncIterator[EventEntry]:
         base = position(record.sequence, 0)
+        if not self._selected.may_select(record):
+            return
         events = list(record.events())
         self.topics.note(base, events)
-        for index, event in events:
+        for number, (index, event) in enumerate(events):
             if record.sequence == start.sequence and index + entries(event) <= start.index:
                 continue
             if record.sequence == end.sequence and index > end.index:
                 return
             if await self._selected.selects(event, self.topics):
-                yield EventEntry(base + index, record.time_ms, event, record.payload, void)
+                cause = cause_of(events, number)
+                yield EventEntry(base + index, record.time_ms, event, record.payload, void, cause)

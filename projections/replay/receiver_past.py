@@ -20,14 +20,16 @@ from eventstore.format import (
     TurnAssembler,
     Unsubscribed,
     entries,
+    index_of,
     position,
     sequence_of,
 )
-from eventstore.index import BadIndex
+from eventstore.index import SESSION, BadIndex
 from eventstore.reading import LogPoint
+from projections.indexing import IndexedSessions
 from projections.replay.event_reader import EventFilter, EventReader
 from projections.state import decode_session
-from projections.stories import EarlierSession, UnreadDrops, topic_of
+from projections.stories import EarlierSession, SubscriptionChange, UnreadDrops, topic_of
 from protocol.mqtt import matches
 from protocol.mqtt5 import split_share
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
     from eventstore.format import Event, Position, Record
     from eventstore.reading import LogSource
+    from projections.replay.event_reader import EventEntry
+    from projections.state import SessionState
     from projections.stories import MessageStory, SubscriberState
 
 _PAST: Final = (
@@ -46,6 +50,8 @@ _PAST: Final = (
     Subscribed,
     Unsubscribed,
 )
+_NEAR: Final = 64
+"""Maximum records before and after a message that are searched for subscriptions."""
 _STEPS_MS: Final = 200
 """A message to many receivers is sent in steps: milliseconds after it that are searched for drops.
 """
@@ -61,15 +67,63 @@ async def add_receiver_past(
     gone: list[MessageStory] = []
     for story in stories:
         standing = story.standing
+        if standing is None and source.begin > 1 and not story.beginning:
+            story.beginning = source.beginning()
         if standing is None or not story.effective_at:
             continue
-        if not standing.known:
+        if standing.known and not standing.filters and not standing.shared:
+            await _add_changes(source, story, standing, client)
+        elif not standing.known:
             gone.append(story)
         elif standing.connected and _is_unrecorded(story, standing):
             drops = await _unread_drops(source, story, standing, client)
             story.standing = standing._replace(unread=drops)
-    if gone:
+    if gone and not await _look_up_earlier(source, gone, client):
         await _add_earlier_session(source, sorted(gone, key=attrgetter("effective_at")), client)
+
+
+async def _add_changes(
+    source: LogSource, story: MessageStory, standing: SubscriberState, client: str
+) -> None:
+    """Add to a history the matching subscription that ended just before, and one that began after.
+
+    Only the nearest records are read.
+    """
+    topic, at = story.topic or "", story.effective_at
+    selected = EventFilter((Subscribed, Unsubscribed), client)
+    sequence = sequence_of(at)
+    first = selected.begin_of_block(source, source.begin, sequence, _NEAR)
+    ended: SubscriptionChange | None = None
+    begun: SubscriptionChange | None = None
+    records, turns = 0, TurnAssembler(anywhere=True)
+    async for record in selected.records(source, first, source.last):
+        records += record.sequence > sequence
+        for part in turns.take(record)[1]:
+            if not selected.may_select(part):
+                continue
+            for index, event in part.events():
+                place = position(part.sequence, index)
+                for name in _matching_filters(event, client, topic):
+                    change = SubscriptionChange(name, place, part.time_ms)
+                    if place > at and isinstance(event, Subscribed):
+                        begun = begun or change
+                    elif place < at:
+                        ended = change if isinstance(event, Unsubscribed) else None
+        if begun is not None or records >= _NEAR:
+            break
+    if ended is not None or begun is not None:
+        story.standing = standing._replace(ended=ended, begun=begun)
+
+
+def _matching_filters(event: Event, client: str, topic: str) -> list[str]:
+    """Return the filters matching a topic that an event of a client grants or removes."""
+    if isinstance(event, Subscribed) and event.session == client:
+        names = [name for name, _ in event.filters]
+    elif isinstance(event, Unsubscribed) and event.session == client:
+        names = list(event.filters)
+    else:
+        return []
+    return [name for name in names if matches(split_share(name)[1], topic)]
 
 
 def _is_unrecorded(story: MessageStory, standing: SubscriberState) -> bool:
@@ -125,6 +179,55 @@ class _ClientPast:
             return None
         filters = [one for one in self._filters if matches(split_share(one)[1], topic)]
         return EarlierSession(*self._ended, filters)
+
+
+async def _look_up_earlier(source: LogSource, stories: Sequence[MessageStory], client: str) -> bool:
+    """Add to histories the session that the client had before, with the index of the log.
+
+    Returns whether the index suffices.
+    """
+    if source.index is None:
+        return False
+    reader = EventReader(source, EventFilter((SessionClosed, SessionExpired), client))
+    sessions = IndexedSessions(source, source.index)
+    try:
+        seen = bool(source.index.sequences(SESSION + client))
+        if not seen:
+            whole = EventReader(source, EventFilter((), client))
+            turns = TurnAssembler(anywhere=True)
+            seen = bool(await whole.latest(1, LogPoint(source.last), turns, ended=True))
+        found: list[tuple[MessageStory, EarlierSession | None]] = []
+        for story in stories:
+            if not await sessions.covers(story.effective_at):
+                return False
+            end = LogPoint(sequence_of(story.effective_at), index_of(story.effective_at))
+            last = await reader.latest(1, end, TurnAssembler(anywhere=True), ended=True)
+            earlier = None
+            for entry in last:
+                if entry.void or not await sessions.covers(entry.at):
+                    return False
+                state, _ = await sessions.before(client, entry.at)
+                earlier = _ended_session(entry, state, story.topic or "")
+            found.append((story, earlier))
+    except BadIndex:
+        return False
+    for story, earlier in found:
+        if story.standing is not None:
+            story.standing = story.standing._replace(seen=seen, earlier=earlier)
+    return True
+
+
+def _ended_session(
+    entry: EventEntry, state: SessionState | None, topic: str
+) -> EarlierSession | None:
+    """Return a session that ended with an event, with its state before."""
+    event = entry.event
+    if not isinstance(event, (SessionClosed, SessionExpired)):
+        return None
+    active = state.active() if state is not None else ()
+    filters = [one.filter for one in active if matches(split_share(one.filter)[1], topic)]
+    closed = isinstance(event, SessionClosed)
+    return EarlierSession(entry.at, entry.time_ms, event.reason, closed, filters)
 
 
 async def _add_earlier_session(

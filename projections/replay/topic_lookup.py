@@ -41,6 +41,8 @@ class Published(NamedTuple):
     """Time of the record (Unix, milliseconds); None: unknown, since a repetition lacks it."""
     client: str | None = None
     """The session that published it; None: unknown, likewise."""
+    copied_ms: int | None = None
+    """Time of the checkpoint's copy by which alone it is known: it is older."""
 
 
 def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
@@ -74,6 +76,7 @@ class _Held(NamedTuple):
     start: int
     """Index of the first message in the event."""
     time_ms: int | None
+    copied_ms: int | None = None
 
 
 class Topics(Protocol):
@@ -123,7 +126,7 @@ class TopicBook:
             if isinstance(one, MessagePublished):
                 found.append(_Held(base + at, one.count, one, 0, time_ms))
             elif isinstance(one, RetainedSnapshot) and one.session is None:
-                found.append(_Held(base + at, one.count, one, 0, None))
+                found.append(_Held(base + at, one.count, one, 0, None, time_ms))
             elif isinstance(one, MessagesCarried):
                 for start, ref in enumerate(from_runs(one.refs)):
                     self._note_carried(_Held(ref, 1, one, start, None))
@@ -182,13 +185,15 @@ class TopicBook:
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None
-        first, messages, event, start, time_ms = held[bisect_right(held, ref, key=_first) - 1]
+        first, messages, event, start, time_ms, copied_ms = held[
+            bisect_right(held, ref, key=_first) - 1
+        ]
         if not 0 <= ref - first < messages:
             return None
         offset = ref - first + start
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
         client = event.session if isinstance(event, MessagePublished) else None
-        return Published(topic_of(event, offset), size, time_ms, client)
+        return Published(topic_of(event, offset), size, time_ms, client, copied_ms)
 
 
 def _carriers(index: LogIndex) -> Sequence[int]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DeniedFilter,
         EarlierSession,
         SubscriberState,
+        SubscriptionChange,
         UnreadDrops,
         subscriber_standing,
     )
@@ -29,8 +30,8 @@ else:
         {
             "message_story": "DeliveryCopy DeliveryOutcome MessageStory StoryStep topic_of",
             "story_builder": "StoryBuilder",
-            "subscriber_state": "DeniedFilter EarlierSession SubscriberState UnreadDrops "
-            "subscriber_standing",
+            "subscriber_state": "DeniedFilter EarlierSession SubscriberState SubscriptionChange "
+            "UnreadDrops subscriber_standing",
         },
     )
 
@@ -43,6 +44,7 @@ __all__ = [
     "StoryBuilder",
     "StoryStep",
     "SubscriberState",
+    "SubscriptionChange",
     "UnreadDrops",
     "subscriber_standing",
     "topic_of",

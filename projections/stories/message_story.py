@@ -90,6 +90,8 @@ class MessageStory:
     standing: SubscriberState | None = None
     """The named session's subscriptions; None: no session is named, the message has not taken
     effect, or they are not known."""
+    beginning: str = ""
+    """A sentence about the cut of the log, if that is why ``standing`` is not known."""
     effective: bool = False
     """Whether it was routed to subscribers: at QoS 2 with its PUBREL."""
     effective_at: Position = 0

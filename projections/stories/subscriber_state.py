@@ -44,6 +44,14 @@ class EarlierSession(NamedTuple):
     """Its subscriptions that match the topic."""
 
 
+class SubscriptionChange(NamedTuple):
+    """A subscription of a session that began or ended near a message that it does not concern."""
+
+    filter: str
+    at: Position
+    time_ms: int
+
+
 class UnreadDrops(NamedTuple):
     """QoS 0 deliveries dropped when a message took effect; the log does not say which messages.
 
@@ -83,6 +91,10 @@ class SubscriberState(NamedTuple):
     """Whether the log has an event of the session at all; None: not looked up."""
     earlier: EarlierSession | None = None
     unread: UnreadDrops | None = None
+    ended: SubscriptionChange | None = None
+    """Its last matching subscription that ended shortly before the message."""
+    begun: SubscriptionChange | None = None
+    """Its first matching subscription that began shortly after the message."""
 
 
 def subscriber_standing(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         hide_frame,
         number_text,
         short_name,
+        shortened,
     )
     from spark.report.findings import span, utc
     from spark.report.html_report import audit_page, render_page
@@ -27,7 +28,8 @@ else:
         __name__,
         {
             "figure_style": (
-                "ROW_HEIGHT Plot add_legend both_widths calm_axes hide_frame number_text short_name"
+                "ROW_HEIGHT Plot add_legend both_widths calm_axes hide_frame number_text "
+                "short_name shortened"
             ),
             "findings": "span utc",
             "html_report": "audit_page render_page",
@@ -56,6 +58,7 @@ __all__ = [
     "render_page",
     "require_matplotlib",
     "short_name",
+    "shortened",
     "span",
     "table_lines",
     "time_ticks",

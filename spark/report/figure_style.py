@@ -70,7 +70,11 @@ def add_legend(figure: Figure, pane: Axes, *, narrow: bool) -> None:
 
 def short_name(text: str, most: int) -> str:
     """Return a shortened name; the table has the full one."""
-    shown = name(text, 4 * most)
+    return shortened(name(text, 4 * most), most)
+
+
+def shortened(shown: str, most: int) -> str:
+    """Return a name that is escaped already, shortened."""
     return shown if len(shown) <= most else shown[: most - 1] + "\u2026"
 
 

@@ -38,7 +38,7 @@ def traffic_page(stats: TrafficStats, top: int = TOP) -> str:
     if traffic is not None:
         plots["traffic"] = hourly_plot(traffic)
     busiest = [
-        (_label(stats, one), one["published"], one["delivered"])
+        (group_label(stats, one), one["published"], one["delivered"])
         for one in groups[:BUSIEST]
         if one["published"] + one["delivered"]
     ]
@@ -76,11 +76,11 @@ def _by_window(table: DataFrame) -> list[dict[str, int]]:
     return [row.asDict() for row in table.collect()]
 
 
-def _label(stats: TrafficStats, row: dict[str, Any]) -> str:
-    """Return the name of a group for a plot."""
+def group_label(stats: TrafficStats, row: dict[str, Any]) -> str:
+    """Return the name of a group for a plot, escaped."""
     keys = [key for key in stats.groups.columns if key in stats.by]
-    values = ["(not known)" if row[key] is None else str(row[key]) for key in keys]
-    return name(" ".join(values), _NAME)
+    values = ["(not known)" if row[key] is None else name(str(row[key]), _NAME) for key in keys]
+    return ", ".join(values)
 
 
 def _rate(value: float | None) -> str:

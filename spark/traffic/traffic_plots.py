@@ -15,7 +15,7 @@ from spark.report import (
     calm_axes,
     hide_frame,
     number_text,
-    short_name,
+    shortened,
     time_ticks,
 )
 
@@ -137,7 +137,7 @@ def busiest_plot(title: str, groups: Sequence[tuple[str, int, int]]) -> Plot:
             label="delivered",
         )
         pane.bar_label(bars, [number_text(one[1] + one[2]) for one in groups], padding=4)
-        names = [short_name(one[0], 14 if narrow else 40) for one in groups]
+        names = [shortened(one[0], 14 if narrow else 40) for one in groups]
         pane.set_yticks(rows, names, color=COLOURS["text"])
         pane.invert_yaxis()
         pane.margins(x=0.25 if narrow else 0.1)

@@ -266,6 +266,6 @@ def test_a_file_with_a_bad_line_is_left_alone(file: Path) -> None:
 
 
 def test_without_a_data_directory_it_must_be_said_where(tmp_path: Path) -> None:
-    said = refused("ls", "--data-dir", str(tmp_path / "missing"))
+    said = refused("ls", "--data-dir", str(tmp_path / "missing"), code=66)
     assert "does not exist" in said
     assert "--tokens FILE" in said

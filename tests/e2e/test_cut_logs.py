@@ -302,8 +302,9 @@ def test_why_of_a_message_from_before(cut: Cut) -> None:
     assert [one["what"] for one in mine["steps"]] == ["held", "delivered", "acked"]
     out = run("why", *cut.data, "--position", found["position"]).out
     assert (
-        f"message {found['position']} on hall/door, 4 B\n  published before the log begins" in out
-    )
+        f"message on hall/door (earliest known position {found['position']}), 4 B\n"
+        "  published before the log begins"
+    ) in out
     assert "found by a checkpoint: queued" in out
     delivery = mine["steps"][1]["position"]
     assert run("why", *cut.data, "--position", delivery).out == out
@@ -320,6 +321,12 @@ def test_why_of_a_retained_message_from_before(cut: Cut) -> None:
     assert f"retained as {moved['position']} from here on" in out
     for other in (moved["position"], copy["steps"][0]["position"]):
         assert run("why", *cut.data, "--position", other).out == out
+    out = run("why", *cut.data, "--client", "archive", "--topic", "lamp").out
+    assert out.startswith("message on lamp (earliest known position ")
+    assert (
+        "archive has no record of that time in the log, so what happened then is not known" in out
+    )
+    assert f": the log begins with record {cut.first}" in out
 
 
 def test_why_of_a_message_that_is_released_after_the_cut(cut: Cut) -> None:

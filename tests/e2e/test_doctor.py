@@ -135,6 +135,17 @@ def test_the_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
     assert f"max_ack_pending  7  ({config})" in lines
     assert lines[-1].startswith("the configuration is valid: 3 settings set")
     assert not (tmp_path / "foldmq-data").exists()
+    for place, why in (
+        ("/proc/x", "cannot be used"),
+        (config, "is a file"),
+        (config / "x", "below a"),
+    ):
+        given = ("--config", str(config), "--data-dir", str(place))
+        said = refused("config", "check", *given, code=73)
+        assert f"data directory {place}: " in said
+        assert why in said
+    assert run("config", "check", "--data-dir", str(tmp_path / "a" / "b")).lines
+    assert [*tmp_path.iterdir()] == [config]
     config.write_text('permissions = "nothing.toml"\n')
     assert "nothing.toml" in refused("config", "check", "--config", str(config), code=78)
     config.write_text("max_packet_size = 268435460\n")

@@ -125,6 +125,11 @@ def test_there_is_no_log_to_salvage(tmp_path: Path) -> None:
     assert code_of("salvage", "--data-dir", nothing, "--to", target) == 66
 
 
+@pytest.mark.parametrize("command", [*LIVE, "web-token ls", "web"])
+def test_there_is_no_data_directory(command: str, tmp_path: Path) -> None:
+    assert code_of(command, "--data-dir", str(tmp_path / "nothing")) == 66
+
+
 @pytest.mark.parametrize("command", LIVE)
 def test_no_broker_answers(command: str, tmp_path: Path) -> None:
     assert code_of(command, "--data-dir", str(tmp_path)) == 69
@@ -146,6 +151,8 @@ def test_a_setting_is_wrong(command: str) -> None:
         "sessions kick nobody --yes",
         "sessions rm nobody --yes",
         "retained get nothing",
+        "log --session nobody",
+        "log --session nobody -n 1",
         "replay --session nobody",
         "diff 1 1 --session nobody",
         "verify --session nobody",

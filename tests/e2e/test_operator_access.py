@@ -132,8 +132,10 @@ def test_another_user_of_the_machine_is_refused(running: Broker) -> None:
 
 def test_no_broker_is_one_line(tmp_path: Path) -> None:
     for command in COMMANDS:
-        said = refused(*command, "--data-dir", str(tmp_path / "none"), code=69)
-        assert said.startswith(f"no broker is running on {tmp_path / 'none'}: start it")
+        said = refused(*command, "--data-dir", str(tmp_path / "none"), code=66)
+        assert said.startswith(f"data directory {tmp_path / 'none'} does not exist: start the")
+        said = refused(*command, "--data-dir", str(tmp_path), code=69)
+        assert said.startswith(f"no broker is running on {tmp_path}: start it")
     broker = Broker(tmp_path, args=QUIET, forked=True)
     broker.start()
     where = ("--data-dir", str(broker.data_dir))

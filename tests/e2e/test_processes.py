@@ -378,6 +378,10 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
     node = Path(broker.data_dir, "node").read_text().strip()
 
     def check_history() -> None:
+        code, said = run(broker, "why", "--topic", "a/taken")
+        assert code == 0, said
+        assert f"published by {sender} as packet 1" in said
+        assert f"for {reader}, subscription " in said
         code, said = run(broker, "why", "--client", reader, "--topic", "a/taken")
         assert code == 0, said
         home, copy = said.split("\n\n")

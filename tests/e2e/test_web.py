@@ -683,7 +683,7 @@ def test_foldmq_web_says_where_and_keeps_its_secret(make_broker: Callable[..., B
     assert said.startswith(f"foldmq: the web page is at {where}\n")
     assert "web page login" in said
     assert page.token not in said
-    missing = run("web", "--data-dir", str(broker.directory / "none"), code=2)
+    missing = run("web", "--data-dir", str(broker.directory / "none"), code=66)
     assert "or --token-file" in missing.err
     assert "--listen: must be" in run("web", *flags, "--listen", "nowhere", code=2).err
 

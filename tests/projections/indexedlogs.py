@@ -41,6 +41,9 @@ class IndexedSource(FakeSource):
             self.read += 1
             yield self.record(sequence)
 
+    def beginning(self) -> str:
+        return f"the log begins with record {self.first}"
+
     async def records_with(
         self, words: Sequence[bytes], progressed: Callable[[int], None]
     ) -> AsyncIterator[Record]:

@@ -10,6 +10,8 @@ import pytest
 from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
+from cli.history.log_events import Selection
+from cli.web.pages.log import find_page
 from eventstore.format import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -17,11 +19,13 @@ from eventstore.format import (
     LimitsApplied,
     MessageDropped,
     MessagePublished,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     WillArmed,
     WillCancelled,
@@ -231,3 +235,98 @@ def test_a_session_that_a_checkpoint_found(tmp_path: Path, indexed: float) -> No
     (line,) = (line for line in story_lines(found[0], "c", 0) if line.startswith("  c "))
     assert ": its last one, which was subscribed to hall/+, ended with its connection at 6." in line
     assert line.endswith("(an operator disconnected the client)")
+
+
+@SHARES
+def test_a_subscription_that_ended_just_before_or_began_just_after(
+    tmp_path: Path, indexed: float
+) -> None:
+    left = Unsubscribed("c", ["hall/+", "cellar"])
+    turns: tuple[list[Event], ...] = (*BEGUN, [left], [published()], [GRANTED])
+    line = told(tmp_path, indexed, *turns, at=5)
+    assert line.startswith(
+        "c was connected but had no matching subscription; hall/+ was unsubscribed at 4.0, "
+    )
+    assert "; hall/+ was subscribed only at 6.0, " in line
+    standing: Any = story_object(story(tmp_path / "2", indexed, *turns, at=5), "c")["standing"]
+    assert standing["ended"]["position"] == "4.0"
+    assert standing["begun"]["position"] == "6.0"
+    other = told(tmp_path / "3", indexed, *BEGUN, [published("attic")], [GRANTED], at=4)
+    assert other == "c was connected but had no matching subscription"
+
+
+def test_a_message_from_before_the_log(tmp_path: Path) -> None:
+    """Its copy is known, not its publication, and nothing of the receiver at that time."""
+    state = {"generation": 1, "connected": True, "clean": False, "subscriptions": [["hall/+", 0]]}
+    log = LogBuilder("n")
+    log.record(OPENED)
+    log.record(GRANTED)
+    log.record(CheckpointBegun(1))
+    log.record(RetainedSnapshot(["hall/door"], [0], [position(2, 7)], 1, 0, 1), payloads=[b"x"])
+    log.record(SessionSnapshot("c", state))
+    log.record(CheckpointCompleted(1, position(3, 0), 1, 1))
+    source = stored(log, tmp_path, 0, first=3)
+    found = asyncio.run(
+        find_stories(
+            as_log(source),
+            matches=lambda one: one == "hall/door",
+            topic_filter="hall/door",
+            client="c",
+        )
+    )
+    lines = list(story_lines(found[0], "c", 0))
+    assert lines[0].startswith("message on hall/door (earliest known position 2.7), QoS 0 retained")
+    (line,) = (one for one in lines if one.startswith("  c "))
+    assert line == (
+        "  c has no record of that time in the log, so what happened then is not known: "
+        "the log begins with record 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "cause"),
+    [
+        (SessionClosed("pump", "disconnect"), "the client sent DISCONNECT"),
+        (
+            SessionOpened("pump", True, False, 5),
+            "the client connected again before it was published",
+        ),
+        (SessionExpired("pump", "removed"), "an operator removed it"),
+    ],
+)
+@SHARES
+def test_why_a_will_was_discarded(tmp_path: Path, after: Event, cause: str, indexed: float) -> None:
+    log = LogBuilder("n")
+    log.record(SessionOpened("pump", False, False, 5))
+    log.record(WillArmed("pump", "wills/pump", 1, False, 1, 0), payloads=[b"x"])
+    log.record(WillCancelled("pump"), SessionOpened("other", False, False, 5), after)
+    source = stored(log, tmp_path, indexed)
+    explained = asyncio.run(explain_no_message(as_log(source), "wills/pump", None, None))
+    assert explained.endswith(f" ({cause})")
+    wanted = Selection(session="pump", types=(WillCancelled,))
+    page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
+    assert [row.said for row in page.rows] == [f"will discarded: {cause}"]
+
+
+@SHARES
+def test_what_a_client_lost_is_found_without_reading_all_of_it(
+    tmp_path: Path, indexed: float
+) -> None:
+    log = LogBuilder("n")
+    log.record(OPENED)
+    log.record(SubscriptionDenied("c", ["hall/+", "cellar"], [0x87, 0x87]))
+    log.record(MessageDropped("c", "slow_reader", 2, topics=["hall/door"]))
+    for _ in range(300):
+        log.record(GRANTED)
+        log.record(Unsubscribed("c", ["cellar"]))
+    log.record(SubscriptionDenied("c", ["hall/#"], [0x87]))
+    log.record(MessageDropped("c", "slow_reader", 3))
+    source = stored(log, tmp_path, indexed)
+    source.asked, source.read = [], 0
+    explained = asyncio.run(explain_no_message(as_log(source), "hall/door", "c", None))
+    _, denied, named, unnamed = explained.split("; ")
+    assert denied.startswith("c was denied hall/# at 604.0, ")
+    assert named.startswith("2 messages on hall/door were dropped for c, at last at 3.0, ")
+    assert unnamed.startswith("3 messages were dropped for c, at last at 605.0, ")
+    if indexed == 1:
+        assert len(source.asked) + source.read < 300

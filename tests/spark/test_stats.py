@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,8 +31,8 @@ from eventstore.format import (
 )
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
-from spark.traffic.traffic_html import traffic_page
-from spark.traffic.traffic_plots import retention_forecast, window_sums
+from spark.traffic.traffic_html import group_label, traffic_page
+from spark.traffic.traffic_plots import busiest_plot, retention_forecast, window_sums
 from spark.traffic.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
 
 if TYPE_CHECKING:
@@ -279,6 +281,21 @@ def test_the_page_has_the_plots_and_escapes_names(counted: tuple[TrafficStats, A
     assert HOSTILE not in page
     assert "&lt;b&gt;" in page
     assert "30d" in page
+
+
+def test_a_label_of_several_keys_is_quoted_once() -> None:
+    groups: list[dict[str, Any]] = [
+        {"topic": "hall/door", "qos": 1},
+        {"topic": "hall door", "qos": None},
+    ]
+    stats: Any = SimpleNamespace(
+        by=["topic", "qos"], groups=SimpleNamespace(columns=["topic", "qos"])
+    )
+    labels = [group_label(stats, one) for one in groups]
+    assert labels == ["hall/door, 1", '"hall door", (not known)']
+    plot = busiest_plot("Busiest", [(label, 1, 2) for label in labels])
+    assert "hall/door, 1" in plot.wide
+    assert '\\"' not in html.unescape(plot.wide)
 
 
 def test_windows_are_summed_by_hour_and_the_log_is_forecast() -> None:

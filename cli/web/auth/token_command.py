@@ -25,7 +25,7 @@ from cli.web.auth.tokens import (
     parse,
     read,
 )
-from eventstore.errors import NotFound, UsageError
+from eventstore.errors import NoLog, NotFound, UsageError
 
 _app = Program(
     help="Manage the tokens of the web page.",
@@ -158,13 +158,13 @@ def _end(expires: str) -> int | None:
 
 
 def _file(tokens: Path | None, data_dir: str | None, config: Path | None) -> Path:
-    """Return the token file; raises UsageError and ConfigError."""
+    """Return the token file; raises NoLog and ConfigError."""
     if tokens is not None:
         return tokens
     flags: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
     found = load_log_settings(flags, os.environ, config).data_dir
     if not found.is_dir():
-        raise UsageError(f"data directory {found} does not exist: give --data-dir or --tokens FILE")
+        raise NoLog(f"data directory {found} does not exist: give --data-dir or --tokens FILE")
     return found / TOKENS_FILE
 
 

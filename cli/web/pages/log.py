@@ -27,15 +27,26 @@ from eventstore.format import (
     sequence_of,
 )
 from eventstore.reading import LogPoint, LogSource, time_of
-from projections.replay import EventEntry, EventFilter, TopicBook, payload_words, refs_of, words
+from projections.replay import (
+    EventEntry,
+    EventFilter,
+    TopicBook,
+    cause_of,
+    parts_left,
+    payload_words,
+    refs_of,
+    words,
+)
 
 SECONDS = 3.0
 """Maximum time for a page in seconds."""
 _SLICE = 0.02
-_LOOK_BACK = 32
-"""Records to read first for the last events. Each further attempt reads 4 times as many, up to a
+_LOOK_BACK = 8
+"""Records to read first for the last events. Each further step reads twice as many, up to a
 limit, or as many as can be read in ``_BLOCK_SECONDS``."""
 _LOOK_MOST = 4096
+_LOOK_AHEAD = 64
+"""Maximum records that are read to find out which others are about a topic."""
 _BLOCK_SECONDS = 0.4
 _NO_AREA = memoryview(b"")
 
@@ -320,8 +331,9 @@ class _Search:
     ) -> None:
         self.looked = (0, 0)
         self._source = source
-        self._selected = EventFilter(wanted.types, wanted.session, wanted.topic)
-        self._session = wanted.session
+        self._selected = EventFilter(
+            wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD
+        )
         self._topics = TopicBook(source)
         self._count = count
         self._budget = budget
@@ -343,7 +355,7 @@ class _Search:
             going_on = await self._budget.spend() or record.sequence == end.sequence
             if not going_on and not turns.rest():
                 return rows, position(record.sequence, MAX_INDEX), True
-        for part, void in await self._rest(turns, end.sequence):
+        for part, void in await parts_left(self._source, turns, end.sequence):
             for found in await self._chosen(part, start, end, void=void):
                 rows.append(await self._row(found))
                 if len(rows) == self._count:
@@ -358,9 +370,14 @@ class _Search:
         block = _LOOK_BACK
         last = end
         while last.sequence >= start.sequence:
-            first = max(start.sequence, last.sequence - block + 1)
+            first = self._selected.begin_of_block(
+                self._source, start.sequence, last.sequence, block
+            )
             begun = time.perf_counter()
-            for found in reversed(await self._block(first, last, start)):
+            chosen = await self._block(first, last, start, whole=last == end)
+            if chosen is None:
+                return rows, position(last.sequence + 1, 0), True
+            for found in reversed(chosen):
                 rows.append(await self._row(found))
                 if len(rows) == self._count:
                     return rows, found.entry.at, False
@@ -368,12 +385,16 @@ class _Search:
             if last.sequence >= start.sequence and not await self._budget.spend():
                 return rows, position(first, 0), True
             taken = max(time.perf_counter() - begun, 1e-3)
-            most = _LOOK_MOST if self._source.index is None else self._source.last
-            block = max(1, min(4 * block, most, int(block * _BLOCK_SECONDS / taken)))
+            block = max(1, min(2 * block, _LOOK_MOST, int(block * _BLOCK_SECONDS / taken)))
         return rows, None, False
 
-    async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_FoundEvents]:
-        """Return the last selected events of some records, in order."""
+    async def _block(
+        self, first: int, last: LogPoint, start: LogPoint, *, whole: bool
+    ) -> list[_FoundEvents] | None:
+        """Return the last selected events of some records, in order; None: the time ran out.
+
+        ``whole``: all records are read, however long it takes.
+        """
         turns = TurnAssembler(anywhere=True)
         found: list[_FoundEvents] = []
         async for record in self._selected.records(self._source, first, last.sequence):
@@ -381,34 +402,22 @@ class _Search:
             for part, void in _sorted_out(turns, record):
                 found += await self._chosen(part, start, last, void=void)
             del found[: -self._count]
-            await self._budget.spend()
-        for part, void in await self._rest(turns, last.sequence):
+            if not await self._budget.spend() and not whole:
+                return None
+        for part, void in await parts_left(self._source, turns, last.sequence):
             found += await self._chosen(part, start, last, void=void)
         return found[-self._count :]
-
-    async def _rest(self, turns: TurnAssembler, last: int) -> list[tuple[Record, bool]]:
-        """Return the parts of a turn that continues after a record, and whether they are void."""
-        rest = list(turns.rest())
-        for sequence in range(last + 1, self._source.last + 1) if rest else ():
-            (record,) = await self._source.some([sequence])
-            if record.part == 0:
-                break
-            if record.last:
-                return [(part, False) for part in rest]
-        return [(part, True) for part in rest]
 
     async def _chosen(
         self, part: Record, start: LogPoint, end: LogPoint, *, void: bool
     ) -> list[_FoundEvents]:
         base = position(part.sequence, 0)
-        if self._session is not None and not any(
-            raw.get("session") == self._session for raw in part.raw_events
-        ):
-            return []  # searching the bytes costs a tenth of parsing the events
+        if not self._selected.may_select(part):
+            return []
         events = list(part.events())
         self._topics.note(base, events)
         found = []
-        for index, event in events:
+        for number, (index, event) in enumerate(events):
             if part.sequence == start.sequence and index + entries(event) <= start.index:
                 continue
             if part.sequence == end.sequence and index > end.index:
@@ -416,7 +425,9 @@ class _Search:
             if await self._selected.selects(event, self._topics):
                 payload = payload_words(event, part.payload) if self._payload else ""
                 # Without the payload area, which would keep the whole record in memory.
-                entry = EventEntry(base + index, part.time_ms, event, _NO_AREA, void)
+                entry = EventEntry(
+                    base + index, part.time_ms, event, _NO_AREA, void, cause_of(events, number)
+                )
                 found.append(_FoundEvents(entry, payload.removeprefix(": ")))
         return found
 
@@ -428,7 +439,7 @@ class _Search:
             entry.time_ms,
             entry.event.e,
             getattr(entry.event, "session", None),
-            words(entry.event, self._topics),
+            words(entry.event, self._topics) + (f": {entry.cause}" if entry.cause else ""),
             found.payload,
             entry.void,
             _end_of(entry),

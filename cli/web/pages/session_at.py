@@ -102,6 +102,7 @@ async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -
     for row in rows:
         row.setdefault("set_by", None)
         row.setdefault("set_ms", None)
+        row.setdefault("set_before_ms", None)
     unknown = [row for row in rows if row["set_ms"] is None]
     if not unknown:
         return
@@ -112,7 +113,8 @@ async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -
         for row in unknown:
             known = book.get(row["ref"])
             if known is not None:
-                row["set_by"], row["set_ms"] = known.client, known.time_ms
+                row["set_by"], row["set_ms"] = row["set_by"] or known.client, known.time_ms
+                row["set_before_ms"] = known.copied_ms
         taken = [row["ref"] for row in unknown if (row["set_by"] or "").startswith(LOG_SESSION)]
         origins = await origins_of(source, of_few_records(taken))
     await _describe_origins(link, unknown, origins)

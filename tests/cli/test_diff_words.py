@@ -1,0 +1,28 @@
+"""The words of ``foldmq diff`` and of the page for the changes of a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli.history.diff import session_diff
+from projections.comparison import SessionFacts
+
+BEFORE = SessionFacts(True, {}, frozenset({(1, 4), (2, 5)}), (0, 0, {}), frozenset(), None, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"in_flight": frozenset({(1, 4)})}, "in flight 2 -> 1 messages (1 completed)"),
+        (
+            {"in_flight": frozenset({(1, 4), (3, 6)})},
+            "in flight 2 -> 2 messages (1 sent, 1 completed)",
+        ),
+        ({"expiry": None}, "session expiry 2 s -> the broker's setting (session_expiry)"),
+    ],
+)
+def test_changes_of_a_session(change: dict[str, Any], said: str) -> None:
+    assert list(session_diff(BEFORE, replace(BEFORE, **change))) == [said]

@@ -1,0 +1,147 @@
+"""The last events of a log are found without reading what is not asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness.logs import LogBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+from indexedlogs import IndexedSource, as_log, build, listed, use
+from playedlogs import MANY, played
+from randomnode import NAMES
+
+from cli.history.log_events import Selection
+from cli.web.pages.log import find_page
+from eventstore.format import (
+    Expired,
+    MessagePublished,
+    Queued,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+    TurnAssembler,
+    Unsubscribed,
+    position,
+)
+from eventstore.reading import LogPoint
+from projections.replay import EventFilter, EventReader, find_stories
+
+_OWN = 400
+_LATER = 400
+_FEW = 60
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> IndexedSource:
+    """A log whose later half has nothing of the client, and whose last records have no index."""
+    log = LogBuilder("n")
+    log.record(SessionOpened("c", False, True, 4))
+    for number in range(_OWN // 2):
+        log.record(Subscribed("c", [(f"t/{number}", 1)]))
+        log.record(Unsubscribed("c", [f"t/{number}"]))
+    log.record(Subscribed("c", [("bench/#", 1)]))
+    log.record(SessionClosed("c", "disconnect"))
+    for number in range(_LATER):
+        log.record(
+            MessagePublished("p", 1, False, [f"bench/{number % 7}"], [], [1], 1, 0, 1),
+            payloads=[b"x"],
+        )
+    for number in range(_LATER):
+        log.record(Queued("d", "#", 1, [log.at(_OWN + 4 + number, 0)], 1))
+        log.record(Expired("d", "#", [log.at(_OWN + 4 + number, 0)], 1))
+    records = [
+        SimpleNamespace(sequence=sequence, data=data)
+        for sequence, data in enumerate(log.records, 1)
+    ]
+    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
+    found = IndexedSource(node)
+    use(found, build(found, tmp_path, found.last - 9, 50))
+    found.asked, found.read = [], 0
+    return found
+
+
+def cost(source: IndexedSource) -> int:
+    """Number of records that were read."""
+    return len(source.asked) + source.read
+
+
+def test_the_last_events_of_a_session(source: IndexedSource) -> None:
+    reader = EventReader(as_log(source), EventFilter((), "c"))
+    turns = TurnAssembler(anywhere=True)
+    found = asyncio.run(reader.latest(2, LogPoint(source.last), turns, ended=True))
+    assert [entry.event.e for entry in found] == ["Subscribed", "SessionClosed"]
+    assert cost(source) <= _FEW
+
+
+def test_a_page_of_the_last_events_of_a_session(source: IndexedSource) -> None:
+    wanted = Selection(session="c")
+    page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
+    assert len(page.rows) == 3
+    assert cost(source) <= _FEW
+
+
+def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
+    """Each look at the clock takes a second; all 400 messages are on topics of the filter."""
+    ticks = itertools.count()
+    page = asyncio.run(
+        find_page(
+            as_log(source),
+            Selection(topic="bench/#"),
+            1000,
+            None,
+            backwards=False,
+            payload=False,
+            clock=lambda: float(next(ticks)),
+        )
+    )
+    assert page.timed_out
+    assert cost(source) <= 2 * _FEW + 9
+
+
+def test_the_last_session_of_a_client(source: IndexedSource) -> None:
+    (story,) = asyncio.run(
+        find_stories(
+            as_log(source), matches=lambda one: one == "bench/3", topic_filter="bench/3", client="c"
+        )
+    )
+    assert story.standing is not None
+    assert story.standing.earlier is not None
+    assert story.standing.earlier.at == position(_OWN + 3, 0)
+    assert story.standing.earlier.filters == ["bench/#"]
+    assert cost(source) <= _OWN // 2
+
+
+@given(
+    steps=MANY,
+    max_record=st.sampled_from([600, 1 << 20]),
+    session=st.sampled_from([None, *NAMES[:2]]),
+    count=st.sampled_from([1, 3, 50]),
+    share=st.sampled_from([0, 0.5, 1]),
+)
+def test_the_last_events_are_those_of_the_whole_log(
+    steps: list[tuple[str, str, int]],
+    max_record: int,
+    session: str | None,
+    count: int,
+    share: float,
+) -> None:
+    selected = EventFilter((), session)
+    source = IndexedSource(played(steps, max_record))
+    whole = asyncio.run(listed(source, selected, 1))
+    with tempfile.TemporaryDirectory() as directory:
+        files = build(source, Path(directory) / "index", round(share * source.last), 3)
+        use(source, files)
+        turns = TurnAssembler(anywhere=True)
+        last = asyncio.run(
+            EventReader(as_log(source), EventFilter((), session)).latest(
+                count, LogPoint(source.last), turns, ended=True
+            )
+        )
+    assert [(one.at, one.time_ms, one.event, one.void) for one in last] == whole[-count:]
