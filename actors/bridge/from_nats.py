@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from actors.bridge.duplicates import OwnMessages
 from actors.bridge.replies import LONGEST
 from actors.configuration import REPLIES, REQUESTS
 from actors.routing import is_shared
@@ -90,6 +91,8 @@ class FromNats:
         self._properties = properties
         self._name = encode_value(node.options.node).decode()
         """The node's name as headers contain it."""
+        self._own = OwnMessages(node.options.node) if options.several_nodes else None
+        """Finds messages that another node sent; None: there is no other node."""
         self._stream = stream
         self._prefix_of = prefix_of
         self._answers = answers
@@ -157,6 +160,9 @@ class FromNats:
             return self._add(run, message, place, place.topic, correlation, answer=True)
         place = self._interest.place(message.subject)
         if place.topic is None or (message.headers and has_status(message.headers)):
+            return run
+        own = self._own
+        if own is not None and message.headers and own.has(message.headers, place.topic):
             return run
         if not self._interest.copies.first(place.sids, message):
             return run
