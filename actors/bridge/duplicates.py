@@ -1,6 +1,7 @@
 """Messages from NATS that are not new.
 
-:class:`DuplicateFilter` finds copies of messages whose subject matches several subscriptions. NATS delivers a message once for each of them, in any order, with other messages in between. The
+:class:`DuplicateFilter` finds copies of messages whose subject matches several subscriptions. NATS
+delivers a message once for each of them, in any order, with other messages in between. The
 first copy is accepted; each of the other subscriptions then *owes* an equal one, which is dropped
 when it arrives. So the exact time at which the server learns of a subscription, or of its end, does
 not matter. Copies are compared by content.
@@ -8,9 +9,9 @@ not matter. Copies are compared by content.
 A subscription may owe a copy that never comes, since the message was older than it; hence debts are
 cleared when a server that has confirmed the subscription has answered once more.
 
-:class:`OwnMessages` finds messages that another node of the cluster sent for this log. NATS sends no
-message back on the connection that it came from, but a node that was suspended while it led may send
-some when its successor already listens. Subscribers get these from the log.
+:class:`OwnMessages` finds messages that another node of the cluster sent for this log. NATS sends
+no message back on the connection that it came from, but a node that was suspended while it led may
+send some when its successor already listens. Subscribers get these from the log.
 """
 
 from __future__ import annotations

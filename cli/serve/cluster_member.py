@@ -214,11 +214,18 @@ class ClusterMember:
         await self._say_goodbye()
 
     async def _spread(self, led: ClusterHooks) -> None:
-        """Hand over once to the node that is to lead this log, unless there are clients."""
+        """Hand over once to the node that is to lead this log, unless there are clients.
+
+        In an outage the log is idle because its clients are away: then nothing is handed over.
+        """
         steady = ""
         while True:
             await asyncio.sleep(_SPREAD_EVERY)
             preferred = self._members.preferred(_partition(self._cluster), self._clock.monotonic())
+            leader = self._leader
+            if leader is None or not leader.steady or leader.count()[1]:
+                steady = ""
+                continue
             if preferred and preferred == steady and not led.clients:
                 _log.info("handing over an idle log, to spread the leaders", to=preferred)
                 self.on_move(preferred)

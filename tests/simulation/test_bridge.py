@@ -289,7 +289,7 @@ def test_what_a_replaced_leader_sends_to_nats_is_not_published_again(
         running[:] = [run]
         run.world.bridge = BridgeOptions(Mapping(), several_nodes=several_nodes)
         await run.start()
-        sent = []
+        sent: list[int] = []
         for topic, node, qos in (
             ("in/x", "sim", 0),
             ("in/x", "sim", 2),
