@@ -116,6 +116,7 @@ class Leader:
             clients=self._broker.clients,
             peers=self.peers,
             parked=self.count()[1],
+            serving=self._confidence is not Confidence.GIVEN_UP,
             to=self.to,
         )
 

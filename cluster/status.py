@@ -56,6 +56,8 @@ class NodeStatus:
     """Address at which a leader accepts the connections of other nodes."""
     parked: int = 0
     """Clients that wait for a leader at this node."""
+    serving: bool = True
+    """Whether a leader takes clients; otherwise it is not certain that it still leads."""
     to: str = ""
     """The node to which a leader that stopped hands over."""
 
@@ -80,6 +82,7 @@ _KINDS: dict[str, type] = {
     "clients": int,
     "peers": str,
     "parked": int,
+    "serving": bool,
     "to": str,
 }
 

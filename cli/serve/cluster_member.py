@@ -36,7 +36,8 @@ _DIGEST = 12
 _SPREAD_EVERY = 2.0
 """Seconds between two checks whether another node is to lead."""
 _PARKED_SECONDS = 10.0
-"""Seconds without a leader, after which a node that passes on clients is not ready."""
+"""Seconds without a leader that takes clients, after which a node that passes on clients is not
+ready."""
 
 
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -159,11 +160,9 @@ class ClusterMember:
         if self._leader is not None or standby is None:
             return ""
         edges = self.edges
-        led_at = edges.links[0].led_at if edges is not None else None
-        if led_at is not None:
+        if edges is not None and edges.links[0].led_at is not None:
             # During a failover clients wait here: the node is ready for them.
-            silent = self._clock.monotonic() - led_at
-            return "" if silent < _PARKED_SECONDS else "no leader is known"
+            return edges.links[0].waiting(_PARKED_SECONDS)
         if standby.role is Role.STARTING:
             return "starting"
         leader = standby.leader
