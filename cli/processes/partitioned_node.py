@@ -62,7 +62,7 @@ class PartitionedNode(Supervisor):
         cluster, node = settings.cluster, datadir.node()
         assert cluster is not None  # noqa: S101 - cli.settings.storage_settings
         await self._monitor.serve(stack, settings)
-        client = await open_cluster(stack, settings)
+        client = await open_cluster(stack, settings, node)
         names = partition_names(cluster, len(self.members))
         own = partition_names(node, len(self.members))
         for member, name in zip(self.members, own, strict=True):
