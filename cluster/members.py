@@ -26,6 +26,9 @@ _CLOCK_OFF_MS = 1000
 """Difference of two clocks above which it is reported, in milliseconds."""
 _CLOCK_LOOKS = 20
 """Consecutive statuses that have to show the difference."""
+_CLOCK_STEADY_MS = 500
+"""Milliseconds by which they may disagree: those that have waited somewhere, and arrive together,
+disagree by as long as they were sent one after the other."""
 _RANK_SECONDS = 0.05
 """Seconds that a candidate waits for each candidate that precedes it."""
 _SHORT = 12
@@ -150,7 +153,9 @@ class Members:
         """
         offs = self._offs.setdefault(other.node, deque(maxlen=_CLOCK_LOOKS))
         offs.append(self._time_ms() - other.time_ms)
-        return min(offs) if len(offs) == _CLOCK_LOOKS else 0
+        if len(offs) < _CLOCK_LOOKS or max(offs) - min(offs) > _CLOCK_STEADY_MS:
+            return 0
+        return min(offs)
 
     def _tell(self, other: NodeStatus, what: str, value: str, line: str) -> None:
         key = other.node, what, value[:_SHORT]

@@ -119,3 +119,12 @@ def test_a_status_that_was_late_makes_no_clock_wrong() -> None:
             late = 5000 if number % 10 else 0
             made.heard(other("a", Role.LEADING, time_ms=TIME - late), number / 10, ME)
     assert logs == []
+
+
+def test_statuses_that_arrive_together_after_a_standstill_make_no_clock_wrong() -> None:
+    made = Members("me", lambda: TIME)
+    with capture_logs() as logs:
+        for number in range(80):  # sent in the last 8 s
+            late = 8000 - number * 100
+            made.heard(other("a", Role.LEADING, time_ms=TIME - late), 8.0, ME)
+    assert logs == []
