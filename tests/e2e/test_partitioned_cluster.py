@@ -267,6 +267,9 @@ def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
             assert (code, "c1-p0  " in said) == (0, False), said
         code, said = run("log", "-n", "1")
         assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
+        # A file with a data directory, as on a real machine.
+        code, said = run("log", "-n", "1", "--data-dir", str(node.data_dir))
+        assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
         code, said = run("log", "verify")
         assert code == 0, said
         # Other tests have sent some, too.
