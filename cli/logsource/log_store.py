@@ -215,9 +215,11 @@ async def open_store(
     logs: list[EventLog] = []
 
     def connection_lost() -> None:
-        for held in logs:
-            held.connection_lost()
+        written = [held.connection_lost() for held in logs]
+        if any(written):
             log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
+        else:  # it follows, and changes the server while the log cannot be read
+            log.info("connection to NATS lost")
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)
