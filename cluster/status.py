@@ -48,6 +48,9 @@ class NodeStatus:
     """Digest of the node's users; empty: there are none."""
     permissions: str = ""
     """Digest of the node's permissions; empty: there are none."""
+    authorities: str = ""
+    """Digests of the authorities whose certificates the node accepts from others, separated by
+    commas; empty: not known, or it has none."""
     listen: list[str] = field(default_factory=list)
     """Addresses at which clients connect while the node leads."""
     clients: int = 0
@@ -78,6 +81,7 @@ _KINDS: dict[str, type] = {
     "version": str,
     "users": str,
     "permissions": str,
+    "authorities": str,
     "listen": list,
     "clients": int,
     "peers": str,

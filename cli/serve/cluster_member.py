@@ -12,6 +12,7 @@ import orjson
 import structlog
 
 from actors.maintenance import software
+from cli.serve.factories import cluster_authorities
 from cluster import Leader, Members, NodeStatus, Role, Standby, decode_status
 from eventstore.nodes import NodeMessages
 from protocol.errors import FoldmqError
@@ -74,6 +75,7 @@ class ClusterMember:
             version=software(),
             users=_digest(settings.password_file, settings.jwt_keys),
             permissions=_digest(settings.permissions),
+            authorities=cluster_authorities(settings),
         )
         self._standby: Standby | None = None
         self._leader: Leader | None = None

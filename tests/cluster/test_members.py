@@ -102,6 +102,22 @@ def test_a_difference_is_said_once_by_name(change: dict[str, object], said: str)
     assert "node a (host-a)" in logs[0]["event"]
 
 
+def test_a_node_with_another_authority_is_named_and_gets_no_leadership() -> None:
+    me = dataclasses.replace(ME, authorities="aa,bb")
+    made = Members("me", lambda: TIME)
+    with capture_logs() as logs:
+        for one in (other("same", authorities="bb"), other("old"), other("no", authorities="cc")):
+            made.heard(one, 0.0, me)
+    said = "node no (host-no) has another cluster_tls_ca than this one"
+    assert [line["event"].startswith(said) for line in logs] == [True]
+    for name in ("same", "old"):
+        assert isinstance(made.successor(name, 0.1), NodeStatus)
+    assert str(made.successor("no", 0.1)).startswith("node no has another cluster_tls_ca")
+    alone = Members("me", lambda: TIME)
+    alone.heard(other("no", authorities="cc"), 0.0, me)
+    assert alone.successor("", 0.1) == "no other node follows this leader"
+
+
 @pytest.mark.parametrize(("off", "way"), [(-3000, "ahead of"), (3000, "behind")])
 def test_a_clock_that_is_off_is_said_once(off: int, way: str) -> None:
     made = Members("me", lambda: TIME)
