@@ -91,14 +91,14 @@ class FromNats:
         self._properties = properties
         self._name = encode_value(node.options.node).decode()
         """The node's name as headers contain it."""
-        self._own = OwnMessages(node.options.node) if options.several_nodes else None
-        """Finds messages that another node sent; None: there is no other node."""
         self._stream = stream
         self._prefix_of = prefix_of
         self._answers = answers
         self._publisher = Publisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
+        self._own = OwnMessages(node.options.node) if options.several_nodes else None
+        """Finds messages that another node sent; None: there is no other node."""
         self._waiting: deque[_Arrival] = deque()
         """Messages that arrived and are not published yet."""
         self._plain = _Said(options.qos, False, None, b"", None, False)
@@ -108,8 +108,17 @@ class FromNats:
         self, messages: Iterable[NatsMessage], answers: Iterable[tuple[NatsMessage, Answered]]
     ) -> None:
         """Add messages that arrived, and answers to requests of MQTT clients."""
+        if self._own is not None:
+            messages = [message for message in messages if not self._is_own(message, self._own)]
         self._waiting += [_Arrival(message, None) for message in messages]
         self._waiting += [_Arrival(message, answered) for message, answered in answers]
+
+    def _is_own(self, message: NatsMessage, own: OwnMessages) -> bool:
+        """Return whether another node sent a message for this log: subscribers get it from there."""
+        if not message.headers:
+            return False
+        topic = self._interest.place(message.subject).topic
+        return topic is not None and own.has(message.headers, topic)
 
     def take(self) -> bool:
         """Publish messages in order of arrival; return whether all were published.
@@ -160,9 +169,6 @@ class FromNats:
             return self._add(run, message, place, place.topic, correlation, answer=True)
         place = self._interest.place(message.subject)
         if place.topic is None or (message.headers and has_status(message.headers)):
-            return run
-        own = self._own
-        if own is not None and message.headers and own.has(message.headers, place.topic):
             return run
         if not self._interest.copies.first(place.sids, message):
             return run

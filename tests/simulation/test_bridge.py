@@ -14,14 +14,7 @@ from actors.bridge import bridge_supervisor
 from actors.configuration import BridgeOptions
 from eventstore.nats import ConnectionOptions
 from protocol.mqtt5 import MessageProperties
-from protocol.nats import (
-    Mapping,
-    constant_part,
-    header_block,
-    parse_headers,
-    property_lines,
-    read_properties,
-)
+from protocol.nats import Mapping, parse_headers, property_lines, read_properties
 from simulation.mqtt_guarantees import violations
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.network import SimClient
@@ -271,39 +264,6 @@ def test_nothing_acknowledged_is_lost_and_properties_stay(
         running[:] = [run]
         await run.go()
         run.check()
-        run.nats.forget()
-        await run.world.crash()
-
-    simulate(scenario)
-
-
-@pytest.mark.parametrize("several_nodes", [False, True])
-def test_what_a_replaced_leader_sends_to_nats_is_not_published_again(
-    several_nodes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its log is that of the new leader, whose clients get its messages from there."""
-    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
-
-    async def scenario() -> None:
-        run = Run(0)
-        running[:] = [run]
-        run.world.bridge = BridgeOptions(Mapping(), several_nodes=several_nodes)
-        await run.start()
-        sent: list[int] = []
-        for topic, node, qos in (
-            ("in/x", "sim", 0),
-            ("in/x", "sim", 2),
-            ("in/y", "sim", 1),  # the headers of another message, copied
-            ("in/x", "another", 1),
-        ):
-            number = len(sent) + 1
-            constant = constant_part("in/x", qos, retain=False, client="c", node=node)
-            headers = header_block(constant, number if qos else None)
-            run.nats.publish(Got(topic.replace("/", "."), "", headers, b"%d" % number))
-            await run.world.go(0.2)
-            sent.append(number)
-        got = [int(message.payload) for message in run.client.messages]
-        assert got == ([3, 4] if several_nodes else sent)
         run.nats.forget()
         await run.world.crash()
 
