@@ -114,7 +114,7 @@ class FromNats:
         self._waiting += [_Arrival(message, answered) for message, answered in answers]
 
     def _is_own(self, message: NatsMessage, own: OwnMessages) -> bool:
-        """Return whether another node sent a message for this log: subscribers get it from there."""
+        """Return whether another node sent a message for this log, which has it already."""
         if not message.headers:
             return False
         topic = self._interest.place(message.subject).topic
