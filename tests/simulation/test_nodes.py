@@ -264,3 +264,26 @@ def test_clients_of_a_leader_in_doubt_wait() -> None:
             assert client.take() == [p.Connack(0)]
 
     simulate(scenario)
+
+
+def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored() -> None:
+    """It would refuse clients; they are to wait."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            admission = world.broker.admission
+            hooks = ClusterHooks(world.broker.node, admission.connections)
+            world.log.hold()
+            hooks.prove(1)
+            found = []
+            for reason in ("it cannot prove that it leads", ""):
+                world.broker.node.unsure = reason
+                for _ in range(200):
+                    await world.go(0.1)
+                    admission.sample(0.0)
+                found.append(admission.limits.overload.reason)
+            assert found == [None, "commit_latency"]
+            world.log.release()
+            await world.go(5)
+
+    simulate(scenario)
