@@ -29,6 +29,9 @@ _log = structlog.get_logger("foldmq")
 _REFUSED_AT_ONCE = 64
 """Maximum connections that are refused in one iteration of the event loop."""
 
+_LOOK_AGAIN = 0.1
+"""Seconds between two checks whether clients that wait for the leadership can be admitted."""
+
 
 class SessionAdmission:
     """Attaches the connections of verified clients to their sessions, or refuses them."""
@@ -39,6 +42,8 @@ class SessionAdmission:
         self._takeovers = TakeoverThrottle()
         self._waiting: dict[str, list[ConnectRequest]] = {}
         """Requests that wait because of the throttle, by client identifier, oldest first."""
+        self._parked: list[ConnectRequest] = []
+        """Requests that wait until this node knows that it leads its cluster, oldest first."""
         self.suspended = False
         """Whether no client is admitted, because the log could not be written for too long."""
         self.partition = 0, 1
@@ -49,7 +54,12 @@ class SessionAdmission:
         connection, connect = request
         if connection.ended:
             return
-        if self.suspended or self._node.draining or self._node.unsure:
+        if self._is_in_doubt and not self._node.draining:
+            if not self._parked:
+                self._node.timers.after(_LOOK_AGAIN, self._admit_parked)
+            self._parked.append(request)
+            return
+        if self.suspended or self._node.draining:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
             return
         if not connect.client_id:
@@ -92,6 +102,21 @@ class SessionAdmission:
             return
         self._supersede(name)
         self._attach(request)
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        """Whether clients wait, as while no node of the cluster leads: this one may be replaced."""
+        return bool(self._node.unsure or (self.suspended and self._node.state.epoch))
+
+    def _admit_parked(self) -> None:
+        """Admit the clients that waited; those that wait too long close their connection."""
+        parked = [one for one in self._parked if not one.connection.ended]
+        if parked and self._is_in_doubt and not self._node.draining:
+            self._parked = parked
+            self._node.timers.after(_LOOK_AGAIN, self._admit_parked)
+        else:
+            self._parked = []
+            self._node.in_parts(parked, _REFUSED_AT_ONCE, self.handle)
 
     def _assigned_id(self) -> str:
         """Return a new client identifier, of a session that belongs to this log."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_STEADY = 5.0
+"""Seconds without doubt and with a connection to NATS, after which there is no outage."""
+
 
 class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
     """Another node of the cluster leads now."""
@@ -75,6 +78,8 @@ class Leader:
         self._broker = broker
         self._leadership = LeadershipCheck(clock.monotonic(), broker.stored[0])
         self._confidence = Confidence.CERTAIN
+        self._steady_since = clock.monotonic()
+        """When the leadership was in doubt last, or the connection to NATS away."""
         self.listen: list[str] = []
         """Addresses at which clients connect."""
         self.peers = ""
@@ -92,6 +97,11 @@ class Leader:
         others = self._members.others(self._clock.monotonic())
         return {one.node: max(0, stored - one.sequence) for one in others}
 
+    @property
+    def steady(self) -> bool:
+        """Whether this node serves, and has been certain of its leadership for some seconds."""
+        return bool(self.listen) and self._clock.monotonic() - self._steady_since > _STEADY
+
     def status(self) -> NodeStatus:
         """Return this node's own status."""
         sequence, link = self._broker.stored
@@ -106,6 +116,7 @@ class Leader:
             clients=self._broker.clients,
             peers=self.peers,
             parked=self.count()[1],
+            serving=self._confidence is not Confidence.GIVEN_UP,
             to=self.to,
         )
 
@@ -153,6 +164,8 @@ class Leader:
             others=self._members.follow(self._epoch, now),
             connected=self._messages.is_connected,
         )
+        if confidence is not Confidence.CERTAIN or not self._messages.is_connected:
+            self._steady_since = now
         if leadership.needs_proof:
             leadership.needs(self._broker.prove(self._epoch))
         if confidence is not self._confidence:

@@ -26,6 +26,9 @@ _CLOCK_OFF_MS = 1000
 """Difference of two clocks above which it is reported, in milliseconds."""
 _CLOCK_LOOKS = 20
 """Consecutive statuses that have to show the difference."""
+_CLOCK_STEADY_MS = 500
+"""Milliseconds by which they may disagree: those that have waited somewhere, and arrive together,
+disagree by as long as they were sent one after the other."""
 _RANK_SECONDS = 0.05
 """Seconds that a candidate waits for each candidate that precedes it."""
 _SHORT = 12
@@ -39,6 +42,8 @@ class Members:
         self._time_ms = time_ms
         self._last: dict[str, tuple[float, NodeStatus]] = {}
         self._offs: dict[str, deque[int]] = {}
+        self._authorities = ""
+        """Digests of the authorities that this node accepts."""
         self._told: set[tuple[str, str, str]] = set()
 
     def heard(self, status: NodeStatus, now: float, mine: NodeStatus) -> None:
@@ -47,6 +52,7 @@ class Members:
             self._last.pop(status.node, None)
             return
         self._last[status.node] = now, status
+        self._authorities = mine.authorities
         self._compare(status, mine)
 
     def others(self, now: float) -> list[NodeStatus]:
@@ -81,7 +87,11 @@ class Members:
             if one.role is Role.FOLLOWING and now - self._last[one.node][0] <= CERTAIN_FOR
         }
         if wanted:
-            return there.get(wanted) or f"node {wanted} does not follow this leader"
+            found = there.get(wanted) or f"node {wanted} does not follow this leader"
+            if isinstance(found, str) or self._trusts(found):
+                return found
+            return f"node {wanted} has another cluster_tls_ca: no node could pass clients on to it"
+        there = {name: one for name, one in there.items() if self._trusts(one)}
         if not there:
             return "no other node follows this leader"
         return max(there.values(), key=lambda one: (one.sequence, self._order(one.node)))
@@ -113,6 +123,11 @@ class Members:
         ]
         return len(first) * _RANK_SECONDS
 
+    def _trusts(self, other: NodeStatus) -> bool:
+        """Return whether this node and another one accept certificates of the same authority."""
+        mine, theirs = self._authorities, other.authorities
+        return not mine or not theirs or not set(mine.split(",")).isdisjoint(theirs.split(","))
+
     @staticmethod
     def _order(node: str) -> bytes:
         return hashlib.sha256(node.encode()).digest()
@@ -132,6 +147,14 @@ class Members:
                     if what != "version"
                     else f"node {other.node} ({other.host}) runs foldmq {there}, this one {here}",
                 )
+        if not self._trusts(other):
+            self._tell(
+                other,
+                "authorities",
+                other.authorities,
+                f"node {other.node} ({other.host}) has another cluster_tls_ca than this one: the "
+                "two cannot pass clients on to each other",
+            )
         off = self._clock_off(other)
         if other.role is Role.LEADING and abs(off) > _CLOCK_OFF_MS:
             way = "ahead of" if off > 0 else "behind"
@@ -150,7 +173,9 @@ class Members:
         """
         offs = self._offs.setdefault(other.node, deque(maxlen=_CLOCK_LOOKS))
         offs.append(self._time_ms() - other.time_ms)
-        return min(offs) if len(offs) == _CLOCK_LOOKS else 0
+        if len(offs) < _CLOCK_LOOKS or max(offs) - min(offs) > _CLOCK_STEADY_MS:
+            return 0
+        return min(offs)
 
     def _tell(self, other: NodeStatus, what: str, value: str, line: str) -> None:
         key = other.node, what, value[:_SHORT]

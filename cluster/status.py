@@ -48,6 +48,9 @@ class NodeStatus:
     """Digest of the node's users; empty: there are none."""
     permissions: str = ""
     """Digest of the node's permissions; empty: there are none."""
+    authorities: str = ""
+    """Digests of the authorities whose certificates the node accepts from others, separated by
+    commas; empty: not known, or it has none."""
     listen: list[str] = field(default_factory=list)
     """Addresses at which clients connect while the node leads."""
     clients: int = 0
@@ -56,6 +59,8 @@ class NodeStatus:
     """Address at which a leader accepts the connections of other nodes."""
     parked: int = 0
     """Clients that wait for a leader at this node."""
+    serving: bool = True
+    """Whether a leader takes clients; otherwise it is not certain that it still leads."""
     to: str = ""
     """The node to which a leader that stopped hands over."""
 
@@ -76,10 +81,12 @@ _KINDS: dict[str, type] = {
     "version": str,
     "users": str,
     "permissions": str,
+    "authorities": str,
     "listen": list,
     "clients": int,
     "peers": str,
     "parked": int,
+    "serving": bool,
     "to": str,
 }
 

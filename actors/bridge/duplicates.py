@@ -1,18 +1,25 @@
-"""Deduplication of messages whose subject matches several subscriptions in NATS.
+"""Messages from NATS that are not new.
 
-NATS delivers a message once for each of them, in any order, with other messages in between. The
+:class:`DuplicateFilter` finds copies of messages whose subject matches several subscriptions. NATS
+delivers a message once for each of them, in any order, with other messages in between. The
 first copy is accepted; each of the other subscriptions then *owes* an equal one, which is dropped
 when it arrives. So the exact time at which the server learns of a subscription, or of its end, does
 not matter. Copies are compared by content.
 
 A subscription may owe a copy that never comes, since the message was older than it; hence debts are
 cleared when a server that has confirmed the subscription has answered once more.
+
+:class:`OwnMessages` finds messages that another node of the cluster sent for this log. NATS sends
+no message back on the connection that it came from, but a node that was suspended while it led may
+send some when its successor already listens. Subscribers get these from the log.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
+
+from protocol.nats import encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -71,6 +78,24 @@ class DuplicateFilter:
     def clear(self) -> None:
         """Expect nothing more."""
         self._owed.clear()
+
+
+class OwnMessages:
+    """Recognises the messages of MQTT clients of one log; ``node`` is its name in headers."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, node: str) -> None:
+        self._line = b"\r\nFoldmq-Node: %b\r\n" % encode_value(node)
+
+    def has(self, headers: bytes, topic: bytes) -> bool:
+        """Return whether a node sent a message on a topic for this log.
+
+        A message that a NATS client publishes with copied headers elsewhere has another topic.
+        """
+        if self._line not in headers:
+            return False
+        return b"\r\nFoldmq-Topic: %b\r\n" % encode_value(topic.decode()) in headers
 
 
 def _digest(message: NatsMessage) -> bytes:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from actors.bridge.duplicates import OwnMessages
 from actors.bridge.replies import LONGEST
 from actors.configuration import REPLIES, REQUESTS
 from actors.routing import is_shared
@@ -107,6 +108,8 @@ class FromNats:
         self._publisher = Publisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
+        self._own = OwnMessages(node.options.node) if options.several_nodes else None
+        """Finds messages that another node sent; None: there is no other node."""
         self._waiting: deque[_Arrival] = deque()
         """Messages that arrived and are not published yet."""
         self._plain = _Said(options.qos, False, None, b"", None, False)
@@ -116,8 +119,17 @@ class FromNats:
         self, messages: Iterable[NatsMessage], answers: Iterable[tuple[NatsMessage, Answered]]
     ) -> None:
         """Add messages that arrived, and answers to requests of MQTT clients."""
+        if self._own is not None:
+            messages = [message for message in messages if not self._is_own(message, self._own)]
         self._waiting += [_Arrival(message, None) for message in messages]
         self._waiting += [_Arrival(message, answered) for message, answered in answers]
+
+    def _is_own(self, message: NatsMessage, own: OwnMessages) -> bool:
+        """Return whether another node sent a message for this log, which has it already."""
+        if not message.headers:
+            return False
+        topic = self._interest.place(message.subject).topic
+        return topic is not None and own.has(message.headers, topic)
 
     def take(self) -> bool:
         """Publish messages in order of arrival; return whether all were published.

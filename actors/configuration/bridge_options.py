@@ -38,6 +38,9 @@ class BridgeOptions:
     """Headers that user properties may set although NATS servers act on them: name in lower case
     -> as it is written."""
 
+    several_nodes: bool = False
+    """Whether another node may send messages of this broker's log to NATS: one that led before."""
+
     def place(self, subject: str) -> tuple[str, str | None]:
         """Return the prefix and the topic of a subject; None if it is not bridged."""
         prefix = self.prefix_of(subject) if self.prefixes else ""

@@ -164,7 +164,8 @@ class Admission:
         kernel = self._node.kernel
         self._node.counters.longest_turn.observe(kernel.longest, kernel.longest_work, now)
         kernel.longest = kernel.longest_work = 0.0
-        oldest = self._node.journal.oldest
+        # New clients of a leader in doubt wait: they do not add to what the log has to store.
+        oldest = self._node.journal.oldest if not self._node.unsure else None
         self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
     def hold(self, connection: Connection, size: int) -> None:

@@ -44,6 +44,9 @@ _LOOK_EVERY = 0.5
 """Seconds between two announcements of a log that does not grow, and after which a position is
 recorded although nothing was taken."""
 _CATCH_UP = 30.0
+"""Seconds for which a broker that starts waits for the messages of the other logs."""
+_CATCH_UP_IN_CLUSTER = 1.0
+"""The same for a node that takes over: the leader before it took nearly all of them."""
 
 
 class OtherLog(NamedTuple):
@@ -203,12 +206,13 @@ class LogExchange(LoopActor):
     async def catch_up(self) -> None:
         """Wait until all was taken that the other logs had when this broker started.
 
-        Clients that come later find what was retained before. A log that cannot be read is waited
-        for in vain: :data:`_CATCH_UP` seconds.
+        Clients that come later find what was retained before. A log that cannot be read, because a
+        NATS server does not answer, is waited for in vain, but not for long.
         """
         waits = [one.caught_up.wait() for one in self._followers.values()]
+        longest = _CATCH_UP_IN_CLUSTER if self._node.state.epoch else _CATCH_UP
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CATCH_UP):
+            async with asyncio.timeout(longest):
                 await asyncio.gather(*waits)
 
     @property

@@ -12,7 +12,7 @@ from cli.common import Column, text
 from cli.inspection.actor_list import show
 from cli.live import NoLiveBroker
 from cli.logsource import SourceFlags, external_access
-from cli.settings import load_settings
+from cli.settings import load_log_settings
 from cluster import NodeStatus, Role, decode_status
 from eventstore.errors import UsageError
 from eventstore.nats import (
@@ -74,7 +74,7 @@ async def logs_of(client: DirectClient, cluster: str) -> list[str]:
 
 def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, ConnectionOptions]:
     """Return the name of the cluster and its NATS server; raises UsageError without them."""
-    settings = load_settings(flags.settings, os.environ, flags.config)
+    settings = load_log_settings(flags.settings, os.environ, flags.config)
     name = cluster or settings.cluster
     if name is None or settings.nats_url is None:
         raise UsageError("give the cluster and its NATS server: --cluster NAME --nats-url URL")

@@ -38,6 +38,7 @@ from eventstore.nats import (
     LogIdentityMismatch,
     StreamState,
     check_access,
+    check_cluster_identity,
     check_jetstream,
     check_server,
     connect,
@@ -141,18 +142,36 @@ def _or_raise(settings: Settings, largest: int) -> str:
     )
 
 
-async def open_cluster(stack: contextlib.AsyncExitStack, settings: Settings) -> DirectClient:
+async def open_cluster(
+    stack: contextlib.AsyncExitStack, settings: Settings, node: str
+) -> DirectClient:
     """Return a connection to the NATS server of a cluster with several logs; ``stack`` closes it.
 
-    Raises ConfigError if the cluster has another number of logs, or the EventStoreError that says
-    why its logs cannot be stored there.
+    Raises ConfigError if the cluster has another number of logs, NodeBusy if another ``node`` of
+    that name runs, ClusterBusy if the cluster has another key, or the EventStoreError that says why
+    its logs cannot be stored there. Found here, such errors are told once, not by each process.
     """
     access = external_access(settings)
     client = await _connect(stack, access, lambda: log.warning("connection to NATS lost"))
     check_server(client)
     await _when_led(client, lambda: check_jetstream(client, _LOOK_SECONDS))
     await _check_partitions(client, settings, access.where)
+    await _check_identity(client, settings, access.where)
+    await lock_node(client, node, access.where)
     return client
+
+
+async def _check_identity(client: DirectClient, settings: Settings, where: str) -> None:
+    """Raise ClusterBusy if the logs of this name have another key."""
+    cluster = settings.cluster
+    if cluster is None:
+        return
+    key = cluster_key(settings)
+    identity = cluster_identity(f"{cluster}-p0", key)
+    try:
+        await _when_led(client, lambda: check_cluster_identity(client, cluster, identity))
+    except LogIdentityMismatch as error:
+        raise ClusterBusy(cluster, f"NATS at {where}", str(error)) from None
 
 
 async def _check_partitions(client: DirectClient, settings: Settings, where: str) -> None:
@@ -196,9 +215,11 @@ async def open_store(
     logs: list[EventLog] = []
 
     def connection_lost() -> None:
-        for held in logs:
-            held.connection_lost()
+        written = [held.connection_lost() for held in logs]
+        if any(written):
             log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
+        else:  # it follows, and changes the server while the log cannot be read
+            log.info("connection to NATS lost")
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)

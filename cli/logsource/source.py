@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from cli.logsource.nats_access import external_access
+from cli.logsource.several_logs import log_names
 from cli.logsource.source_flags import SourceFlags
 from cli.settings import LogLocationSettings, load_log_settings
 from eventstore.errors import UsageError
@@ -81,9 +82,11 @@ async def find_location(
     access = external_access(settings)
     if stream is None and settings.cluster is not None and settings.partitions == 1:
         stream = LOG_STREAM_PREFIX + settings.cluster
-    if stream is None and "data_dir" in settings.model_fields_set:
+    several = [LOG_STREAM_PREFIX + log for log in log_names(settings)] if stream is None else []
+    if stream is None and not several and "data_dir" in settings.model_fields_set:
         stream = stream_of(settings.data_dir)
-    return LogLocation(access, f"NATS at {access.where}", live=True, named=stream)
+    where = f"NATS at {access.where}"
+    return LogLocation(access, where, live=True, named=stream, several=tuple(several))
 
 
 def _ignore(_line: str) -> None:

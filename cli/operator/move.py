@@ -46,7 +46,7 @@ def move_leadership(flags: SourceFlags, cluster: str | None, to: str, log: int |
                 )
             found = orjson.loads(answer)
             if "error" in found:
-                raise Refused(text.name(found["error"]))
+                raise Refused(text.escaped(found["error"]))
             while time.monotonic() - began < _MOVED_SECONDS:
                 nodes = map(decode_status, await ask_nodes(client, led, _LOOK_SECONDS))
                 leader = _leader(filter(None, nodes), found["from"])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from actors.kernel import SystemClock
 from cli.logsource import open_cluster
 from cli.monitoring import HttpMonitor
 from cli.processes.process_listeners import ListenerSource, ProcessListeners
@@ -63,7 +62,7 @@ class PartitionedNode(Supervisor):
         cluster, node = settings.cluster, datadir.node()
         assert cluster is not None  # noqa: S101 - cli.settings.storage_settings
         await self._monitor.serve(stack, settings)
-        client = await open_cluster(stack, settings)
+        client = await open_cluster(stack, settings, node)
         names = partition_names(cluster, len(self.members))
         own = partition_names(node, len(self.members))
         for member, name in zip(self.members, own, strict=True):
@@ -113,17 +112,14 @@ class EdgeState:
     def __init__(self, edges: Edges, node: str) -> None:
         self._edges = edges
         self._node = node
-        self._now = SystemClock().monotonic
 
     def waiting(self) -> str:
         """Return why some clients would not be served; empty if all are."""
-        now = self._now()
-        away = [
-            str(link.number)
-            for link in self._edges.links
-            if link.led_at is None or now - link.led_at >= _PARKED_SECONDS
-        ]
-        return f"no leader is known of log {', '.join(away)}" if away else ""
+        away: dict[str, list[str]] = {}
+        for link in self._edges.links:
+            if reason := link.waiting(_PARKED_SECONDS):
+                away.setdefault(reason, []).append(str(link.number))
+        return "; ".join(f"{reason} of log {', '.join(logs)}" for reason, logs in away.items())
 
     @property
     def state(self) -> dict[str, str]:

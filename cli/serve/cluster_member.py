@@ -12,6 +12,7 @@ import orjson
 import structlog
 
 from actors.maintenance import software
+from cli.serve.factories import cluster_authorities
 from cluster import Leader, Members, NodeStatus, Role, Standby, decode_status
 from eventstore.nodes import NodeMessages
 from protocol.errors import FoldmqError
@@ -36,7 +37,8 @@ _DIGEST = 12
 _SPREAD_EVERY = 2.0
 """Seconds between two checks whether another node is to lead."""
 _PARKED_SECONDS = 10.0
-"""Seconds without a leader, after which a node that passes on clients is not ready."""
+"""Seconds without a leader that takes clients, after which a node that passes on clients is not
+ready."""
 
 
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -73,6 +75,7 @@ class ClusterMember:
             version=software(),
             users=_digest(settings.password_file, settings.jwt_keys),
             permissions=_digest(settings.permissions),
+            authorities=cluster_authorities(settings),
         )
         self._standby: Standby | None = None
         self._leader: Leader | None = None
@@ -159,11 +162,9 @@ class ClusterMember:
         if self._leader is not None or standby is None:
             return ""
         edges = self.edges
-        led_at = edges.links[0].led_at if edges is not None else None
-        if led_at is not None:
+        if edges is not None and edges.links[0].led_at is not None:
             # During a failover clients wait here: the node is ready for them.
-            silent = self._clock.monotonic() - led_at
-            return "" if silent < _PARKED_SECONDS else "no leader is known"
+            return edges.links[0].waiting(_PARKED_SECONDS)
         if standby.role is Role.STARTING:
             return "starting"
         leader = standby.leader
@@ -214,11 +215,18 @@ class ClusterMember:
         await self._say_goodbye()
 
     async def _spread(self, led: ClusterHooks) -> None:
-        """Hand over once to the node that is to lead this log, unless there are clients."""
+        """Hand over once to the node that is to lead this log, unless there are clients.
+
+        In an outage the log is idle because its clients are away: then nothing is handed over.
+        """
         steady = ""
         while True:
             await asyncio.sleep(_SPREAD_EVERY)
             preferred = self._members.preferred(_partition(self._cluster), self._clock.monotonic())
+            leader = self._leader
+            if leader is None or not leader.steady or leader.count()[1]:
+                steady = ""
+                continue
             if preferred and preferred == steady and not led.clients:
                 _log.info("handing over an idle log, to spread the leaders", to=preferred)
                 self.on_move(preferred)

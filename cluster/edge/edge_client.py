@@ -314,13 +314,15 @@ class Upstream(asyncio.Protocol):
     ``answered`` gets the leader's reply; LATER if the connection ends before.
     """
 
-    __slots__ = ("_client", "_head", "_transport", "answered")
+    __slots__ = ("_accepted", "_client", "_head", "_transport", "answered")
 
     def __init__(self, client: EdgeClient) -> None:
         self._client = client
         self._transport: asyncio.Transport | None = None
         self._head: bytes | None = b""
         """Bytes before the reply; None behind it."""
+        self._accepted = False
+        """Whether the leader takes the client's bytes."""
         self.answered: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -346,6 +348,7 @@ class Upstream(asyncio.Protocol):
             answer = PeerAnswer.LATER
         self._head = None
         if answer is PeerAnswer.ACCEPTED:
+            self._accepted = True
             self._client.opened(self)
         self.answered.set_result(answer)
 
@@ -361,10 +364,10 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Close the client, or let it wait for another connection."""
         del exc
-        if self._head is None:
-            self._client.upstream_lost()
-        elif not self.answered.done():
+        if not self.answered.done():
             self.answered.set_result(PeerAnswer.LATER)
+        elif self._accepted:
+            self._client.upstream_lost()
 
     def pause_writing(self) -> None:
         """Stop reading the client: the leader takes no more bytes now."""

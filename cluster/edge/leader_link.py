@@ -73,7 +73,9 @@ class LeaderLink:
         self._epoch = 0
         """Epoch of the last known leader."""
         self.led_at: float | None = None
-        """When a leader was heard last, in monotonic seconds; None: never."""
+        """When a leader that takes clients was heard last, in monotonic seconds; None: never."""
+        self.serving = True
+        """Whether the leader takes clients, as its last status says."""
         self._not_before = 0.0
         """When to try again to reach the leader, in monotonic seconds."""
         self._again: asyncio.TimerHandle | None = None
@@ -83,6 +85,12 @@ class LeaderLink:
     def parked(self) -> int:
         """The number of clients that wait for a leader."""
         return len(self._parked) + len(self._opening)
+
+    def waiting(self, most: float) -> str:
+        """Return why clients wait, if they have for ``most`` seconds; otherwise nothing."""
+        if self.led_at is not None and self._now() - self.led_at < most:
+            return ""
+        return "no leader is known" if self.serving else "the leader takes no clients"
 
     def close(self) -> None:
         """Open no more connections."""
@@ -117,7 +125,9 @@ class LeaderLink:
             host, _, port = status.peers.rpartition(":")
             if host and port.isdigit():
                 self._epoch = status.epoch
-                self.led_at = self._now()
+                self.serving = status.serving
+                if status.serving or self.led_at is None:
+                    self.led_at = self._now()
                 place = LeaderPlace(status.epoch, status.node, host.strip("[]"), int(port))
                 self.follow(place)
 

@@ -201,10 +201,15 @@ class PeerStage(Stage):
 
     def refuse(self, reason: str) -> None:
         """Close a connection that has no valid header."""
-        peer = super().get_extra_info("peername")
-        self._listener.refused(f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "", reason)
+        self._listener.refused(self._from, reason)
         self._settle()
         self.lower.abort()
+
+    @property
+    def _from(self) -> str:
+        """The address of the other node; empty if it is the main process of this one."""
+        peer = super().get_extra_info("peername")
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
 
     def _settle(self) -> None:
         self._listener.forget(self)
@@ -216,7 +221,7 @@ class PeerStage(Stage):
         """Pass on that the connection is lost."""
         self._settle()
         if self._client is None and isinstance(exc, ConnectionError):
-            self._listener.refused("", str(exc))
+            self._listener.refused(self._from, str(exc))
         super().connection_lost(exc)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -209,7 +209,12 @@ class EventLog:
         self._writer.first = self.first
         return self._writer
 
-    def connection_lost(self) -> None:
-        """Record that the connection to NATS was lost, and possibly messages with it."""
-        if self._writer is not None:
-            self._writer.recover("connection to NATS lost")
+    def connection_lost(self) -> bool:
+        """Record that the connection to NATS was lost, and possibly messages with it.
+
+        Return whether this process writes the log.
+        """
+        if self._writer is None:
+            return False
+        self._writer.recover("connection to NATS lost")
+        return True

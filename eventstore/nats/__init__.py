@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from eventstore.nats.log_stream import (
         LogIdentityMismatch,
         StreamState,
+        check_cluster_identity,
         check_stream,
         durability_promise,
         ensure_stream,
@@ -75,6 +76,7 @@ __all__ = [
     "UnansweredError",
     "api_prefix",
     "check_access",
+    "check_cluster_identity",
     "check_jetstream",
     "check_replication",
     "check_server",
@@ -140,6 +142,7 @@ _MODULE_OF = {
     "LogIdentityMismatch": "log_stream",
     "read_partitions": "log_stream",
     "StreamState": "log_stream",
+    "check_cluster_identity": "log_stream",
     "check_stream": "log_stream",
     "durability_promise": "log_stream",
     "ensure_stream": "log_stream",

@@ -145,6 +145,17 @@ async def read_partitions(client: Client, cluster: str) -> int | None:
     return None
 
 
+async def check_cluster_identity(client: Client, cluster: str, identity: str) -> None:
+    """Raise LogIdentityMismatch if the first of several logs of a cluster has another identity.
+
+    Raises LogUnavailable while JetStream has no leader, NatsUnavailable.
+    """
+    stream = f"{LOG_STREAM_PREFIX}{cluster}-p0"
+    reply = await require(client, f"STREAM.INFO.{stream}", accept=(NO_STREAM,))
+    if "error" not in reply:
+        _check_identity(reply["config"], identity)
+
+
 def _partitions_in(config: Mapping[str, Any]) -> int:
     """Return the number of logs of the cluster of a stream."""
     said = (config.get("metadata") or {}).get(PARTITIONS_KEY, "1")

@@ -69,25 +69,45 @@ def without_secrets(url: str) -> str:
     return scheme + separator + rest.rpartition("@")[2]
 
 
+_AVOIDED: Final = 5.0
+"""Seconds for which a server that could not be reached is tried after all others."""
+
+
 class ServerChoice:
     """Chooses the server for the next attempt to connect: the least recently tried one.
 
-    nats-py chooses at random, and may return to the server that it has just left.
+    nats-py chooses at random, and may return to the server that it has just left. A server that
+    could not be reached comes after the others for a while: a suspended one takes 2 s each time.
     """
 
     def __init__(self, wait: float) -> None:
         self._wait = wait
         self._tried: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
+        """When a server could not be reached."""
+        self._dialed = ""
+        """The server that is being dialed."""
 
     def connected(self, netloc: str) -> None:
         """Record the server of the present connection."""
         self._tried[netloc] = time.monotonic()
+        self._failed.pop(netloc, None)
+        self._dialed = ""
 
     def __call__(self, servers: list[Server], _info: dict[str, object]) -> tuple[Server, float]:
         """Return the next server, and the seconds before it is dialed."""
         now = time.monotonic()
-        chosen = min(servers, key=lambda one: self._tried.get(one.uri.netloc, 0.0))
+        if self._dialed:
+            self._failed[self._dialed] = now
+        avoided = {netloc for netloc, when in self._failed.items() if now - when < _AVOIDED}
+
+        def order(server: Server) -> tuple[bool, float]:
+            netloc = server.uri.netloc
+            return netloc in avoided, self._tried.get(netloc, 0.0)
+
+        chosen = min(servers, key=order)
         since = now - self._tried.get(chosen.uri.netloc, float("-inf"))
         delay = max(0.0, self._wait - since)
         self._tried[chosen.uri.netloc] = now + delay
+        self._dialed = chosen.uri.netloc
         return chosen, delay

@@ -47,6 +47,8 @@ class LogLocation:
     """The requested stream, or the only possible one."""
     datadir: DataDir | None = None
     """The data directory, if the server is its embedded one."""
+    several: tuple[str, ...] = ()
+    """The streams of a node or cluster with several logs."""
 
     async def connect(self, stack: contextlib.AsyncExitStack) -> Client:
         """Return a connection to the server; ``stack`` closes it. Raises NatsUnavailable."""
@@ -58,7 +60,9 @@ class LogLocation:
 
     async def streams(self, client: Client) -> list[str]:
         """Return the possible streams. Raises NoLog when there is none."""
-        found = [self.named] if self.named is not None else await list_logs(client)
+        found = [self.named] if self.named is not None else list(self.several)
+        if not found:
+            found = await list_logs(client)
         if not found:
             raise NoLog(f"there is no foldmq log on {self.where}")
         return found

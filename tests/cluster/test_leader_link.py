@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from actors.connection import ListenerOptions
+from cluster import NodeStatus, Role
 from cluster.edge import EdgeClient, LeaderPlace, PeerAnswer, Upstream, leader_link
 from cluster.edge.client_header import GREETING, NONCE_SIZE
 from cluster.edge.edge_client import ClientStage
@@ -188,3 +190,37 @@ async def test_a_client_gets_one_connection_if_a_leader_is_heard_when_an_attempt
         await asyncio.sleep(0)
     assert [one for _, one in link.open.values()] == [upstream]
     assert not link.parked
+
+
+async def test_a_client_waits_when_the_leader_takes_no_clients() -> None:
+    """The leader does not know whether it still leads; it answers, and closes the connection."""
+    owner = Owner()
+    link = LeaderLink(0, owner, lambda: 0.0)
+    link.follow(LeaderPlace(1, "a"))
+    client = Client()
+    link.park(client)
+    await asyncio.sleep(0)
+    ((upstream, _),) = owner.made
+    upstream.data_received(GREETING + bytes(NONCE_SIZE))
+    upstream.data_received(PeerAnswer.LATER.value)
+    upstream.connection_lost(None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert client.stage is ClientStage.PARKED
+    assert not client.closed
+    assert link.parked == 1
+    link.close()
+
+
+async def test_clients_wait_if_the_leader_takes_none_for_some_time() -> None:
+    now = 0.0
+    link = LeaderLink(0, Owner(), lambda: now)
+    status = NodeStatus("a", Role.LEADING, 1, 1, "", 0, peers="h:1")
+    link.heard(status)
+    assert not link.waiting(10.0)
+    now = 20.0
+    assert link.waiting(10.0) == "no leader is known"
+    link.heard(dataclasses.replace(status, serving=False))
+    assert link.waiting(10.0) == "the leader takes no clients"
+    link.heard(status)
+    assert not link.waiting(10.0)

@@ -102,6 +102,22 @@ def test_a_difference_is_said_once_by_name(change: dict[str, object], said: str)
     assert "node a (host-a)" in logs[0]["event"]
 
 
+def test_a_node_with_another_authority_is_named_and_gets_no_leadership() -> None:
+    me = dataclasses.replace(ME, authorities="aa,bb")
+    made = Members("me", lambda: TIME)
+    with capture_logs() as logs:
+        for one in (other("same", authorities="bb"), other("old"), other("no", authorities="cc")):
+            made.heard(one, 0.0, me)
+    said = "node no (host-no) has another cluster_tls_ca than this one"
+    assert [line["event"].startswith(said) for line in logs] == [True]
+    for name in ("same", "old"):
+        assert isinstance(made.successor(name, 0.1), NodeStatus)
+    assert str(made.successor("no", 0.1)).startswith("node no has another cluster_tls_ca")
+    alone = Members("me", lambda: TIME)
+    alone.heard(other("no", authorities="cc"), 0.0, me)
+    assert alone.successor("", 0.1) == "no other node follows this leader"
+
+
 @pytest.mark.parametrize(("off", "way"), [(-3000, "ahead of"), (3000, "behind")])
 def test_a_clock_that_is_off_is_said_once(off: int, way: str) -> None:
     made = Members("me", lambda: TIME)
@@ -118,4 +134,13 @@ def test_a_status_that_was_late_makes_no_clock_wrong() -> None:
         for number in range(60):
             late = 5000 if number % 10 else 0
             made.heard(other("a", Role.LEADING, time_ms=TIME - late), number / 10, ME)
+    assert logs == []
+
+
+def test_statuses_that_arrive_together_after_a_standstill_make_no_clock_wrong() -> None:
+    made = Members("me", lambda: TIME)
+    with capture_logs() as logs:
+        for number in range(80):  # sent in the last 8 s
+            late = 8000 - number * 100
+            made.heard(other("a", Role.LEADING, time_ms=TIME - late), 8.0, ME)
     assert logs == []

@@ -222,7 +222,7 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
     ):
         refused = command(nats, "nodes", "move", wanted, "--cluster=c1", check=False)
         assert refused.returncode == 1
-        assert reason in refused.stderr
+        assert refused.stderr == f"foldmq: {reason}\n"
     with RawClient(second.port) as client:
         client.connect("c")
         strike_move(nodes, nats)

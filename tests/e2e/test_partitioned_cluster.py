@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from functools import partial
@@ -331,6 +332,9 @@ def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
             assert (code, "c1-p0  " in said) == (0, False), said
         code, said = run("log", "-n", "1")
         assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
+        # A file with a data directory, as on a real machine.
+        code, said = run("log", "-n", "1", "--data-dir", str(node.data_dir))
+        assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
         code, said = run("log", "verify")
         assert code == 0, said
         # Other tests have sent some, too.
@@ -378,6 +382,32 @@ def test_nodes_with_another_number_of_logs_are_refused(steady: Partitioned, tmp_
         said = other.refused(78)
         assert said.startswith(f"partitions = {count}: cluster c1 on NATS at")
         assert "has 2 logs: set partitions = 2" in said
+
+
+def test_a_node_with_another_key_or_a_copied_directory_is_refused_in_one_line(
+    steady: Partitioned, tmp_path: Path
+) -> None:
+    """Each of its processes would say it, and be started again."""
+    cluster = steady
+    cluster.start_again()
+    (tmp_path / "key").write_text("the key of another cluster\n")
+    for name in ("another key", "copy"):
+        place = tmp_path / name
+        place.mkdir()
+        settings = cluster.settings
+        if name == "another key":
+            settings += f"cluster_key_file = '{tmp_path / 'key'}'\n"
+            used = f"cluster_key_file = '{cluster.nodes[0].directory.parent / 'key'}'\n"
+            assert used in settings
+            settings = settings.replace(used, "")
+        other = Broker(place, config=f"nats_url = '{cluster.nats.url}'\nbridge = false\n{settings}")
+        if name == "copy":
+            other.data_dir.mkdir(mode=0o700)
+            shutil.copy(cluster.nodes[0].data_dir / "node", other.data_dir / "node")
+        said = other.refused(75)
+        wanted = "cluster c1 on" if name == "another key" else "node "
+        assert said.startswith(wanted), said
+        assert len(said.splitlines()) == 1, said
 
 
 def test_one_log_moves_and_the_others_stay(steady: Partitioned) -> None:

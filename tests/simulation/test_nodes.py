@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness import packets as p
 
+from actors.maintenance import ClusterHooks
 from cluster.failover import take_over
 from cluster.failure_detector import SILENT_AFTER, Cause
 from cluster.follower import Follower
@@ -238,5 +239,51 @@ def test_a_machine_without_a_process_refuses_connections() -> None:
         client.send(p.connect("c"))
         await world.stop()
         await asyncio.sleep(0)
+
+    simulate(scenario)
+
+
+def test_clients_of_a_leader_in_doubt_wait() -> None:
+    """As they wait while no leader is known; those that wait too long are closed."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            node = world.broker.node
+            hooks = ClusterHooks(node, world.broker.admission.connections)
+            hooks.let_go("it cannot prove that it leads")
+            impatient = SimClient(world)
+            impatient.send(p.connect("impatient"))
+            await world.go(node.options.connect_timeout - 1)
+            client = SimClient(world)
+            client.send(p.connect("c"))
+            await world.go(2)
+            assert (impatient.take(), client.take()) == ([], [])
+            assert (impatient.open, client.open) == (False, True)
+            hooks.let_go("")
+            await world.go(1)
+            assert client.take() == [p.Connack(0)]
+
+    simulate(scenario)
+
+
+def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored() -> None:
+    """It would refuse clients; they are to wait."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            admission = world.broker.admission
+            hooks = ClusterHooks(world.broker.node, admission.connections)
+            world.log.hold()
+            hooks.prove(1)
+            found = []
+            for reason in ("it cannot prove that it leads", ""):
+                world.broker.node.unsure = reason
+                for _ in range(200):
+                    await world.go(0.1)
+                    admission.sample(0.0)
+                found.append(admission.limits.overload.reason)
+            assert found == [None, "commit_latency"]
+            world.log.release()
+            await world.go(5)
 
     simulate(scenario)

@@ -54,6 +54,30 @@ def test_a_message_reaches_a_client_of_another_log(qos: int) -> None:
     two(scenario)
 
 
+class Unreached(asyncio.Event):
+    """What does not happen."""
+
+    def set(self) -> None:
+        """Do nothing."""
+
+
+def test_a_node_that_takes_over_does_not_wait_long_for_a_log_that_cannot_be_read() -> None:
+    async def scenario(here: PartitionWorld, _there: PartitionWorld) -> None:
+        exchange, state = here.broker.exchange, here.broker.node.state
+        assert exchange is not None
+        for follower in exchange._followers.values():
+            follower.caught_up = Unreached()
+        loop, waited = asyncio.get_running_loop(), []
+        for state.epoch in (0, 2):
+            begun = loop.time()
+            await exchange.catch_up()
+            waited.append(loop.time() - begun)
+        state.epoch = 0
+        assert waited[0] > 20 > 2 > waited[1]  # seconds of virtual time
+
+    two(scenario)
+
+
 def test_with_pseudonyms_a_session_belongs_to_the_log_of_its_pseudonym() -> None:
     key = bytes(range(KEY_SIZE))
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
         scram_secret,
         users_digest,
     )
-    from cli.serve.factories.edge_factory import PeerSockets, partition_edges
+    from cli.serve.factories.edge_factory import (
+        PeerSockets,
+        cluster_authorities,
+        partition_edges,
+    )
     from cli.serve.factories.limits_factory import affordable_connections, limit_options
     from cli.serve.factories.listener_factory import SOCKETS_VARIABLE, Listeners
     from cli.serve.factories.options_factory import make_bridge, make_options
@@ -26,7 +30,7 @@ else:
         {
             "auth_factory": "Access make_permissions pseudonym_key pseudonym_of scram_secret "
             "users_digest",
-            "edge_factory": "PeerSockets partition_edges",
+            "edge_factory": "PeerSockets cluster_authorities partition_edges",
             "limits_factory": "affordable_connections limit_options",
             "listener_factory": "SOCKETS_VARIABLE Listeners",
             "options_factory": "make_bridge make_options",
@@ -39,6 +43,7 @@ __all__ = [
     "Listeners",
     "PeerSockets",
     "affordable_connections",
+    "cluster_authorities",
     "limit_options",
     "make_bridge",
     "make_options",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.transports import TlsOptions, make_context
 from cli.logsource import cluster_key
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from actors.transports import Handshakes
     from cli.common import Address
     from cli.settings import Settings
+
+_FLIGHTS: Final = 5
+"""Rounds of messages of a TLS handshake, at most."""
+_DIGEST: Final = 12
+"""Hexadecimal digits of a digest that distinguishes certificates."""
 
 
 def partition_edges(
@@ -100,4 +106,43 @@ def _client_context(settings: Settings) -> ssl.SSLContext | None:
         context.load_cert_chain(settings.cluster_tls_cert, settings.cluster_tls_key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"cluster_tls_cert and cluster_tls_ca: {error}") from None
+    server = _server_context(settings)
+    if server is not None:
+        _check_own_certificate(settings, context, server)
     return context
+
+
+def _check_own_certificate(
+    settings: Settings, client_context: ssl.SSLContext, server_context: ssl.SSLContext
+) -> None:
+    """Raise ConfigError if the certificate of this node would not be accepted by its own CA.
+
+    The node connects to itself, in memory: this shows what another node would find.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server)
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    done = 0
+    for _ in range(_FLIGHTS):
+        done = 0
+        for end in (client, server):
+            try:
+                end.do_handshake()
+                done += 1
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                why = getattr(error, "verify_message", "") or error.reason or "TLS error"
+                raise ConfigError(
+                    f"cluster_tls_cert = {settings.cluster_tls_cert}: other nodes would not accept "
+                    f"it, it is verified against cluster_tls_ca = {settings.cluster_tls_ca}: {why}"
+                ) from None
+        if done == len((client, server)):
+            return
+
+
+def cluster_authorities(settings: Settings) -> str:
+    """Return short digests of the certificates of ``cluster_tls_ca``; empty without it."""
+    context = _client_context(settings)
+    found = context.get_ca_certs(binary_form=True) if context is not None else []
+    return ",".join(sorted(hashlib.sha256(one).hexdigest()[:_DIGEST] for one in found))

@@ -52,4 +52,5 @@ def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
         most_held,
         settings.bridge_ttl,
         allowed_names(settings.bridge_client_headers),
+        several_nodes=settings.cluster is not None,
     )

@@ -59,3 +59,17 @@ def test_the_server_that_was_not_tried_for_longest_comes_next() -> None:
     waits = [wait for _, wait in chosen]
     assert waits[:2] == [0, 0]
     assert all(0 < wait <= 0.5 for wait in waits[2:])
+
+
+def test_a_server_that_could_not_be_reached_comes_after_the_others() -> None:
+    """It is suspended; the connection changes between the others meanwhile."""
+    servers = [Server(urlparse(f"nats://{name}:4222")) for name in "abc"]
+    choice = ServerChoice(0.25)
+    choice.connected("a:4222")
+    chosen = []
+    for _ in range(4):
+        while (name := choice(servers, {})[0].uri.hostname) == "b":
+            chosen.append(name)
+        chosen.append(name)
+        choice.connected(f"{name}:4222")
+    assert chosen == ["b", "c", "a", "c", "a"]

@@ -1,0 +1,61 @@
+"""The bridge of a node that leads, and what its predecessor still sends to NATS."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.packets import Publish
+
+from actors.configuration import BridgeOptions
+from eventstore.nats import ConnectionOptions
+from protocol.nats import Mapping, constant_part, header_block
+from simulation.natsserver import Got, SimLink, SimNatsServer
+from simulation.world import World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize("several_nodes", [False, True])
+def test_what_a_replaced_leader_sends_to_nats_is_not_published_again(
+    several_nodes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is that of the new leader, whose clients get its messages from there."""
+    nats = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), several_nodes=several_nodes)
+        await world.start()
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        client = await world.connect("c", filters=[("in/#", 2)])
+        await world.go(0.2)
+        client.take()
+        sent: list[int] = []
+        for topic, node, qos in (
+            ("in/x", "sim", 0),
+            ("in/x", "sim", 2),
+            ("in/y", "sim", 1),  # the headers of another message, copied
+            ("in/x", "another", 1),
+        ):
+            number = len(sent) + 1
+            constant = constant_part("in/x", qos, retain=False, client="c", node=node)
+            headers = header_block(constant, number if qos else None)
+            nats.publish(Got(topic.replace("/", "."), "", headers, b"%d" % number))
+            await world.go(0.2)
+            sent.append(number)
+        got = [int(one.payload) for one in client.take() if isinstance(one, Publish)]
+        assert got == ([3, 4] if several_nodes else sent)
+        nats.forget()
+        await world.crash()
+
+    simulate(scenario)
