@@ -121,8 +121,8 @@ def session_diff(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     if old.will != new.will:
         yield "will removed" if new.will is None else f"will {_will(new.will)}"
     if old.expiry != new.expiry and new is not _NOTHING:
-        was = "" if old is _NOTHING else f"{expiry_text(old.expiry)} -> "
-        yield f"session expiry {was}{expiry_text(new.expiry)}"
+        before = "" if old is _NOTHING else f"{expiry_text(old.expiry)} -> "
+        yield f"session expiry {before}{expiry_text(new.expiry)}"
 
 
 def _granted(one: Granted, *, short: bool = False) -> str:
