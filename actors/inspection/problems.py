@@ -1,12 +1,13 @@
 """The current problems of clients: the figures of ``foldmq doctor``, without its sentences.
 
 A problem is an object with its ``code``, the client or shared subscription, and the figures that
-prove it. The search covers sessions in memory and all clients with a known history; sessions that
-were only read from the projections wait for nothing and lose nothing.
+prove it. The search covers all sessions, and all clients with a known history. Frozen sessions for
+which nothing waits have no problems and stay unread.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.connection import Connection
@@ -54,13 +55,14 @@ class ProblemSearch:
     def run(self) -> Iterator[None]:
         """Check one client after the other; yields where it can be interrupted."""
         node, client = self._node, self._client
-        live = node.state.sessions.live
-        names = list(live) if client is None else [client]
+        sessions = node.state.sessions
+        names = chain.from_iterable(sessions.owing_parts()) if client is None else [client]
         for name, pause in in_steps(names):
-            state = live.get(name) if client is None else node.state.sessions.peek(name)
+            frozen = name not in sessions.live
+            state = sessions.peek(name)
             if state is not None:
                 self._take(name, self._of_state(name, state))
-            if pause:
+            if pause or frozen:  # to read a frozen session takes longer
                 yield None
         histories = node.clients.items()
         if client is not None:
