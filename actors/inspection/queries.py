@@ -40,6 +40,8 @@ _LONGEST_PATTERN, _MOST_STARS = 256, 16
 """The cost of a pattern grows with both."""
 _MOST_PART = 1000
 _PART = 100
+_LARGEST_SIZE = 1 << 28
+"""Bytes of a PUBLISH packet at most."""
 _CENSUS_LIFE = 5.0
 """Maximum age in seconds of the totals over all sessions."""
 _EPOCH = 1.0
@@ -268,7 +270,8 @@ class Queries:
         """Preview a message on a topic: its fate for each matching subscription."""
         node = self._node
         topic = _topic(request)
-        qos = number(request, "qos", 1, 2)
+        size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None
+        message = receiver_preview.Previewed(topic, number(request, "qos", 1, 2), size)
         matching: dict[str, list[receiver_preview.Match]] = {}
         for found, pause in in_steps(node.router.indexed(topic)):
             if isinstance(found, str):
@@ -284,11 +287,12 @@ class Queries:
 
         def rows() -> Iterable[dict[str, Any]]:
             for name, matches in matching.items():
-                yield from receiver_preview.receiver_rows(name, matches, topic, qos, node)
+                yield from receiver_preview.receiver_rows(name, matches, message, node)
 
-        message = node.state.retained.get(topic)
-        retained = None if message is None else views.retained_row(message)
-        return Listing(rows(), lambda one: one, retained=retained, topic=topic, published_qos=qos)
+        kept = node.state.retained.get(topic)
+        retained = None if kept is None else views.retained_row(kept)
+        about = {"retained": retained, "topic": topic, "published_qos": message.qos}
+        return Listing(rows(), lambda one: one, **about)
 
     def problems(self, request: Mapping[str, Any]) -> Work:
         """Return the current problems of all clients, or of one ``client``."""

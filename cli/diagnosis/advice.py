@@ -120,15 +120,18 @@ def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
     by_messages = one["queue"] != "queue_bytes"
     limit = "max_queued_messages" if by_messages else "max_queued_bytes"
     held = (
-        f"{one['queued']:,} messages wait"
+        f"{one['queued']:,} of {one['max_queued']:,} messages wait"
         if by_messages
-        else f"{text.size(one['queued_bytes'])} of messages wait"
+        else f"{text.count_of(one['queued'], 'message')} with {one['queued_bytes']:,} of "
+        f"{one['max_queued_bytes']:,} bytes wait"
     )
     if one.get("lost"):
-        held += f", {text.count_of(one['lost'], 'message')} were dropped since the broker's start"
+        held += f", {text.count_of(one['lost'], 'message')} dropped since the broker's start"
+    room = one["max_queued_bytes"] - one["queued_bytes"]
+    above = f" that is larger than {room:,} bytes" if not by_messages and room > 0 else ""
     return (
         "loses messages: its queue is full",
-        f"{held}; {limit} is reached, each further one is dropped",
+        f"{held}; each further one{above} is dropped ({limit})",
         _why_queue_grows(one),
         f"foldmq sessions show {client}",
     )

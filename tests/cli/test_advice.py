@@ -109,7 +109,7 @@ def test_drops_are_told_once() -> None:
     drops = {"client": "a", "code": "drops", "count": 5, "by": {"queue_messages": 5}, "age_ms": 1}
     (one,) = merge_advice([full, drops])
     assert one["lost"] == 5
-    assert "5 messages were dropped" in advise(one).evidence
+    assert "9 of 9 messages wait, 5 messages dropped since" in advise(one).evidence
     other = {"client": "b", **drops, "by": {"queue_messages": 4, "slow_reader": 1}}
     assert [one["client"] for one in merge_advice([{**other, "client": "b"}, full])] == ["a", "b"]
     denied = {"client": "c", **PROBLEMS[5]}
