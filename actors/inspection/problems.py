@@ -14,6 +14,7 @@ from actors.connection import Connection
 from actors.inspection.inspector import in_steps
 from actors.routing import is_shared
 from actors.session import decisions
+from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,14 @@ _FILLING: Final = 0.8
 """Fraction of a queue's limit from which the queue counts as filling."""
 _SLOW: Final = 0.25
 """Fraction of ``max_outbound_bytes`` from which a client counts as a slow reader."""
+_REFUSED_MS: Final = 3_600_000
+"""Milliseconds for which a refusal counts as current."""
+_LONGEST_FIELD: Final = 200
 _MOST: Final = 500
 """Maximum problems in one answer."""
+
+_WHOSE: Final = ("client", "user", "address", "listener", "error", "why")
+"""The fields of a refusal that are shown."""
 
 Problem = dict[str, Any]
 
@@ -74,7 +81,38 @@ class ProblemSearch:
 
     def answer(self) -> Answer:
         """Return the problems found."""
-        return {"problems": self._found, "total": self._total, "at_ms": self._now}
+        return {
+            "problems": self._found,
+            "total": self._total,
+            "at_ms": self._now,
+            "refusals": [*self._refusals()],
+        }
+
+    def _refusals(self) -> Iterator[Problem]:
+        """Yield the latest refusal for each reason, with the number of them.
+
+        ``recent`` is that of the last hour, at most ``MOST_TIMES``.
+        """
+        node, refused = self._node, self._node.limits.refused
+        now = node.clock.monotonic()
+        for reason, latest in refused.latest.items():
+            whose, ages = latest.whose, [round((now - at) * 1000) for at in latest.times]
+            client = whose.get("client")
+            if ages[-1] > _REFUSED_MS or self._client not in (None, client):
+                continue
+            if node.options.pseudonym_key and client not in node.state.sessions:
+                whose = {"address": whose.get("address")}
+            yield {
+                "reason": reason,
+                "count": refused.counts[reason],
+                "recent": sum(age <= _REFUSED_MS for age in ages),
+                "age_ms": ages[-1],
+                **{
+                    field: escaped(str(value), _LONGEST_FIELD)
+                    for field, value in whose.items()
+                    if field in _WHOSE and value is not None
+                },
+            }
 
     def _take(self, client: str, problems: Iterator[Problem]) -> None:
         for problem in problems:

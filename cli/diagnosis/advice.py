@@ -11,7 +11,9 @@ from eventstore.reasons import close_text, drop_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-Severity = Literal["problem", "warning"]
+Severity = Literal["problem", "warning", "notice"]
+"""In the order of urgency."""
+_SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "notice")
 
 _TOLD = ("queue_full", "denied")
 """Problems whose sentences include drops."""
@@ -62,6 +64,11 @@ def advise(problem: Mapping[str, Any]) -> Advice:
     severity, describe = _KINDS.get(problem["code"], ("warning", _unknown))
     title, evidence, cause, command = describe(problem, _quoted(client))
     return Advice(severity, text.name(client), title, evidence, cause, command)
+
+
+def most_urgent_first(advice: Iterable[Advice]) -> list[Advice]:
+    """Return advice in the order of severity, otherwise as it was."""
+    return sorted(advice, key=lambda one: _SEVERITIES.index(one.severity))
 
 
 def _quoted(name: str) -> str:

@@ -55,17 +55,6 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "survived",
             "nats server report jetstream",
         )
-    refused = {name: count for name, count in status["refused"].items() if count}
-    if refused:
-        listed = ", ".join(f"{text.escaped(name)} {count:,}" for name, count in refused.items())
-        yield Advice(
-            "warning",
-            "connections",
-            "were refused or ended by limits",
-            f"since the start: {listed}",
-            "clients exceed the limits of the settings, or fail to log in",
-            "foldmq config check",
-        )
 
 
 def advise_on_disk(

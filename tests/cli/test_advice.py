@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from cli.diagnosis import advise, advise_on_broker, advise_on_disk, merge_advice
+from cli.diagnosis import (
+    advise,
+    advise_on_broker,
+    advise_on_disk,
+    advise_on_refusals,
+    merge_advice,
+)
 from cli.diagnosis.advice import _KINDS
+from cli.diagnosis.refusal_advice import _REFUSALS
 
 HOSTILE = 'evil\x1b[2J\n"; rm -rf'
 SOURCE = Path(__file__).resolve().parents[2] / "actors" / "inspection" / "problems.py"
@@ -163,7 +170,7 @@ def test_several_logs_fill_a_disk_together() -> None:
 def test_advice_on_the_broker() -> None:
     status: dict[str, Any] = {
         "trouble": ["the log cannot be written\x1b"], "overload": None, "time_ms": 200_000,
-        "started_ms": 0, "refused": {"flapping": 3, "sessions": 0},
+        "started_ms": 0,
         "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
     }  # fmt: skip
     found = [
@@ -173,9 +180,48 @@ def test_advice_on_the_broker() -> None:
     assert [(one.severity, one.subject) for one in found] == [
         ("problem", "the broker"),
         ("problem", "the log"),
-        ("warning", "connections"),
         ("problem", "the disk"),
     ]
     assert all(text.isprintable() for one in found for text in one)
-    healthy = {**status, "trouble": [], "refused": {}, "log": {"disk_free": None}}
+    healthy = {**status, "trouble": [], "log": {"disk_free": None}}
     assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []
+
+
+def refusal(**about: Any) -> dict[str, Any]:
+    """Return a protocol error of a client."""
+    return {
+        "reason": "protocol_error", "count": 1, "recent": 1, "age_ms": 12_000, "client": "pump",
+        "address": "192.0.2.1:5000", "error": "invalid flags", **about,
+    }  # fmt: skip
+
+
+def test_a_protocol_error_is_a_notice_that_names_the_client() -> None:
+    (one,) = advise_on_refusals([refusal()])
+    assert one.severity == "notice"
+    assert f"{one.subject} {one.title}" == (
+        "a connection was closed: the client violated the protocol"
+    )
+    assert one.evidence == "12 s ago: client pump, from 192.0.2.1:5000 (invalid flags)"
+    assert one.next == "foldmq log --type SessionClosed --session pump -n 6"
+    (one,) = advise_on_refusals([refusal(count=60, recent=10)])
+    assert one.severity == "warning"
+    assert f"{one.subject} {one.title}".startswith("connections were closed: ")
+    assert one.evidence.startswith(
+        "10 or more in the last hour, 60 since the broker's start; the last 12 s ago: client pump"
+    )
+    (one,) = advise_on_refusals([refusal(client=None)])
+    assert one.next == "journalctl -u foldmq -n 50"
+    (one,) = advise_on_refusals([refusal(reason="slow_reader", error=None)])
+    assert (one.severity, one.cause.startswith("the client or its network")) == ("warning", True)
+
+
+def test_each_refusal_has_a_sentence() -> None:
+    source = (SOURCE.parents[1] / "inspection/status/status_metrics.py").read_text("utf-8")
+    exported = re.search(r"^REFUSED = \((.*?)^\)", source, re.DOTALL | re.MULTILINE)
+    assert exported is not None
+    assert {*re.findall(r'"(\w+)"', exported[1])} <= {*_REFUSALS}
+    for reason in [*_REFUSALS, "of a later broker"]:
+        (one,) = advise_on_refusals([refusal(reason=reason, client=HOSTILE, user=HOSTILE)])
+        assert all(line.isprintable() for line in one)
+        assert one.cause
+        assert one.next.partition(" ")[0] in ("foldmq", "journalctl")

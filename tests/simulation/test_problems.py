@@ -25,6 +25,12 @@ def problems(world: World, client: str | None = "c") -> dict[str, dict[str, Any]
     return {one["code"]: one for one in found}
 
 
+def refusals(world: World, client: str | None) -> list[dict[str, Any]]:
+    search = ProblemSearch(world.broker.node, client)
+    found: list[dict[str, Any]] = search.answer()["refusals"]
+    return found
+
+
 def codes(world: World) -> set[str]:
     return set(problems(world))
 
@@ -159,5 +165,24 @@ def test_a_publication_without_a_release_is_found_in_a_frozen_session() -> None:
             await world.go(100)
             assert world.broker.node.state.sessions.frozen("c") is not None
             assert problems(world, None)["stuck_publish"]["count"] == 1
+
+    simulate(scenario)
+
+
+def test_a_protocol_error_is_told_for_an_hour() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            client.send(b"\x00\x00")
+            await world.go(60)
+            (one,) = refusals(world, None)
+            assert (one["reason"], one["count"], one["recent"]) == ("protocol_error", 1, 1)
+            assert (one["client"], one["address"][:9]) == ("c", "192.0.2.1")
+            assert 55_000 <= one["age_ms"] <= 65_000
+            assert one["error"]
+            assert refusals(world, "c") == [one]
+            assert refusals(world, "other") == []
+            await world.go(3_600)
+            assert refusals(world, None) == []
 
     simulate(scenario)
