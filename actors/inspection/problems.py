@@ -30,7 +30,7 @@ _FLAPPING_MS: Final = 60_000
 _FLAPPING: Final = 4
 """Number of connects within ``_FLAPPING_MS`` from which a client is flapping."""
 _DUPLICATE: Final = 3
-"""Number of takeovers from which two clients are assumed to share an identifier."""
+"""Number of takeovers within ``RECENT_MS`` from which two clients may share an identifier."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
@@ -237,12 +237,15 @@ class ProblemSearch:
                 **self._decided_by(history),
             }
         recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
-        if history.takeovers >= _DUPLICATE and history.taken_ms >= since:
+        taken = [at for at in history.taken_ms if at >= since]
+        if len(taken) >= _DUPLICATE:
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
+                "recent_takeovers": len(taken),
                 "recent": recent,
-                "age_ms": self._now - history.taken_ms,
+                "hosts": list(history.hosts),
+                "age_ms": self._now - taken[-1],
             }
         elif recent >= _FLAPPING:
             yield {

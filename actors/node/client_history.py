@@ -11,6 +11,8 @@ from collections import Counter, OrderedDict
 _MOST_CLIENTS = 20_000
 _MOST_CONNECTS = 16
 """Number of connects whose times are kept."""
+_MOST_HOSTS = 3
+"""Maximum addresses kept for a client."""
 _MOST_DENIED = 8
 """Maximum denied topics and filters kept for a client."""
 _FRESH_MS = 60_000
@@ -32,6 +34,7 @@ class ClientHistory:
         "denied_ms",
         "dropped",
         "dropped_ms",
+        "hosts",
         "last_close",
         "opened_ms",
         "taken_ms",
@@ -42,9 +45,12 @@ class ClientHistory:
         self.connects = 0
         self.opened_ms: tuple[int, ...] = ()
         """Times of its recent connects, Unix time in milliseconds."""
+        self.hosts: tuple[str, ...] = ()
+        """The distinct addresses, without ports, that it connected from last, the latest last."""
         self.takeovers = 0
         """Number of connections that ended because the client connected again."""
-        self.taken_ms = 0
+        self.taken_ms: tuple[int, ...] = ()
+        """Times of the recent takeovers."""
         self.last_close = ""
         """Reason for the end of its last connection; empty: none has ended."""
         self.closed_ms = 0
@@ -111,11 +117,14 @@ class ClientHistories:
             self._of.move_to_end(client)
         return history
 
-    def opened(self, client: str, now_ms: int) -> None:
-        """Record that a client connected."""
+    def opened(self, client: str, now_ms: int, host: str) -> None:
+        """Record that a client connected from an address; it is empty for a Unix socket."""
         history = self._changed(client)
         history.connects += 1
         history.opened_ms = (*history.opened_ms[1 - _MOST_CONNECTS :], now_ms)
+        if not history.hosts or history.hosts[-1] != host:
+            others = [one for one in history.hosts if one != host]
+            history.hosts = (*others[1 - _MOST_HOSTS :], host)
 
     def closed(self, client: str, reason: str, now_ms: int) -> None:
         """Record that the connection of a client ended."""
@@ -123,7 +132,7 @@ class ClientHistories:
         history.last_close, history.closed_ms = reason, now_ms
         if reason == "taken_over":
             history.takeovers += 1
-            history.taken_ms = now_ms
+            history.taken_ms = (*history.taken_ms[1 - _MOST_CONNECTS :], now_ms)
 
     def dropped(self, client: str, reason: str, count: int, now_ms: int) -> None:
         """Record that messages to a client, or from it, were dropped."""

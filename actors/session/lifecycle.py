@@ -157,7 +157,7 @@ class SessionLifecycle:
             position=format_position(at),
         )
         session.state = self._node.state.sessions[session.name]
-        self._node.clients.opened(session.name, self._node.clock.time_ms())
+        self._node.clients.opened(session.name, self._node.clock.time_ms(), connection.host)
         if connect.will is not None:
             self._arm_will(connect)
         session.connection = self._publisher.connection = connection

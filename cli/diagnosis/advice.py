@@ -17,6 +17,8 @@ _SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "notice")
 
 _TOLD = ("queue_full", "denied")
 """Problems whose sentences include drops."""
+_REMEMBERED = 16
+"""Number of connects and takeovers of a client that the broker remembers."""
 _LISTED = 4
 """Maximum topics and reasons named in a sentence."""
 
@@ -229,15 +231,33 @@ def _asked(what: str) -> str:
 
 
 def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
+    hosts = one["hosts"]
+    listed = " and ".join(text.escaped(host) or "a Unix socket" for host in hosts)
+    if len(hosts) > 1:
+        cause = (
+            "two programs on different hosts use the same client identifier and disconnect each "
+            "other, or the client moves between networks and connects again before its old "
+            "connection has ended"
+        )
+    else:
+        cause = (
+            "two programs use the same client identifier and disconnect each other, or the client "
+            "lost its network and connects again before the broker has noticed"
+        )
     return (
-        "is used by two clients",
+        "connects again and again while it is connected",
         (
-            f"{one['takeovers']:,} connections were taken over, the last {_since(one)} ago; "
-            f"{one['recent']:,} or more connects in the last minute"
+            f"{_capped(one['recent_takeovers'])} of its connections were taken over in the last 10 "
+            f"minutes, the last {_since(one)} ago; {'' if len(hosts) > 1 else 'all '}from {listed}"
         ),
-        "two programs connect with the same client identifier and disconnect each other",
+        cause,
         f"foldmq log --type SessionOpened --session {client} -n 6",
     )
+
+
+def _capped(count: int) -> str:
+    """Return a number of events of a client, of which the broker remembers the latest only."""
+    return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 
 def _flapping(one: Mapping[str, Any], client: str) -> _Described:
@@ -245,7 +265,7 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "connects again and again",
         (
-            f"{one['recent']:,} or more connects in the last minute, {one['connects']:,} since the "
+            f"{_capped(one['recent'])} connects in the last minute, {one['connects']:,} since the "
             f"broker's start{ended}"
         ),
         "the client fails after it connected, or its network does",

@@ -37,7 +37,10 @@ PROBLEMS: list[dict[str, Any]] = [
     {"code": "receive_maximum", "outstanding": 3, "window": 3, "queued": 0, "age_ms": 20_000},
     {"code": "drops", "count": 5, "by": {"queue_bytes": 3, "odd\n": 2}, "age_ms": 500},
     {"code": "denied", "count": 2, "what": {f"publish {HOSTILE}": 2}, "age_ms": 500},
-    {"code": "duplicate", "takeovers": 4, "recent": 5, "age_ms": 500},
+    {
+        "code": "duplicate", "takeovers": 4, "recent_takeovers": 3, "recent": 0, "age_ms": 500,
+        "hosts": ["192.0.2.1"],
+    },
     {"code": "flapping", "connects": 9, "recent": 5, "last_close": "keep_alive"},
     {"code": "stuck_release", "count": 2, "age_ms": 40_000},
     {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
@@ -225,3 +228,20 @@ def test_each_refusal_has_a_sentence() -> None:
         assert all(line.isprintable() for line in one)
         assert one.cause
         assert one.next.partition(" ")[0] in ("foldmq", "journalctl")
+
+
+def test_takeovers_have_two_explanations() -> None:
+    (problem,) = [one for one in PROBLEMS if one["code"] == "duplicate"]
+    one = advise({"client": "a", **problem})
+    assert one.evidence == (
+        "3 of its connections were taken over in the last 10 minutes, the last 500 ms ago; all "
+        "from 192.0.2.1"
+    )
+    assert "two programs" in one.cause
+    assert "lost its network" in one.cause
+    hosts = {"hosts": ["192.0.2.1", "192.0.2.7"], "recent_takeovers": 16}
+    one = advise({"client": "a", **problem, **hosts})
+    assert one.evidence.startswith("16 or more of its connections")
+    assert one.evidence.endswith("; from 192.0.2.1 and 192.0.2.7")
+    assert "different hosts" in one.cause
+    assert "moves between networks" in one.cause

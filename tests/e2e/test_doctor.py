@@ -65,7 +65,7 @@ def test_problems_are_found_with_their_clients(make_broker: Callable[..., Broker
     said = {(one["severity"], one["subject"], one["title"]) for one in found}
     assert said == {
         ("problem", "away", "loses messages: its queue is full"),
-        ("problem", "twin", "is used by two clients"),
+        ("problem", "twin", "connects again and again while it is connected"),
         ("warning", "flapper", "connects again and again"),
     }
     (one,) = [one for one in found if one["subject"] == "away"]

@@ -186,3 +186,20 @@ def test_a_protocol_error_is_told_for_an_hour() -> None:
             assert refusals(world, None) == []
 
     simulate(scenario)
+
+
+def test_takeovers_count_for_ten_minutes() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for _ in range(3):
+                await world.connect("c")
+                await world.go(250)
+            await world.connect("c")
+            await world.go(1)
+            one = problems(world)["duplicate"]
+            assert (one["takeovers"], one["recent_takeovers"]) == (3, 3)
+            assert one["hosts"] == ["192.0.2.1"]
+            await world.go(360)  # the first one was 11 minutes ago
+            assert codes(world) == set()
+
+    simulate(scenario)
