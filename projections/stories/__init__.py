@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         EarlierSession,
         SubscriberState,
         UnreadDrops,
+        filters_alike,
         subscriber_standing,
     )
 else:
@@ -30,7 +31,7 @@ else:
             "message_story": "DeliveryCopy DeliveryOutcome MessageStory StoryStep topic_of",
             "story_builder": "StoryBuilder",
             "subscriber_state": "DeniedFilter EarlierSession SubscriberState UnreadDrops "
-            "subscriber_standing",
+            "filters_alike subscriber_standing",
         },
     )
 
@@ -44,6 +45,7 @@ __all__ = [
     "StoryStep",
     "SubscriberState",
     "UnreadDrops",
+    "filters_alike",
     "subscriber_standing",
     "topic_of",
 ]
