@@ -119,8 +119,8 @@ class Authorizer:
 
         The others are dropped, which is recorded unless they are unretained at QoS 0. With
         ``close_denied`` the connection is closed, and all messages from the first refused one on
-        are lost. ``accepted_ids`` are packet identifiers of QoS 2 messages that were accepted
-        before: messages with these identifiers are retransmissions.
+        are lost; only that one is recorded. ``accepted_ids`` are packet identifiers of QoS 2
+        messages that were accepted before: messages with these identifiers are retransmissions.
         """
         access = connection.access
         denied = access.denied(packet.topics) if access is not None else set()
@@ -133,16 +133,23 @@ class Authorizer:
         count = 1 if node.options.close_denied else len(refused)
         self._tell("publish", session, packet.topics[first].decode(), connection, count)
         if node.options.close_denied:
+            self._drop_denied_publications(session, [packet.topics[first]], packet)
             connection.close_soon("not_permitted")
             connection.ignore_input()
             return select(packet, range(first))
-        if packet.qos or packet.retain:
-            topics = [packet.topics[at] for at in refused]
-            node.emit(dropped_unrecorded(session, "not_permitted", topics))
-        node.dropped["not_permitted"] += len(refused)
-        node.clients.dropped(session, "not_permitted", len(refused), node.clock.time_ms())
+        self._drop_denied_publications(session, [packet.topics[at] for at in refused], packet)
         gone = set(refused)
         return select(packet, [at for at in range(len(packet)) if at not in gone])
+
+    def _drop_denied_publications(
+        self, session: str, topics: list[bytes], packet: Publishes
+    ) -> None:
+        """Count denied messages of a packet; record them unless they are unretained at QoS 0."""
+        node = self._node
+        if packet.qos or packet.retain:
+            node.emit(dropped_unrecorded(session, "not_permitted", topics))
+        node.dropped["not_permitted"] += len(topics)
+        node.clients.dropped(session, "not_permitted", len(topics), node.clock.time_ms())
 
     def refuses(self, connection: ClientConnection, topic_filter: str) -> int:
         """Return the reason code with which a subscription is refused; 0: it is permitted.
