@@ -69,14 +69,14 @@ class Authorizer:
         access = self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
         connection.access = None if access.open else access
 
-    def authorize_will(self, connection: ClientConnection, connect: Connect) -> bool:
-        """Return whether a CONNECT may proceed; a will without permission is removed from it."""
+    def without_denied_will(self, connection: ClientConnection, connect: Connect) -> str | None:
+        """Remove a will without permission from a CONNECT; return its topic, None if none was."""
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
-            return True
+            return None
         self._tell("will", connect.client_id, will.topic, connection)
         connect.will = None
-        return not self._node.options.close_denied
+        return will.topic
 
     def authorize_will_on_publish(
         self, state: SessionState, connection: ClientConnection | None, topic: str

@@ -150,7 +150,7 @@ async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
                     found.pop(what, None)
                     found[what] = _place(entry)
     return [
-        f"{display.name(who)} published to {display.name(name)} at {place}, which was dropped: "
+        f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
         f"{drop_text(reason, received=False)}"
         for (who, name, reason), place in islice(reversed(found.items()), _MOST_ALIKE)
     ]

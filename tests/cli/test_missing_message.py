@@ -94,10 +94,9 @@ def test_what_the_log_says_instead(source: LogSource) -> None:
 def test_denied_publications_are_named(source: LogSource) -> None:
     for topic in ("secret/z", "secret/#"):
         (denied,) = told(source, topic, "pump", None)
-        assert denied.startswith("pump published to secret/z at 4.0, ")
+        assert denied.startswith("a message or will of pump on secret/z was dropped at 4.0, ")
         assert denied.endswith(
-            ", which was dropped: the permissions do not let the client publish to this topic "
-            "(permissions)"
+            ": the permissions do not let the client publish to this topic (permissions)"
         )
     assert told(source, "secret/z", "pump", position(3, MAX_INDEX)) == []
     unread, also = told(source, "secret/z", "slug", None)

@@ -192,3 +192,18 @@ def test_a_publication_that_closes_its_connection_is_recorded(qos: int) -> None:
             await check_promises(world)
 
     simulate(whole)
+
+
+def test_a_will_that_is_denied_at_connect_is_recorded() -> None:
+    async def scenario(world: World) -> None:
+        permit(world, NO_WILLS)
+        sender = await world.connect("s", will=p.Will("gone", b"x", 1))
+        await world.go(1)
+        drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+        assert drops == [MessageDropped("s", "not_permitted", 1, topics=["gone"])]
+        sender.transport.drop()
+        await world.go(2)
+        assert not any(isinstance(event, WillFired) for event in world.disk.events())
+        assert dropped(world) == [("s", "not_permitted", 1)]
+
+    run(scenario)
