@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.requests import NotReady, Refused, flag, number, optional, shown, text
+from actors.inspection.requests import (
+    Likeness,
+    NotReady,
+    Refused,
+    flag,
+    number,
+    optional,
+    shown,
+    text,
+)
 from actors.inspection.status import log_sessions, status
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
@@ -175,7 +184,7 @@ class Queries:
         row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
         if row["type"] == "session":
-            detail = self.session({**request, "client": row["client"]})
+            detail = self._session(row["client"], request)
         elif row["type"] == "connection":
             detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type
         elif row["type"] == "subscription":
@@ -220,9 +229,26 @@ class Queries:
             yield None
         return Listing(highest.items(), row, total=total)
 
-    def session(self, request: Mapping[str, Any]) -> Answer:
-        """One session in full."""
+    def session(self, request: Mapping[str, Any]) -> Answer | Work:
+        """One session in full; raises Refused with a similar name if there is none."""
         name = text(request, "client")
+        if name not in self._node.state.sessions:
+            return self._no_session(name)
+        return self._session(name, request)
+
+    def _no_session(self, name: str) -> Work:
+        likeness, best, similar = Likeness(name), 0.0, ""
+        names = chain.from_iterable(self._node.state.sessions.parts())
+        for other, pause in in_steps(names):
+            rate = 0.0 if other.startswith(LOG_SESSION) else likeness.of(other)
+            if rate > best:
+                best, similar = rate, other
+            if pause:
+                yield None
+        hint = f"; did you mean {shown(similar)}?" if similar else ""
+        raise Refused(f"no session {shown(name)}{hint}")
+
+    def _session(self, name: str, request: Mapping[str, Any]) -> Answer:
         state = self._node.state.sessions.peek(name)
         if state is None:
             raise Refused(f"no session {shown(name)}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
 _WEEK: Final = 7 * 86_400.0
+_HOUR_MS: Final = 3_600_000
 _LITTLE: Final = 10**9
 """Free bytes below which the disk is nearly full."""
 _LEAST_SECONDS: Final = 60.0
@@ -44,6 +45,19 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             text.escaped(str(status["overload"]), 300),
             "clients cause more work than the processor or the disk can do",
             "foldmq top",
+        )
+    up = status["time_ms"] - status["started_ms"]
+    if status.get("crashed_ms") and up < _HOUR_MS:
+        lasted = text.duration(status["started_ms"] - status["crashed_ms"])
+        yield Advice(
+            "warning",
+            "the broker",
+            "started after a crash",
+            f"it started {text.duration(up)} ago; the run before did not end cleanly, and wrote "
+            f"last {lasted} before that",
+            "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
+            "everything acknowledged is in the log",
+            "journalctl -u foldmq -n 50",
         )
     for line in behind:
         yield Advice(

@@ -150,26 +150,29 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     owner = brokers.present[0]
     with contextlib.suppress(UsageError):
         owner = brokers.of_session(about)
-    known, problems, refusals = False, [], ()
+    known, hint = False, ""
+    problems, refusals = [], ()
     with brokers.leaving_out(owner):
         answer = await owner.ask("problems", client=about)
         problems, refusals = answer["problems"], answer.get("refusals", ())
-        with contextlib.suppress(Refused):
+        try:
             await owner.ask("session", client=about)
             known = True
+        except Refused as error:
+            _, meant, name = str(error).rpartition("did you mean ")
+            hint = meant + name if meant else ""
     if known or problems or refusals:
         return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), []
     try:
         rows, _ = await preview(brokers, about, 1)
     except Refused:
-        raise NotFound(
-            f"{text.name(about)} is neither a client of this broker nor a topic"
-        ) from None
+        none = f"{text.name(about)} is neither a client of this broker nor a topic"
+        raise NotFound("; ".join(filter(None, [none, hint]))) from None
     if not rows:
         brokers.check_complete()  # the session may be in a log whose broker does not answer
         denied = await denied_subscriptions(brokers, about)
         none = f"no session {text.name(about)}, and no subscription matches a topic of that name"
-        raise NotFound("; ".join([none, *denied]))
+        raise NotFound("; ".join([none, *denied, *filter(None, [hint])]))
     advice = no_answers(brokers)
     lines = []
     for row in rows:

@@ -173,7 +173,7 @@ def test_several_logs_fill_a_disk_together() -> None:
 def test_advice_on_the_broker() -> None:
     status: dict[str, Any] = {
         "trouble": ["the log cannot be written\x1b"], "overload": None, "time_ms": 200_000,
-        "started_ms": 0,
+        "started_ms": 0, "crashed_ms": None,
         "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
     }  # fmt: skip
     found = [
@@ -245,3 +245,16 @@ def test_takeovers_have_two_explanations() -> None:
     assert one.evidence.endswith("; from 192.0.2.1 and 192.0.2.7")
     assert "different hosts" in one.cause
     assert "moves between networks" in one.cause
+
+
+def test_a_crash_is_told_for_an_hour() -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 400_000, "started_ms": 100_000, "crashed_ms": 40_000,
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.title) == ("warning", "started after a crash")
+    assert one.evidence == (
+        "it started 5 min ago; the run before did not end cleanly, and wrote last 1 min before that"
+    )
+    assert not [*advise_on_broker({**status, "time_ms": 3_700_000}, [])]
+    assert not [*advise_on_broker({**status, "crashed_ms": None}, [])]
