@@ -163,7 +163,8 @@ class SessionAdmission:
         ):  # perhaps again, after a wait
             return
         self._node.permissions.grant(connection)
-        if not self._node.permissions.authorize_will(connection, connect):
+        denied_will = self._node.permissions.without_denied_will(connection, connect)
+        if denied_will is not None and self._node.options.close_denied:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
             return
         if self._is_will_above_maximum_qos(connect):
@@ -179,7 +180,7 @@ class SessionAdmission:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
             return
         session = self._node.directory.session(request.connect.client_id)
-        self._node.kernel.tell(session, ConnectionAttached(request.connection, request.connect))
+        self._node.kernel.tell(session, ConnectionAttached(connection, connect, denied_will))
 
     def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
         """Return whether an MQTT 5 client has a will above the Maximum QoS [MQTT-3.2.2-12]."""

@@ -1,18 +1,20 @@
 """The current problems of clients: the figures of ``foldmq doctor``, without its sentences.
 
 A problem is an object with its ``code``, the client or shared subscription, and the figures that
-prove it. The search covers sessions in memory and all clients with a known history; sessions that
-were only read from the projections wait for nothing and lose nothing.
+prove it. The search covers all sessions, and all clients with a known history. Frozen sessions for
+which nothing waits have no problems and stay unread.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.connection import Connection
 from actors.inspection.inspector import in_steps
 from actors.routing import is_shared
 from actors.session import decisions
+from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,16 +30,21 @@ _FLAPPING_MS: Final = 60_000
 _FLAPPING: Final = 4
 """Number of connects within ``_FLAPPING_MS`` from which a client is flapping."""
 _DUPLICATE: Final = 3
-_DUPLICATE_MS: Final = 3_600_000
-"""Number of takeovers within this time from which two clients are taken to share an identifier."""
+"""Number of takeovers within ``RECENT_MS`` from which two clients may share an identifier."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
 """Fraction of a queue's limit from which the queue counts as filling."""
 _SLOW: Final = 0.25
 """Fraction of ``max_outbound_bytes`` from which a client counts as a slow reader."""
+_REFUSED_MS: Final = 3_600_000
+"""Milliseconds for which a refusal counts as current."""
+_LONGEST_FIELD: Final = 200
 _MOST: Final = 500
 """Maximum problems in one answer."""
+
+_WHOSE: Final = ("client", "user", "address", "listener", "error", "why")
+"""The fields of a refusal that are shown."""
 
 Problem = dict[str, Any]
 
@@ -55,13 +62,14 @@ class ProblemSearch:
     def run(self) -> Iterator[None]:
         """Check one client after the other; yields where it can be interrupted."""
         node, client = self._node, self._client
-        live = node.state.sessions.live
-        names = list(live) if client is None else [client]
+        sessions = node.state.sessions
+        names = chain.from_iterable(sessions.owing_parts()) if client is None else [client]
         for name, pause in in_steps(names):
-            state = live.get(name) if client is None else node.state.sessions.peek(name)
+            frozen = name not in sessions.live
+            state = sessions.peek(name)
             if state is not None:
                 self._take(name, self._of_state(name, state))
-            if pause:
+            if pause or frozen:  # to read a frozen session takes longer
                 yield None
         histories = node.clients.items()
         if client is not None:
@@ -73,7 +81,38 @@ class ProblemSearch:
 
     def answer(self) -> Answer:
         """Return the problems found."""
-        return {"problems": self._found, "total": self._total, "at_ms": self._now}
+        return {
+            "problems": self._found,
+            "total": self._total,
+            "at_ms": self._now,
+            "refusals": [*self._refusals()],
+        }
+
+    def _refusals(self) -> Iterator[Problem]:
+        """Yield the latest refusal for each reason, with the number of them.
+
+        ``recent`` is that of the last hour, at most ``MOST_TIMES``.
+        """
+        node, refused = self._node, self._node.limits.refused
+        now = node.clock.monotonic()
+        for reason, latest in refused.latest.items():
+            whose, ages = latest.whose, [round((now - at) * 1000) for at in latest.times]
+            client = whose.get("client")
+            if ages[-1] > _REFUSED_MS or self._client not in (None, client):
+                continue
+            if node.options.pseudonym_key and client not in node.state.sessions:
+                whose = {"address": whose.get("address")}
+            yield {
+                "reason": reason,
+                "count": refused.counts[reason],
+                "recent": sum(age <= _REFUSED_MS for age in ages),
+                "age_ms": ages[-1],
+                **{
+                    field: escaped(str(value), _LONGEST_FIELD)
+                    for field, value in whose.items()
+                    if field in _WHOSE and value is not None
+                },
+            }
 
     def _take(self, client: str, problems: Iterator[Problem]) -> None:
         for problem in problems:
@@ -199,16 +238,14 @@ class ProblemSearch:
                 **self._decided_by(history),
             }
         recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
-        taken = history.taken_ms[-_DUPLICATE:]
-        if (
-            len(taken) == _DUPLICATE
-            and taken[-1] >= since
-            and taken[0] >= self._now - _DUPLICATE_MS
-        ):
+        taken = [at for at in history.taken_ms if at >= since]
+        if len(taken) >= _DUPLICATE:
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
+                "recent_takeovers": len(taken),
                 "recent": recent,
+                "hosts": list(history.hosts),
                 "age_ms": self._now - taken[-1],
             }
         elif recent >= _FLAPPING:

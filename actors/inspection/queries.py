@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.requests import NotReady, Refused, flag, number, optional, shown, text
+from actors.inspection.requests import (
+    Likeness,
+    NotReady,
+    Refused,
+    flag,
+    number,
+    optional,
+    shown,
+    text,
+)
 from actors.inspection.status import log_sessions, status
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
@@ -40,6 +49,8 @@ _LONGEST_PATTERN, _MOST_STARS = 256, 16
 """The cost of a pattern grows with both."""
 _MOST_PART = 1000
 _PART = 100
+_LARGEST_SIZE = 1 << 28
+"""Bytes of a PUBLISH packet at most."""
 _CENSUS_LIFE = 5.0
 """Maximum age in seconds of the totals over all sessions."""
 _EPOCH = 1.0
@@ -173,7 +184,7 @@ class Queries:
         row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
         if row["type"] == "session":
-            detail = self.session({**request, "client": row["client"]})
+            detail = self._session(row["client"], request)
         elif row["type"] == "connection":
             detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type
         elif row["type"] == "subscription":
@@ -218,9 +229,26 @@ class Queries:
             yield None
         return Listing(highest.items(), row, total=total)
 
-    def session(self, request: Mapping[str, Any]) -> Answer:
-        """One session in full."""
+    def session(self, request: Mapping[str, Any]) -> Answer | Work:
+        """One session in full; raises Refused with a similar name if there is none."""
         name = text(request, "client")
+        if name not in self._node.state.sessions:
+            return self._no_session(name)
+        return self._session(name, request)
+
+    def _no_session(self, name: str) -> Work:
+        likeness, best, similar = Likeness(name), 0.0, ""
+        names = chain.from_iterable(self._node.state.sessions.parts())
+        for other, pause in in_steps(names):
+            rate = 0.0 if other.startswith(LOG_SESSION) else likeness.of(other)
+            if rate > best:
+                best, similar = rate, other
+            if pause:
+                yield None
+        hint = f"; did you mean {shown(similar)}?" if similar else ""
+        raise Refused(f"no session {shown(name)}{hint}")
+
+    def _session(self, name: str, request: Mapping[str, Any]) -> Answer:
         state = self._node.state.sessions.peek(name)
         if state is None:
             raise Refused(f"no session {shown(name)}")
@@ -268,7 +296,8 @@ class Queries:
         """Preview a message on a topic: its fate for each matching subscription."""
         node = self._node
         topic = _topic(request)
-        qos = number(request, "qos", 1, 2)
+        size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None
+        message = receiver_preview.Previewed(topic, number(request, "qos", 1, 2), size)
         matching: dict[str, list[receiver_preview.Match]] = {}
         for found, pause in in_steps(node.router.indexed(topic)):
             if isinstance(found, str):
@@ -284,11 +313,12 @@ class Queries:
 
         def rows() -> Iterable[dict[str, Any]]:
             for name, matches in matching.items():
-                yield from receiver_preview.receiver_rows(name, matches, topic, qos, node)
+                yield from receiver_preview.receiver_rows(name, matches, message, node)
 
-        message = node.state.retained.get(topic)
-        retained = None if message is None else views.retained_row(message)
-        return Listing(rows(), lambda one: one, retained=retained, topic=topic, published_qos=qos)
+        kept = node.state.retained.get(topic)
+        retained = None if kept is None else views.retained_row(kept)
+        about = {"retained": retained, "topic": topic, "published_qos": message.qos}
+        return Listing(rows(), lambda one: one, **about)
 
     def problems(self, request: Mapping[str, Any]) -> Work:
         """Return the current problems of all clients, or of one ``client``."""

@@ -1,8 +1,11 @@
-"""Preview of a message on a topic: one row for each matching subscription."""
+"""Preview of a message on a topic: one row for each matching subscription.
+
+The size of its payload is by default that of the messages that wait for the client, on average.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.routing import is_shared
 from actors.session import decisions
@@ -17,6 +20,15 @@ if TYPE_CHECKING:
 
 Match = tuple[str, int, bool]
 """A subscription that matches: its filter, its QoS, and whether the client may read the topic."""
+
+
+class Previewed(NamedTuple):
+    """The message of a preview."""
+
+    topic: str
+    qos: int
+    size: int | None
+    """Bytes of its payload; None: as the messages that wait for the client."""
 
 
 def match_of(found: Subscriber, topic: str) -> Match:
@@ -38,7 +50,7 @@ def matches_of_passive(name: str, topic: str, node: NodeContext) -> list[Match]:
 
 
 def receiver_rows(
-    name: str, matches: list[Match], topic: str, published_qos: int, node: NodeContext
+    name: str, matches: list[Match], message: Previewed, node: NodeContext
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each matching subscription of a session; one of them is chosen."""
     permitted = [at for at, (_, _, may_read) in enumerate(matches) if may_read]
@@ -63,18 +75,19 @@ def receiver_rows(
         elif state is None:
             row |= {"why": "ended", "reason": ""}
         else:
-            sent_as = min(qos, published_qos)
+            sent = message._replace(qos=min(qos, message.qos))
             if group is None:
-                row |= _of_client(state, topic_filter, sent_as, node)
+                row |= _of_client(state, topic_filter, sent, node)
             else:
-                row |= _of_group(state, topic, sent_as, node)
+                row |= _of_group(state, sent, node)
             row |= _figures(state, topic_filter, node)
         yield row
 
 
 def _of_client(
-    state: SessionState, topic_filter: str, qos: int, node: NodeContext
+    state: SessionState, topic_filter: str, message: Previewed, node: NodeContext
 ) -> dict[str, Any]:
+    qos = message.qos
     actor = node.directory.find_session(state.session)
     connection = actor.connection if actor is not None else None
     if actor is None or connection is None:
@@ -86,17 +99,20 @@ def _of_client(
         return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
     else:
         hindrance = actor.hindrance
-    found = decisions.preview_delivery(state, topic_filter, qos, node.delivery_limits, hindrance)
+    found = decisions.preview_delivery(
+        state, topic_filter, qos, node.delivery_limits, hindrance, message.size
+    )
     return {"why": found.outcome, "reason": found.reason, "queue": found.queue}
 
 
-def _of_group(state: SessionState, topic: str, qos: int, node: NodeContext) -> dict[str, Any]:
+def _of_group(state: SessionState, message: Previewed, node: NodeContext) -> dict[str, Any]:
     """Return the row of a shared subscription: it sends to a member with room, or queues."""
+    topic, qos, size = message
     group = node.router.groups.find(state.session)
     if not group.online:
         if not qos:
             return {"why": "offline_qos0", "reason": "no_member"}
-        return _waits(state, "no_member", node)
+        return _waits(state, "no_member", size, node)
     permitted = [one for one in group.online.values() if match_of(one, topic)[2]]
     if not permitted:
         return {"why": "denied", "reason": ""}
@@ -104,11 +120,11 @@ def _of_group(state: SessionState, topic: str, qos: int, node: NodeContext) -> d
         return {"why": "shared", "reason": ""}
     if not qos:
         return {"why": "dropped", "reason": "no_room"}
-    return _waits(state, "no_room", node)
+    return _waits(state, "no_room", size, node)
 
 
-def _waits(state: SessionState, reason: str, node: NodeContext) -> dict[str, Any]:
-    queue = decisions.full_queue(state, node.delivery_limits)
+def _waits(state: SessionState, reason: str, size: int | None, node: NodeContext) -> dict[str, Any]:
+    queue = decisions.full_queue(state, node.delivery_limits, size)
     why = "dropped" if queue else "shared_waits"
     return {"why": why, "reason": reason, "queue": queue}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, Final
 
 from protocol.errors import FoldmqError
 
@@ -10,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SHOWN = 120
+_ALIKE: Final = 0.8
+"""Lowest similarity, from 0 to 1, of a name that is suggested."""
+_MOST_MORE: Final = 3
+"""Maximum characters that it may have more or less."""
 
 
 class Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -27,6 +32,28 @@ class NotReady(Refused):
 def shown(name: str) -> str:
     """Return a name for use in a message: quoted, escaped, shortened."""
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")
+
+
+class Likeness:
+    """Rates how similar other names are to one; those that nearly match can be suggested."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.casefold()
+        self._matcher = SequenceMatcher(None, b=self._name, autojunk=False)
+
+    def of(self, other: str) -> float:
+        """Return the similarity, from 0 to 1; 0 unless it is high. Case does not matter."""
+        if not 0 < len(other) <= _SHOWN or abs(len(other) - len(self._name)) > _MOST_MORE:
+            return 0.0
+        other = other.casefold()
+        if other == self._name:
+            return 1.0
+        matcher = self._matcher
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
+            return 0.0
+        rate = matcher.ratio()
+        return rate if rate >= _ALIKE else 0.0
 
 
 def text(request: Mapping[str, Any], field: str) -> str:

@@ -70,12 +70,10 @@ class ClientLimits(Generic[ReaderT]):
             options.overload_lag, options.overload_commit, options.overload_after
         )
         self.refused = RejectionLog("clients refused or closed")
-        self.late = RejectionLog("not connected in time", _LINES, self.refused.counts)
-        self.unwelcome = RejectionLog("connection refused", _LOGINS, self.refused.counts)
-        self.reauthentications = RejectionLog(
-            "re-authentication failed", _LOGINS, self.refused.counts
-        )
-        self.broken = RejectionLog("protocol error", _LINES, self.refused.counts)
+        self.late = RejectionLog("not connected in time", _LINES, self.refused)
+        self.unwelcome = RejectionLog("connection refused", _LOGINS, self.refused)
+        self.reauthentications = RejectionLog("re-authentication failed", _LOGINS, self.refused)
+        self.broken = RejectionLog("protocol error", _LINES, self.refused)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes
         )

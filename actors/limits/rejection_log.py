@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from typing import Final
 
 import structlog
 
@@ -12,24 +13,47 @@ _EVERY = 10.0
 """Minimum seconds between log lines about the same reason."""
 
 
+MOST_TIMES: Final = 10
+
+
+class LatestRejections:
+    """The latest rejections for one reason."""
+
+    __slots__ = ("times", "whose")
+
+    def __init__(self) -> None:
+        self.times: deque[float] = deque(maxlen=MOST_TIMES)
+        """Monotonic times, the latest last."""
+        self.whose: dict[str, str | float | None] = {}
+        """The fields of the last one's log line."""
+
+
 class RejectionLog:
     """Rejections and disconnects because of a limit; ``what`` begins the log lines.
 
-    For each reason ``lines`` are logged in ten seconds. ``counts`` may be shared with others.
+    For each reason ``lines`` are logged in ten seconds. ``counted`` is the log in which they are
+    counted; by default they are counted here.
     """
 
-    __slots__ = ("_lines", "_said", "_what", "counts")
+    __slots__ = ("_lines", "_said", "_what", "counts", "latest")
 
-    def __init__(self, what: str, lines: int = 1, counts: Counter[str] | None = None) -> None:
+    def __init__(self, what: str, lines: int = 1, counted: RejectionLog | None = None) -> None:
         self._what = what
         self._lines = lines
         self._said: dict[str, _LoggedReason] = {}
-        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.counts: Counter[str] = Counter() if counted is None else counted.counts
         """Number of rejections by reason, since the start."""
+        self.latest: dict[str, LatestRejections] = {} if counted is None else counted.latest
+        """The latest ones by reason."""
 
     def add(self, reason: str, now: float, number: int = 1, **whose: str | float | None) -> None:
         """Count rejections; ``whose`` are fields of the log line, if there is one."""
         self.counts[reason] += number
+        latest = self.latest.get(reason)
+        if latest is None:
+            latest = self.latest[reason] = LatestRejections()
+        latest.times.extend([now] * min(number, MOST_TIMES))
+        latest.whose = whose
         count = self.counts[reason]
         said = self._said.setdefault(reason, _LoggedReason(now))
         if now - said.since >= _EVERY:

@@ -73,8 +73,8 @@ async def recover(
     _take_clients(node)
     if found.loaded is None:
         projector.begin()
-    crashed = await _ended_by_crash(node, found.tail)
-    node.emit(BrokerStarted(software(), crashed=crashed))
+    node.crashed_ms = await _crash_time(node, found.tail)
+    node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))
     for state in node.state.sessions.live.values():
         if not state.connected:
             node.directory.watch_expiry(state)
@@ -163,23 +163,23 @@ async def _begin_anew(node: NodeContext) -> None:
             node.directory.watch_expiry(state)
 
 
-async def _ended_by_crash(node: NodeContext, tail: LogTail) -> bool:
-    """Return whether the previous run ended without a clean shutdown, and log it."""
+async def _crash_time(node: NodeContext, tail: LogTail) -> int:
+    """Return when the previous run wrote last if it did not end cleanly, otherwise 0; log it."""
     if not tail.sequence or tail.sequence < node.log.first:
-        return False
+        return 0
     try:
         records = await node.log.read_some([tail.sequence])
     except CorruptLog:
-        return False
+        return 0
     events = [event for record in records for _, event in record.events()]
     if not events or any(isinstance(event, BrokerStopped) for event in events):
-        return False
+        return 0
     _log.warning(
         "the previous run crashed or was killed; everything acknowledged is in the log",
         last_record=tail.sequence,
         written=iso(records[-1].time_ms),
     )
-    return True
+    return max(1, records[-1].time_ms)
 
 
 async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:

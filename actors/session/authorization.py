@@ -68,14 +68,14 @@ class Authorizer:
         access = self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
         connection.access = None if access.open else access
 
-    def authorize_will(self, connection: ClientConnection, connect: Connect) -> bool:
-        """Return whether a CONNECT may proceed; a will without permission is removed from it."""
+    def without_denied_will(self, connection: ClientConnection, connect: Connect) -> str | None:
+        """Remove a will without permission from a CONNECT; return its topic, None if none was."""
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
-            return True
+            return None
         self._tell("will", connect.client_id, will.topic, connection)
         connect.will = None
-        return not self._node.options.close_denied
+        return will.topic
 
     def authorize_will_on_publish(
         self, state: SessionState, connection: ClientConnection | None, topic: str
@@ -118,8 +118,8 @@ class Authorizer:
 
         The others are dropped, which is recorded unless they are unretained at QoS 0. With
         ``close_denied`` the connection is closed, and all messages from the first refused one on
-        are lost. ``accepted_ids`` are packet identifiers of QoS 2 messages that were accepted
-        before: messages with these identifiers are retransmissions.
+        are lost; only that one is recorded. ``accepted_ids`` are packet identifiers of QoS 2
+        messages that were accepted before: messages with these identifiers are retransmissions.
         """
         access = connection.access
         denied = access.denied(packet.topics) if access is not None else set()
@@ -132,16 +132,23 @@ class Authorizer:
         count = 1 if node.options.close_denied else len(refused)
         self._tell("publish", session, packet.topics[first].decode(), connection, count)
         if node.options.close_denied:
+            self._drop_denied_publications(session, [packet.topics[first]], packet)
             connection.close_soon("not_permitted")
             connection.ignore_input()
             return select(packet, range(first))
-        if packet.qos or packet.retain:
-            topics = [packet.topics[at] for at in refused]
-            node.emit(dropped_unrecorded(session, "not_permitted", topics))
-        node.dropped["not_permitted"] += len(refused)
-        node.clients.dropped(session, "not_permitted", len(refused), node.clock.time_ms())
+        self._drop_denied_publications(session, [packet.topics[at] for at in refused], packet)
         gone = set(refused)
         return select(packet, [at for at in range(len(packet)) if at not in gone])
+
+    def _drop_denied_publications(
+        self, session: str, topics: list[bytes], packet: Publishes
+    ) -> None:
+        """Count denied messages of a packet; record them unless they are unretained at QoS 0."""
+        node = self._node
+        if packet.qos or packet.retain:
+            node.emit(dropped_unrecorded(session, "not_permitted", topics))
+        node.dropped["not_permitted"] += len(topics)
+        node.clients.dropped(session, "not_permitted", len(topics), node.clock.time_ms())
 
     def refuses(self, connection: ClientConnection, topic_filter: str) -> int:
         """Return the reason code with which a subscription is refused; 0: it is permitted.

@@ -157,9 +157,11 @@ class SessionLifecycle:
             position=format_position(at),
         )
         session.state = self._node.state.sessions[session.name]
-        self._node.clients.opened(session.name, self._node.clock.time_ms())
+        self._node.clients.opened(session.name, self._node.clock.time_ms(), connection.host)
         if connect.will is not None:
             self._arm_will(connect)
+        elif message.denied_will is not None:
+            self._drop_will(message.denied_will)
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
         if connect.properties is not None and not (resumed and encoder is not None):
@@ -488,6 +490,14 @@ class SessionLifecycle:
             else:
                 self._node.directory.session(name).take_back(returned)
 
+    def _drop_will(self, topic: str) -> None:
+        """Record that a will is not published because it is not permitted."""
+        name = self._session.name
+        at = self._session.emit(
+            decisions.dropped_unrecorded(name, "not_permitted", [topic.encode()])
+        )
+        self._node.count_dropped("not_permitted", 1, client=name, position=format_position(at))
+
     def _fire_will(self, connection: ClientConnection | None) -> None:
         session = self._session
         will, message = session.state.will, self._will
@@ -498,12 +508,7 @@ class SessionLifecycle:
         if not self._node.permissions.authorize_will_on_publish(
             session.state, connection, will.topic
         ):
-            topics = [will.topic.encode()]
-            event = decisions.dropped_unrecorded(session.name, "not_permitted", topics)
-            at = session.emit(event)
-            self._node.count_dropped(
-                "not_permitted", 1, client=session.name, position=format_position(at)
-            )
+            self._drop_will(will.topic)
             return
         payload = message.payload
         if is_death(will.topic):

@@ -68,6 +68,7 @@ class NodeContext:
         "clients",
         "clock",
         "counters",
+        "crashed_ms",
         "delivery_limits",
         "directory",
         "draining",
@@ -152,6 +153,8 @@ class NodeContext:
         """Connections that are not read because too much waits for the disk."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is not in the fold at present."""
+        self.crashed_ms = 0
+        """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
         self.recovered = False
         """Whether the state has been recovered from the log."""
         self.unsure = ""

@@ -292,6 +292,8 @@ class ConnectionAttached(NamedTuple):
 
     connection: ClientConnection
     connect: Connect
+    denied_will: str | None = None
+    """Topic of the will that was removed from CONNECT because it is not permitted."""
 
 
 class Packets(NamedTuple):

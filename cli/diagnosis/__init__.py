@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
     from cli.diagnosis.doctor import find_problems
+    from cli.diagnosis.refusal_advice import advise_on_refusals
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -16,6 +17,7 @@ else:
             "advice": "Advice advise merge_advice",
             "broker_advice": "advise_on_broker advise_on_disk lagging_replicas",
             "doctor": "doctor find_problems",
+            "refusal_advice": "advise_on_refusals",
             "status": "status",
         },
     )
@@ -25,6 +27,7 @@ __all__ = [
     "advise",
     "advise_on_broker",
     "advise_on_disk",
+    "advise_on_refusals",
     "doctor",
     "find_problems",
     "lagging_replicas",

@@ -12,10 +12,14 @@ from eventstore.reasons import close_text, drop_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-Severity = Literal["problem", "warning"]
+Severity = Literal["problem", "warning", "notice"]
+"""In the order of urgency."""
+_SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "notice")
 
 _TOLD = ("queue_full", "denied")
 """Problems whose sentences include drops."""
+_REMEMBERED = 16
+"""Number of connects and takeovers of a client that the broker remembers."""
 _LISTED = 4
 """Maximum topics and reasons named in a sentence."""
 
@@ -64,6 +68,11 @@ def advise(problem: Mapping[str, Any]) -> Advice:
     severity, describe = _KINDS.get(problem["code"], ("warning", _unknown))
     title, evidence, cause, command = describe(problem, _quoted(client))
     return Advice(severity, text.name(client), title, evidence, cause, command)
+
+
+def most_urgent_first(advice: Iterable[Advice]) -> list[Advice]:
+    """Return advice in the order of severity, otherwise as it was."""
+    return sorted(advice, key=lambda one: _SEVERITIES.index(one.severity))
 
 
 def _quoted(name: str) -> str:
@@ -128,16 +137,19 @@ def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
     by_messages = one["queue"] != "queue_bytes"
     limit = "max_queued_messages" if by_messages else "max_queued_bytes"
     held = (
-        f"{one['queued']:,} messages wait"
+        f"{one['queued']:,} of {one['max_queued']:,} messages wait"
         if by_messages
-        else f"{text.size(one['queued_bytes'])} of messages wait"
+        else f"{text.count_of(one['queued'], 'message')} with {one['queued_bytes']:,} of "
+        f"{one['max_queued_bytes']:,} bytes wait"
     )
     if one.get("lost"):
         lost = text.count_of(one["lost"], "message")
-        held += f", {lost} were dropped since {_begin(one)}"
+        held += f", {lost} dropped since {_begin(one)}"
+    room = one["max_queued_bytes"] - one["queued_bytes"]
+    above = f" that is larger than {room:,} bytes" if not by_messages and room > 0 else ""
     return (
         "loses messages: its queue is full",
-        f"{held}; {limit} is reached, each further one is dropped",
+        f"{held}; each further one{above} is dropped ({limit})",
         _why_queue_grows(one),
         f"foldmq sessions show {client}",
     )
@@ -228,15 +240,33 @@ def _asked(what: str) -> str:
 
 
 def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
+    hosts = one["hosts"]
+    listed = " and ".join(text.escaped(host) or "a Unix socket" for host in hosts)
+    if len(hosts) > 1:
+        cause = (
+            "two programs on different hosts use the same client identifier and disconnect each "
+            "other, or the client moves between networks and connects again before its old "
+            "connection has ended"
+        )
+    else:
+        cause = (
+            "two programs use the same client identifier and disconnect each other, or the client "
+            "lost its network and connects again before the broker has noticed"
+        )
     return (
-        "is used by two clients",
+        "connects again and again while it is connected",
         (
-            f"{one['takeovers']:,} connections were taken over, the last {_since(one)} ago; "
-            f"{one['recent']:,} or more connects in the last minute"
+            f"{_capped(one['recent_takeovers'])} of its connections were taken over in the last 10 "
+            f"minutes, the last {_since(one)} ago; {'' if len(hosts) > 1 else 'all '}from {listed}"
         ),
-        "two programs connect with the same client identifier and disconnect each other",
+        cause,
         f"foldmq log --type SessionOpened --session {client} -n 6",
     )
+
+
+def _capped(count: int) -> str:
+    """Return a number of events of a client, of which the broker remembers the latest only."""
+    return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 
 def _flapping(one: Mapping[str, Any], client: str) -> _Described:
@@ -244,7 +274,7 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "connects again and again",
         (
-            f"{one['recent']:,} or more connects in the last minute, {one['connects']:,} since "
+            f"{_capped(one['recent'])} connects in the last minute, {one['connects']:,} since "
             f"{_begin(one)}{ended}"
         ),
         "the client fails after it connected, or its network does",

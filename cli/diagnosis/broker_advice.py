@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
 _WEEK: Final = 7 * 86_400.0
+_HOUR_MS: Final = 3_600_000
 _LITTLE: Final = 10**9
 """Free bytes below which the disk is nearly full."""
 _LEAST_SECONDS: Final = 60.0
@@ -45,6 +46,19 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "clients cause more work than the processor or the disk can do",
             "foldmq top",
         )
+    up = status["time_ms"] - status["started_ms"]
+    if status.get("crashed_ms") and up < _HOUR_MS:
+        lasted = text.duration(status["started_ms"] - status["crashed_ms"])
+        yield Advice(
+            "warning",
+            "the broker",
+            "started after a crash",
+            f"it started {text.duration(up)} ago; the run before did not end cleanly, and wrote "
+            f"last {lasted} before that",
+            "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
+            "everything acknowledged is in the log",
+            "journalctl -u foldmq -n 50",
+        )
     for line in behind:
         yield Advice(
             "problem",
@@ -54,17 +68,6 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "its server is down, unreachable or slow; until it has caught up, fewer failures are "
             "survived",
             "nats server report jetstream",
-        )
-    refused = {name: count for name, count in status["refused"].items() if count}
-    if refused:
-        listed = ", ".join(f"{text.escaped(name)} {count:,}" for name, count in refused.items())
-        yield Advice(
-            "warning",
-            "connections",
-            "were refused or ended by limits",
-            f"since the start: {listed}",
-            "clients exceed the limits of the settings, or fail to log in",
-            "foldmq config check",
         )
 
 

@@ -8,11 +8,13 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Style, painted, text
-from cli.diagnosis.advice import Advice, advise, merge_advice
+from cli.diagnosis.advice import Advice, advise, merge_advice, most_urgent_first
 from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+from cli.diagnosis.refusal_advice import advise_on_refusals
 from cli.diagnosis.status import ask_statuses
 from cli.inspection import denied_subscriptions, log_broker, outcome_text, preview
 from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
@@ -22,12 +24,14 @@ from eventstore.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from cli.diagnosis.advice import Severity
     from cli.logsource import SourceFlags
 
 _WIDTH = 100
 _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
-_ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top")
+_STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
+_ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top", "foldmq status")
 """Commands with flags that select the broker."""
 _ONE_LOG = "foldmq top"
 """A command that shows one of several logs."""
@@ -93,7 +97,12 @@ async def find_problems(
     problems = [found for _, (found, _) in answers]
     advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
     advice += in_order(one for listed in problems for one in listed["problems"])
-    return advice, sum(listed["total"] - len(listed["problems"]) for listed in problems)
+    for broker, (listed, _) in answers:
+        for one in advise_on_refusals(listed.get("refusals", ())):
+            advice.append(_of_log(one, broker.log) if brokers.several else one)
+    return most_urgent_first(advice), sum(
+        listed["total"] - len(listed["problems"]) for listed in problems
+    )
 
 
 def _of_log(advice: Advice, log: str) -> Advice:
@@ -141,25 +150,29 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     owner = brokers.present[0]
     with contextlib.suppress(UsageError):
         owner = brokers.of_session(about)
-    known, problems = False, []
+    known, hint = False, ""
+    problems, refusals = [], ()
     with brokers.leaving_out(owner):
-        problems = (await owner.ask("problems", client=about))["problems"]
-        with contextlib.suppress(Refused):
+        answer = await owner.ask("problems", client=about)
+        problems, refusals = answer["problems"], answer.get("refusals", ())
+        try:
             await owner.ask("session", client=about)
             known = True
-    if known or problems:
-        return in_order(problems), []
+        except Refused as error:
+            _, meant, name = str(error).rpartition("did you mean ")
+            hint = meant + name if meant else ""
+    if known or problems or refusals:
+        return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), []
     try:
         rows, _ = await preview(brokers, about, 1)
     except Refused:
-        raise NotFound(
-            f"{text.name(about)} is neither a client of this broker nor a topic"
-        ) from None
+        none = f"{text.name(about)} is neither a client of this broker nor a topic"
+        raise NotFound("; ".join(filter(None, [none, hint]))) from None
     if not rows:
         brokers.check_complete()  # the session may be in a log whose broker does not answer
         denied = await denied_subscriptions(brokers, about)
         none = f"no session {text.name(about)}, and no subscription matches a topic of that name"
-        raise NotFound("; ".join([none, *denied]))
+        raise NotFound("; ".join([none, *denied, *filter(None, [hint])]))
     advice = no_answers(brokers)
     lines = []
     for row in rows:
@@ -176,18 +189,18 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
 
 def summary(advice: list[Advice], where: str) -> Iterator[str]:
     """Yield the first line: the number of problems."""
-    problems = sum(one.severity == "problem" for one in advice)
-    warnings = len(advice) - problems
-    if not advice:
-        yield painted(f"no problems found: {where}", "green", sys.stdout)
+    counts = Counter(one.severity for one in advice)
+    notices = f", {text.count_of(counts['notice'], 'notice')}" if counts["notice"] else ""
+    if not counts["problem"] and not counts["warning"]:
+        yield painted(f"no problems found{notices}: {where}", "green", sys.stdout)
         return
-    said = f"{text.count_of(problems, 'problem')}, {text.count_of(warnings, 'warning')}: {where}"
-    yield painted(said, "bold", sys.stdout)
+    said = ", ".join(text.count_of(counts[one], one) for one in ("problem", "warning"))
+    yield painted(f"{said}{notices}: {where}", "bold", sys.stdout)
 
 
 def advice_lines(one: Advice, width: int) -> Iterator[str]:
     """Yield a problem as lines of at most ``width`` characters."""
-    style: Style = "red" if one.severity == "problem" else "yellow"
+    style = _STYLES[one.severity]
     label = painted(one.severity.ljust(_LABEL), style, sys.stdout)
     yield label + painted(f"{one.subject} {one.title}", "bold", sys.stdout)
     for name, said in (("evidence", one.evidence), ("cause", one.cause)):

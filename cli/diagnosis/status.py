@@ -74,6 +74,8 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
         yield _problem(text.escaped(str(reason), 300))
+    if found.get("crashed_ms"):
+        yield _fact("start", crash_text(found))
     software = text.escaped(str(found["software"]))
     yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
@@ -92,6 +94,15 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield _fact("process", _process(found))
 
 
+def crash_text(found: Mapping[str, Any]) -> str:
+    """Return how the run before a broker's start ended, which was a crash."""
+    lasted = text.duration(found["started_ms"] - found["crashed_ms"])
+    return (
+        f"after a crash: the run before did not end cleanly, and wrote last {lasted} before this "
+        "start; everything acknowledged is in the log"
+    )
+
+
 def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     """Yield the statuses of several logs as text, added up."""
     total = added_up(found)
@@ -102,6 +113,9 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         for reason in status["trouble"]:
             log = text.name(status["node"])
             yield _problem(f"log {log}: {text.escaped(str(reason), 300)}")
+    for status in found:
+        if status.get("crashed_ms"):
+            yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
     software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
     yield _fact("broker", f"foldmq {software}, {brokers.where}")
     connections, sessions = total["connections"], total["sessions"]

@@ -45,21 +45,26 @@ _REASONS = {
 }
 _QUEUES = {
     "queue_messages": "queue full, {queued:,} (max_queued_messages)",
-    "queue_bytes": "queue full, {queued_bytes} (max_queued_bytes)",
+    "queue_bytes": "queue full{above}, {queued_bytes:,} of {max_queued_bytes:,} bytes "
+    "(max_queued_bytes)",
 }
 
 
-def run_receivers(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
+def run_receivers(
+    flags: SourceFlags, topic: str, qos: int, size: int | None = None, *, as_json: bool
+) -> None:
     """Print a line for each matching subscription; raises UsageError for an invalid topic."""
     check_topic(topic)
-    asyncio.run(_run(flags, topic, qos, as_json=as_json))
+    asyncio.run(_run(flags, topic, qos, size, as_json=as_json))
 
 
-async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
+async def _run(
+    flags: SourceFlags, topic: str, qos: int, size: int | None, *, as_json: bool
+) -> None:
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        rows, retained = await preview(brokers, topic, qos)
+        rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
     if as_json:
         found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
@@ -77,8 +82,12 @@ async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> No
     brokers.check_complete()
 
 
-async def preview(brokers: LogBrokers, topic: str, qos: int) -> tuple[list[Row], Row | None]:
+async def preview(
+    brokers: LogBrokers, topic: str, qos: int, size: int | None = None
+) -> tuple[list[Row], Row | None]:
     """Return a row for each subscription that matches a topic, and its retained message.
+
+    ``size`` is that of the payload, by default the mean of the messages that wait for the client.
 
     With several logs, both name their ``log``. Each has a copy of the retained message: the first
     one is returned.
@@ -87,7 +96,8 @@ async def preview(brokers: LogBrokers, topic: str, qos: int) -> tuple[list[Row],
     async def ask(broker: LiveBroker) -> tuple[list[Row], Row | None]:
         rows: list[Row] = []
         retained: Row | None = None
-        async for page in broker.pages("subscriptions", topic=topic, qos=qos):
+        payload = {} if size is None else {"size": size}
+        async for page in broker.pages("subscriptions", topic=topic, qos=qos, **payload):
             rows += [brokers.labelled(broker, row) for row in page["rows"]]
             retained = page["retained"] and brokers.labelled(broker, page["retained"])
         return rows, retained
@@ -170,8 +180,10 @@ def outcome_style(row: Row) -> Style | None:
 
 def _filled(sentences: dict[str, str], code: str, row: Row) -> str:
     figures: dict[str, Any] = {**row}
-    for name in ("queued_bytes", "unsent"):
-        figures[name] = text.size(row.get(name, 0))
+    figures["unsent"] = text.size(row.get("unsent", 0))
+    if code == "queue_bytes":
+        room = row["max_queued_bytes"] - row["queued_bytes"]
+        figures["above"] = f" for more than {room:,} bytes" if room > 0 else ""
     sentence = sentences.get(code)
     return text.escaped(code) if sentence is None else sentence.format(**figures)
 

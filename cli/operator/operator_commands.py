@@ -423,6 +423,16 @@ def _subscriptions(
     qos: Annotated[
         int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="QoS of the message.")
     ] = 1,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--size",
+            metavar="BYTES",
+            min=0,
+            help="Size of its payload; by default the mean of the messages that wait for the "
+            "client.",
+        ),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Show how a message on a topic would be delivered.
@@ -431,7 +441,7 @@ def _subscriptions(
     """
     from cli.inspection import receivers
 
-    receivers.run_receivers(source, topic, qos, as_json=as_json)
+    receivers.run_receivers(source, topic, qos, size, as_json=as_json)
 
 
 @with_broker_flags

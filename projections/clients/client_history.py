@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 MOST_CLIENTS: Final[int] = 20_000
 _MOST_CONNECTS = 16
 """Number of connects whose times are kept."""
-_MOST_TAKEOVERS = 3
+_MOST_TAKEOVERS = 16
 """Number of takeovers whose times are kept."""
+_MOST_HOSTS = 3
+"""Maximum addresses kept for a client."""
 _MOST_DENIED = 8
 """Maximum denied topics and filters kept for a client."""
 _FRESH_MS = 60_000
@@ -41,6 +43,8 @@ class ClientHistory:
         "denied_ms",
         "dropped",
         "dropped_ms",
+        "earlier_hosts",
+        "host",
         "last_close",
         "opened_ms",
         "saved",
@@ -55,6 +59,11 @@ class ClientHistory:
         self.connects = 0
         self.opened_ms: tuple[int, ...] = ()
         """Times of its recent connects, Unix time in milliseconds; they are not stored."""
+        self.host: str | None = None
+        """The address without port that it connected from last; empty: a Unix socket; None: not
+        known. Addresses are not stored."""
+        self.earlier_hosts: tuple[str, ...] = ()
+        """Other addresses that it connected from before, the latest last."""
         self.takeovers = 0
         """Number of connections that ended because the client connected again."""
         self.taken_ms: tuple[int, ...] = ()
@@ -76,6 +85,11 @@ class ClientHistory:
         """Version stored in the projections; 0: none is."""
         self._sample: tuple[int, int, int] | None = None
         self._rates: tuple[float, float] | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The distinct addresses that the client connected from last, the latest last."""
+        return (*self.earlier_hosts, self.host) if self.host is not None else ()
 
     def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
         """Return messages per second from and to the client, since the last call.
@@ -182,9 +196,13 @@ class ClientHistories:
             self.dirty.setdefault(client, history.saved)
         return history
 
-    def opened(self, client: str, now_ms: int) -> None:
-        """Record that a client connected."""
+    def opened(self, client: str, now_ms: int, host: str) -> None:
+        """Record that a client connected from an address; it is empty for a Unix socket."""
         history = self._changed(client, now_ms)
+        if history.host is not None and history.host != host:
+            others = [one for one in history.hosts if one != host]
+            history.earlier_hosts = tuple(others[1 - _MOST_HOSTS :])
+        history.host = host
         history.connects += 1
         history.opened_ms = (*history.opened_ms[1 - _MOST_CONNECTS :], now_ms)
 

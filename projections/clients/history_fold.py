@@ -7,6 +7,7 @@ something; a will that was denied counts as a publication.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
@@ -44,7 +45,9 @@ def add_to_history(histories: ClientHistories, event: LogEvent, at: Position, ms
         return
     if isinstance(event, SessionOpened):
         if not _is_internal(client):
-            histories.opened(client, ms)
+            unix = event.address.startswith("unix:")
+            host = "" if unix else event.address.rpartition(":")[0]
+            histories.opened(client, ms, sys.intern(host))
     elif isinstance(event, SessionClosed):
         if not _is_internal(client):
             histories.closed(client, event.reason, ms)

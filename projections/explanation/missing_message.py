@@ -29,18 +29,19 @@ from eventstore.format import (
 from eventstore.index import BadIndex
 from eventstore.reading import LogPoint
 from eventstore.reasons import drop_text
+from projections.explanation.receiver_reason import ended_session_text
 from projections.indexing import IndexedSessions
-from projections.replay import EventFilter, EventReader, denial_text, may_concern
-from projections.stories import DeniedFilter
+from projections.replay import EventFilter, EventReader, client_past, denial_text, may_concern
+from projections.stories import DeniedFilter, filters_alike
 from protocol.mqtt import matches
-from protocol.mqtt5 import split_share
+from protocol.mqtt5 import SHARE, split_share
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from eventstore.format import Position
     from eventstore.reading import LogSource
-    from projections.replay import EventEntry
+    from projections.replay import ClientPast, EventEntry
 
 _MOST_TOPICS: Final = 20_000
 """Maximum topics that are compared with the one that was asked for."""
@@ -60,6 +61,8 @@ async def explain_no_message(
     last = source.last if until is None else min(source.last, sequence_of(until))
     found = ["messages of QoS 0 are recorded only if they are retained"]
     if client is not None:
+        past = await client_past(source, client, last)
+        found.append(f"{display.name(client)} {_standing(past, topic, then=until is not None)}")
         found += await _of_client(source, topic, client, last)
     found += await _refused(source, topic, last)
     found += await _wills(source, topic, last)
@@ -78,6 +81,34 @@ async def explain_no_message(
 
 def _has_wildcard(topic: str) -> bool:
     return "+" in topic or "#" in topic
+
+
+def _standing(past: ClientPast, topic: str, *, then: bool) -> str:
+    """Return why a client got no message of QoS 0 on a topic, or would have got it.
+
+    ``then`` says that this was at a moment of the past.
+    """
+    be, have = ("was", "had") if then else ("is", "has")
+    if not past.seen:
+        return f"{be} not known to the log"
+    earlier = past.earlier(topic)
+    if earlier is not None:
+        return f"{have} no session: {ended_session_text(earlier)}"
+    since = f" since {_stamped(*past.since)}" if past.since is not None else ""
+    state = f"{'connected' if past.connected else 'offline'}{since}"
+    filters = past.matching(topic)
+    if not filters:
+        alike = [] if _has_wildcard(topic) else filters_alike(topic, [*past.filters])
+        which = ", ".join(map(display.name, alike))
+        does = "does" if len(alike) == 1 else "do"
+        nearly = f", but {which} nearly {does}" if alike else ""
+        return f"{be} {state}, and none of its subscriptions matches{nearly}"
+    granted = ", ".join(f"{display.name(name)} QoS {qos}" for name, qos in filters)
+    if not past.connected:
+        return f"{be} subscribed ({granted}) but {state}: QoS 0 messages are not queued"
+    if all(name.startswith(SHARE) for name, _ in filters):
+        return f"{be} {state} and shares {granted}: each message goes to one member"
+    return f"{be} subscribed ({granted}) and {state}: QoS 0 messages to it are not recorded"
 
 
 async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
@@ -200,7 +231,7 @@ async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
                     found.pop(what, None)
                     found[what] = _place(entry)
     return [
-        f"{display.name(who)} published to {display.name(name)} at {place}, which was dropped: "
+        f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
         f"{drop_text(reason, received=False)}"
         for (who, name, reason), place in islice(reversed(found.items()), _MOST_ALIKE)
     ]
@@ -221,7 +252,11 @@ async def _entries(
 
 
 def _place(entry: EventEntry) -> str:
-    return f"{format_position(entry.at)}, {display.clock(entry.time_ms)}"
+    return _stamped(entry.at, entry.time_ms)
+
+
+def _stamped(at: Position, time_ms: int) -> str:
+    return f"{format_position(at)}, {display.clock(time_ms)}"
 
 
 async def _wills(source: LogSource, topic: str, last: int) -> list[str]:

@@ -10,7 +10,13 @@ from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
 from projections.replay import denial_text
 
 if TYPE_CHECKING:
-    from projections.stories import MessageStory, SubscriberState, SubscriptionChange, UnreadDrops
+    from projections.stories import (
+        EarlierSession,
+        MessageStory,
+        SubscriberState,
+        SubscriptionChange,
+        UnreadDrops,
+    )
 
 
 def receiver_reason(story: MessageStory) -> str:
@@ -54,6 +60,11 @@ def _earlier(standing: SubscriberState) -> str:
             "its first one began later" if standing.seen else "the log does not know this client"
         )
         return f": {first}"
+    return f": {ended_session_text(earlier)}"
+
+
+def ended_session_text(earlier: EarlierSession) -> str:
+    """Return what became of the last session of a client, for the end of a sentence."""
     had = "with no matching subscription"
     if earlier.filters:
         had = f"which was subscribed to {', '.join(map(display.name, earlier.filters))}"
@@ -61,7 +72,7 @@ def _earlier(standing: SubscriberState) -> str:
     if earlier.closed:
         reason, how = close_text(earlier.reason), "ended with its connection"
     when = f"{format_position(earlier.at)}, {display.clock(earlier.time_ms)}"
-    return f": its last one, {had}, {how} at {when} ({reason})"
+    return f"its last one, {had}, {how} at {when} ({reason})"
 
 
 def _unread(drops: UnreadDrops) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         published_here,
         taken_from,
     )
-    from projections.replay.receiver_past import may_concern
+    from projections.replay.receiver_past import ClientPast, client_past, may_concern
     from projections.replay.replay import AsOf, Origins, Replay, fold, head
     from projections.replay.salvage_needs import SalvageNeeds
     from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
@@ -50,7 +50,7 @@ else:
             "event_text": "denial_text event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
             "origin_search": "OriginPlace origin_of origins_of published_here taken_from",
-            "receiver_past": "may_concern",
+            "receiver_past": "ClientPast client_past may_concern",
             "replay": "AsOf Origins Replay fold head",
             "salvage_needs": "SalvageNeeds",
             "session_history": "SessionEvent SessionHistory SessionMoment",
@@ -62,6 +62,7 @@ else:
 __all__ = [
     "EVENT_TYPES",
     "AsOf",
+    "ClientPast",
     "DiskUse",
     "EventEntry",
     "EventFilter",
@@ -77,6 +78,7 @@ __all__ = [
     "TopicBook",
     "Topics",
     "cause_of",
+    "client_past",
     "denial_text",
     "event_object",
     "find_stories",

@@ -30,7 +30,7 @@ from projections.indexing import IndexedSessions
 from projections.replay.event_reader import EventFilter, EventReader
 from projections.state import decode_session
 from projections.stories import EarlierSession, SubscriptionChange, UnreadDrops, topic_of
-from protocol.mqtt import matches
+from protocol.mqtt import filters_overlap, matches
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
@@ -131,13 +131,17 @@ def _is_unrecorded(story: MessageStory, standing: SubscriberState) -> bool:
     return bool(standing.filters) and not (story.qos and any(qos for _, qos in standing.filters))
 
 
-class _ClientPast:
+class ClientPast:
     """The subscriptions of a client and the end of its last session, at a moment of the log."""
 
     def __init__(self) -> None:
         self.seen = False
+        self.connected = False
+        self.since: tuple[Position, int] | None = None
+        """Position and time since which it is connected or offline; None: not in the log."""
+        self.filters: dict[str, int] = {}
+        """Its subscriptions, also those of a session that has ended, with their QoS."""
         self._clean = False
-        self._filters: dict[str, None] = {}
         self._ended: tuple[Position, int, str, bool] | None = None
         self._parts: list[dict[str, Any]] = []
 
@@ -146,14 +150,16 @@ class _ClientPast:
         self.seen = True
         if isinstance(event, SessionOpened):
             if not event.resumed:
-                self._filters.clear()
+                self.filters.clear()
             self._clean, self._ended = event.clean, None
+            self.connected, self.since = True, (at, ms)
         elif isinstance(event, Subscribed):
-            self._filters.update((name, None) for name, _ in event.filters)
+            self.filters.update((name, qos) for name, qos in event.filters)
         elif isinstance(event, Unsubscribed):
             for name in event.filters:
-                self._filters.pop(name, None)
+                self.filters.pop(name, None)
         elif isinstance(event, SessionClosed):
+            self.connected, self.since = False, (at, ms)
             if event.expiry is not None:
                 self._clean = not event.expiry
             if self._clean:
@@ -170,15 +176,36 @@ class _ClientPast:
         if event.last:
             parts, self._parts = self._parts, []
             self._clean = bool(parts[0].get("clean"))
-            active = decode_session(event.session, parts).active()
-            self._filters = dict.fromkeys(held.filter for held in active)
+            state = decode_session(event.session, parts)
+            self.filters = {held.filter: held.qos for held in state.active()}
+            self.connected, self._ended = state.connected, None
 
     def earlier(self, topic: str) -> EarlierSession | None:
         """Return its last session, if that has ended."""
         if self._ended is None:
             return None
-        filters = [one for one in self._filters if matches(split_share(one)[1], topic)]
-        return EarlierSession(*self._ended, filters)
+        return EarlierSession(*self._ended, [name for name, _ in self.matching(topic)])
+
+    def matching(self, topic: str) -> list[tuple[str, int]]:
+        """Return its subscriptions that match a topic or overlap a filter, with their QoS."""
+        return [
+            (name, qos)
+            for name, qos in self.filters.items()
+            if filters_overlap(split_share(name)[1], topic)
+            and (split_share(name)[1][0] not in "+#" or not topic.startswith("$"))
+        ]
+
+
+async def client_past(source: LogSource, client: str, last: int) -> ClientPast:
+    """Return what a log says of a client up to a record; raises as ``LogSource.records``."""
+    past = ClientPast()
+    reader = EventReader(source, EventFilter(_PAST, client))
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), LogPoint(last), TurnAssembler(anywhere=True), ended=True
+    ):
+        if not entry.void:
+            past.take(entry.event, entry.at, entry.time_ms)
+    return past
 
 
 async def _look_up_earlier(source: LogSource, stories: Sequence[MessageStory], client: str) -> bool:
@@ -234,7 +261,7 @@ async def _add_earlier_session(
     source: LogSource, stories: Sequence[MessageStory], client: str
 ) -> None:
     """Add to histories, in the order of their effect, the session that the client had before."""
-    past = _ClientPast()
+    past = ClientPast()
     waiting = list(stories)
     reader = EventReader(source, EventFilter(_PAST, client))
     async for entry in reader.entries(
@@ -255,7 +282,7 @@ async def _add_earlier_session(
                 story.standing = story.standing._replace(seen=True)
 
 
-def _tell(story: MessageStory, past: _ClientPast) -> None:
+def _tell(story: MessageStory, past: ClientPast) -> None:
     if story.standing is not None and story.topic is not None:
         earlier = past.earlier(story.topic)
         story.standing = story.standing._replace(seen=past.seen, earlier=earlier)

@@ -254,6 +254,15 @@ class SessionTable:
         both = zip(self._live_names.parts, self._frozen.parts, strict=True)
         return ([*live, *frozen] for live, frozen in both)
 
+    def owing_parts(self) -> Iterator[list[str]]:
+        """Yield the names as in :meth:`parts`, without frozen sessions that need no messages.
+
+        These have no deliveries, publications or wills in progress, and nothing queued.
+        """
+        holding = self._holding
+        both = zip(self._live_names.parts, self._frozen.parts, strict=True)
+        return ([*live, *[name for name in frozen if name in holding]] for live, frozen in both)
+
     def holds(self, name: str, before: Position) -> bool:
         """Return whether a session needs messages that stand before a position."""
         state = self.live.get(name)

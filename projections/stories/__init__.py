@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SubscriberState,
         SubscriptionChange,
         UnreadDrops,
+        filters_alike,
         subscriber_standing,
     )
 else:
@@ -31,7 +32,7 @@ else:
             "message_story": "DeliveryCopy DeliveryOutcome MessageStory StoryStep topic_of",
             "story_builder": "StoryBuilder",
             "subscriber_state": "DeniedFilter EarlierSession SubscriberState SubscriptionChange "
-            "UnreadDrops subscriber_standing",
+            "UnreadDrops filters_alike subscriber_standing",
         },
     )
 
@@ -46,6 +47,7 @@ __all__ = [
     "SubscriberState",
     "SubscriptionChange",
     "UnreadDrops",
+    "filters_alike",
     "subscriber_standing",
     "topic_of",
 ]

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from cli.diagnosis import advise, advise_on_broker, advise_on_disk, merge_advice
+from cli.diagnosis import (
+    advise,
+    advise_on_broker,
+    advise_on_disk,
+    advise_on_refusals,
+    merge_advice,
+)
 from cli.diagnosis.advice import _KINDS
+from cli.diagnosis.refusal_advice import _REFUSALS
 
 HOSTILE = 'evil\x1b[2J\n"; rm -rf'
 SOURCE = Path(__file__).resolve().parents[2] / "actors" / "inspection" / "problems.py"
@@ -30,7 +37,10 @@ PROBLEMS: list[dict[str, Any]] = [
     {"code": "receive_maximum", "outstanding": 3, "window": 3, "queued": 0, "age_ms": 20_000},
     {"code": "drops", "count": 5, "by": {"queue_bytes": 3, "odd\n": 2}, "age_ms": 500},
     {"code": "denied", "count": 2, "what": {f"publish {HOSTILE}": 2}, "age_ms": 500},
-    {"code": "duplicate", "takeovers": 4, "recent": 5, "age_ms": 500},
+    {
+        "code": "duplicate", "takeovers": 4, "recent_takeovers": 3, "recent": 0, "age_ms": 500,
+        "hosts": ["192.0.2.1"],
+    },
     {"code": "flapping", "connects": 9, "recent": 5, "last_close": "keep_alive"},
     {"code": "stuck_release", "count": 2, "age_ms": 40_000},
     {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
@@ -109,7 +119,7 @@ def test_drops_are_told_once() -> None:
     drops = {"client": "a", "code": "drops", "count": 5, "by": {"queue_messages": 5}, "age_ms": 1}
     (one,) = merge_advice([full, drops])
     assert one["lost"] == 5
-    assert "5 messages were dropped" in advise(one).evidence
+    assert "9 of 9 messages wait, 5 messages dropped since" in advise(one).evidence
     other = {"client": "b", **drops, "by": {"queue_messages": 4, "slow_reader": 1}}
     assert [one["client"] for one in merge_advice([{**other, "client": "b"}, full])] == ["a", "b"]
     denied = {"client": "c", **PROBLEMS[5]}
@@ -163,7 +173,7 @@ def test_several_logs_fill_a_disk_together() -> None:
 def test_advice_on_the_broker() -> None:
     status: dict[str, Any] = {
         "trouble": ["the log cannot be written\x1b"], "overload": None, "time_ms": 200_000,
-        "started_ms": 0, "refused": {"flapping": 3, "sessions": 0},
+        "started_ms": 0, "crashed_ms": None,
         "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
     }  # fmt: skip
     found = [
@@ -173,9 +183,78 @@ def test_advice_on_the_broker() -> None:
     assert [(one.severity, one.subject) for one in found] == [
         ("problem", "the broker"),
         ("problem", "the log"),
-        ("warning", "connections"),
         ("problem", "the disk"),
     ]
     assert all(text.isprintable() for one in found for text in one)
-    healthy = {**status, "trouble": [], "refused": {}, "log": {"disk_free": None}}
+    healthy = {**status, "trouble": [], "log": {"disk_free": None}}
     assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []
+
+
+def refusal(**about: Any) -> dict[str, Any]:
+    """Return a protocol error of a client."""
+    return {
+        "reason": "protocol_error", "count": 1, "recent": 1, "age_ms": 12_000, "client": "pump",
+        "address": "192.0.2.1:5000", "error": "invalid flags", **about,
+    }  # fmt: skip
+
+
+def test_a_protocol_error_is_a_notice_that_names_the_client() -> None:
+    (one,) = advise_on_refusals([refusal()])
+    assert one.severity == "notice"
+    assert f"{one.subject} {one.title}" == (
+        "a connection was closed: the client violated the protocol"
+    )
+    assert one.evidence == "12 s ago: client pump, from 192.0.2.1:5000 (invalid flags)"
+    assert one.next == "foldmq log --type SessionClosed --session pump -n 6"
+    (one,) = advise_on_refusals([refusal(count=60, recent=10)])
+    assert one.severity == "warning"
+    assert f"{one.subject} {one.title}".startswith("connections were closed: ")
+    assert one.evidence.startswith(
+        "10 or more in the last hour, 60 since the broker's start; the last 12 s ago: client pump"
+    )
+    (one,) = advise_on_refusals([refusal(client=None)])
+    assert one.next == "journalctl -u foldmq -n 50"
+    (one,) = advise_on_refusals([refusal(reason="slow_reader", error=None)])
+    assert (one.severity, one.cause.startswith("the client or its network")) == ("warning", True)
+
+
+def test_each_refusal_has_a_sentence() -> None:
+    source = (SOURCE.parents[1] / "inspection/status/status_metrics.py").read_text("utf-8")
+    exported = re.search(r"^REFUSED = \((.*?)^\)", source, re.DOTALL | re.MULTILINE)
+    assert exported is not None
+    assert {*re.findall(r'"(\w+)"', exported[1])} <= {*_REFUSALS}
+    for reason in [*_REFUSALS, "of a later broker"]:
+        (one,) = advise_on_refusals([refusal(reason=reason, client=HOSTILE, user=HOSTILE)])
+        assert all(line.isprintable() for line in one)
+        assert one.cause
+        assert one.next.partition(" ")[0] in ("foldmq", "journalctl")
+
+
+def test_takeovers_have_two_explanations() -> None:
+    (problem,) = [one for one in PROBLEMS if one["code"] == "duplicate"]
+    one = advise({"client": "a", **problem})
+    assert one.evidence == (
+        "3 of its connections were taken over in the last 10 minutes, the last 500 ms ago; all "
+        "from 192.0.2.1"
+    )
+    assert "two programs" in one.cause
+    assert "lost its network" in one.cause
+    hosts = {"hosts": ["192.0.2.1", "192.0.2.7"], "recent_takeovers": 16}
+    one = advise({"client": "a", **problem, **hosts})
+    assert one.evidence.startswith("16 or more of its connections")
+    assert one.evidence.endswith("; from 192.0.2.1 and 192.0.2.7")
+    assert "different hosts" in one.cause
+    assert "moves between networks" in one.cause
+
+
+def test_a_crash_is_told_for_an_hour() -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 400_000, "started_ms": 100_000, "crashed_ms": 40_000,
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.title) == ("warning", "started after a crash")
+    assert one.evidence == (
+        "it started 5 min ago; the run before did not end cleanly, and wrote last 1 min before that"
+    )
+    assert not [*advise_on_broker({**status, "time_ms": 3_700_000}, [])]
+    assert not [*advise_on_broker({**status, "crashed_ms": None}, [])]

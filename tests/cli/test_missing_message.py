@@ -12,7 +12,9 @@ from eventstore.format import (
     MAX_INDEX,
     MessageDropped,
     MessagePublished,
+    SessionClosed,
     SessionOpened,
+    Subscribed,
     SubscriptionDenied,
     WillArmed,
     decode_record,
@@ -62,7 +64,15 @@ def source() -> LogSource:
 
 
 def told(source: LogSource, *asked: Any) -> list[str]:
-    return asyncio.run(explain_no_message(source, *asked)).split("; ")[1:]
+    """What is said after the sentence on QoS 0 and, with a client, the one on its session."""
+    said = asyncio.run(explain_no_message(source, *asked)).split("; ")
+    return said[1 if asked[1] is None else 2 :]
+
+
+def standing(source: LogSource, topic: str, client: str) -> str:
+    said = asyncio.run(explain_no_message(source, topic, client, None)).split("; ")
+    assert said[0] == "messages of QoS 0 are recorded only if they are retained"
+    return said[1]
 
 
 def test_what_the_log_says_instead(source: LogSource) -> None:
@@ -84,10 +94,9 @@ def test_what_the_log_says_instead(source: LogSource) -> None:
 def test_denied_publications_are_named(source: LogSource) -> None:
     for topic in ("secret/z", "secret/#"):
         (denied,) = told(source, topic, "pump", None)
-        assert denied.startswith("pump published to secret/z at 4.0, ")
+        assert denied.startswith("a message or will of pump on secret/z was dropped at 4.0, ")
         assert denied.endswith(
-            ", which was dropped: the permissions do not let the client publish to this topic "
-            "(permissions)"
+            ": the permissions do not let the client publish to this topic (permissions)"
         )
     assert told(source, "secret/z", "pump", position(3, MAX_INDEX)) == []
     unread, also = told(source, "secret/z", "slug", None)
@@ -114,3 +123,38 @@ def test_a_will_that_is_not_published_is_named(source: LogSource) -> None:
         (will,) = told(source, topic, None, None)
         assert will.startswith("pump has a will on wills/pump since 3.0, ")
         assert will.endswith(": it is not published so far")
+
+
+def test_the_session_of_the_client_is_told() -> None:
+    log = LogBuilder("n")
+    for name in ("here", "away", "gone", "pool"):
+        log.record(SessionOpened(name, False, name == "gone", 5))
+    log.record(
+        Subscribed("here", [("hall/+", 1)]),
+        Subscribed("away", [("hall/#", 0)]),
+        Subscribed("gone", [("hall/#", 0)]),
+        Subscribed("pool", [("$share/g/hall/#", 0)]),
+    )
+    log.record(SessionClosed("away", "closed"), SessionClosed("gone", "keep_alive"))
+    source = cast("LogSource", HeldSource(log))
+    assert standing(source, "hall/x", "Here") == "Here is not known to the log"
+    assert standing(source, "hall/x", "here").startswith(
+        "here is subscribed (hall/+ QoS 1) and connected since 1.0, "
+    )
+    assert standing(source, "hall/x", "here").endswith(": QoS 0 messages to it are not recorded")
+    for topic in ("hall/x", "hall/+"):
+        assert standing(source, topic, "away").startswith(
+            "away is subscribed (hall/# QoS 0) but offline since 6.0, "
+        )
+    assert standing(source, "hall/x", "away").endswith(": QoS 0 messages are not queued")
+    assert standing(source, "hall/x", "gone").startswith(
+        "gone has no session: its last one, which was subscribed to hall/#, ended with its "
+        "connection at 6.1, "
+    )
+    assert standing(source, "halls/x", "here").endswith(
+        ", and none of its subscriptions matches, but hall/+ nearly does"
+    )
+    assert standing(source, "lamp", "away").endswith(", and none of its subscriptions matches")
+    assert standing(source, "hall/x", "pool").endswith(
+        "shares $share/g/hall/# QoS 0: each message goes to one member"
+    )

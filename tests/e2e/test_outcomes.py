@@ -103,3 +103,31 @@ def test_a_shared_subscription_without_room(limited: Broker, clients: Clients) -
         writer.publish("hall/door", b"%d" % number, 1)
     row = outcome(limited, "hall/door", name)
     assert (row["why"], row["reason"], row["queue"]) == ("dropped", "no_room", "queue_messages")
+
+
+def test_a_queue_that_is_full_in_bytes(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker('max_queued_bytes = "16KiB"\n')
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    away, writer = clients.connect("away", clean=False), clients.connect("writer")
+    away.subscribe(("hall/#", 1))
+    away.disconnect()
+    for _ in range(6):
+        writer.publish("hall/door", bytes(3_000), 1)
+    row = outcome(broker, "hall/door", "away")
+    assert (row["why"], row["queue"], row["queued"]) == ("dropped", "queue_bytes", 5)
+    assert outcome(broker, "hall/door", "away", "--size", "1384")["why"] == "queued"
+    assert outcome(broker, "hall/door", "away", "--size", "1385")["why"] == "dropped"
+    data = ("--data-dir", str(broker.data_dir))
+    lines = run("subscriptions", "--topic", "hall/door", *data).lines
+    assert lines[1].endswith(
+        "dropped: queue full for more than 1,384 bytes, 15,000 of 16,384 bytes (max_queued_bytes); "
+        "offline"
+    )
+    said = run("doctor", *data, code=1).out
+    assert "problem   away loses messages: its queue is full" in said
+    assert (
+        "5 messages with 15,000 of 16,384 bytes wait, 1 message dropped since the broker's "
+        "start; each further one that is larger than 1,384 bytes is dropped (max_queued_bytes)"
+    ) in " ".join(said.split())
+    clients.close()

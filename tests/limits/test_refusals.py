@@ -25,3 +25,15 @@ def test_each_reason_is_said_by_itself() -> None:
         for reason in ("a", "b", "a", "b", "c"):
             refusals.add(reason, 0.0)
     assert [line["reason"] for line in lines] == ["a", "b", "c"]
+
+
+def test_the_latest_ones_are_kept_for_all_logs_that_count_together() -> None:
+    refusals = RejectionLog("refused")
+    RejectionLog("protocol error", 1, refusals).add("protocol_error", 5.0, client="c", error="x")
+    refusals.add("overload", 1.0, 50)
+    refusals.add("overload", 7.0, address="192.0.2.1")
+    assert refusals.counts == {"protocol_error": 1, "overload": 51}
+    latest = refusals.latest["overload"]
+    assert [*latest.times] == [1.0] * 9 + [7.0]
+    assert latest.whose == {"address": "192.0.2.1"}
+    assert refusals.latest["protocol_error"].whose == {"client": "c", "error": "x"}

@@ -41,12 +41,10 @@ def test_the_forecast_is_what_is_decided(
             _, topic_filter, size, ready = step
             ref += 1
             said = decisions.preview_delivery(
-                state, str(topic_filter), 1, LIMITS, "" if ready else "offline"
+                state, str(topic_filter), 1, LIMITS, "" if ready else "offline", int(str(size))
             )
             made = decided(spec, str(topic_filter), ref, int(str(size)), ready=bool(ready))
-            # The size of the message is not known: a queue may be too full for it alone.
-            if not (said.outcome == "queued" and state.queued_bytes + int(str(size)) > 30):
-                assert said.outcome == made
+            assert said.outcome == made
             assert (said.outcome == "sent") == (said.reason == "")
             assert (said.outcome == "dropped") == (said.queue != "")
         elif step[0] == "ack" and state.inflight:
@@ -95,3 +93,12 @@ def test_the_forecast_names_the_full_queue() -> None:
     decided(spec, "a", 10, LIMITS.queued_bytes, ready=False)
     found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "")
     assert found == ("dropped", "older", "queue_bytes")
+
+
+def test_without_a_size_a_message_is_as_large_as_those_that_wait() -> None:
+    spec = given(opened(), subscribed(("a", 1)))
+    for number in range(3):
+        decided(spec, "a", 10 + number, 9, ready=False)  # 27 of 30 bytes
+    found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "offline")
+    assert found == ("dropped", "offline", "queue_bytes")
+    assert decisions.preview_delivery(spec.state, "a", 1, LIMITS, "offline", 3).outcome == "queued"

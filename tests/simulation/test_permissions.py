@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from eventstore.format import MessageDropped, WillFired
+from eventstore.format import MessageDropped, SessionClosed, WillFired
 from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics
@@ -169,3 +169,41 @@ def test_a_drop_is_recorded_although_the_routes_are_forgotten_within_the_same_re
         assert dropped(world) == [("r", "not_permitted", 1)]
 
     run(scenario, NO_SECRETS)
+
+
+NO_LOCKS = OPEN + "[[deny]]\npublish = ['locked']\n"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_publication_that_closes_its_connection_is_recorded(qos: int) -> None:
+    async def whole() -> None:
+        async with World(close_denied=True).running() as world:
+            permit(world, NO_LOCKS)
+            sender = await world.connect("s")
+            sender.send(*(p.publish(t, b"x", qos, n) for n, t in ((1, "a"), (2, "locked"))))
+            await world.go(1)
+            ends = [one.reason for one in world.disk.events() if isinstance(one, SessionClosed)]
+            assert ends == ["not_permitted"]
+            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+            assert drops == (
+                [MessageDropped("s", "not_permitted", 1, topics=["locked"])] if qos else []
+            )
+            assert world.broker.node.clients.find("s").dropped == {"not_permitted": 1}
+            await check_promises(world)
+
+    simulate(whole)
+
+
+def test_a_will_that_is_denied_at_connect_is_recorded() -> None:
+    async def scenario(world: World) -> None:
+        permit(world, NO_WILLS)
+        sender = await world.connect("s", will=p.Will("gone", b"x", 1))
+        await world.go(1)
+        drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+        assert drops == [MessageDropped("s", "not_permitted", 1, topics=["gone"])]
+        sender.transport.drop()
+        await world.go(2)
+        assert not any(isinstance(event, WillFired) for event in world.disk.events())
+        assert dropped(world) == [("s", "not_permitted", 1)]
+
+    run(scenario)

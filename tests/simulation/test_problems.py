@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
     from simulation.network import SimClient
 
 
-def problems(world: World) -> dict[str, dict[str, Any]]:
-    """Return the problems of the client ``c`` by their code."""
-    search = ProblemSearch(world.broker.node, "c")
+def problems(world: World, client: str | None = "c") -> dict[str, dict[str, Any]]:
+    """Return the problems of the client ``c`` by their code; with None, search for all clients."""
+    search = ProblemSearch(world.broker.node, client)
     assert all(pause is None for pause in search.run())
-    return {one["code"]: one for one in search.answer()["problems"]}
+    found = [one for one in search.answer()["problems"] if one["client"] == "c"]
+    assert len({one["code"] for one in found}) == len(found)
+    return {one["code"]: one for one in found}
+
+
+def refusals(world: World, client: str | None) -> list[dict[str, Any]]:
+    search = ProblemSearch(world.broker.node, client)
+    found: list[dict[str, Any]] = search.answer()["refusals"]
+    return found
 
 
 def codes(world: World) -> set[str]:
@@ -116,5 +125,81 @@ def test_with_a_new_connection_the_age_begins_anew() -> None:
             one = problems(world)["window_full"]
             assert 39_000 <= one["age_ms"] <= 42_000
             assert one["resumed"]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_full_queue_of_a_frozen_session_is_found(restarted: bool) -> None:
+    async def scenario() -> None:
+        async with World(max_queued_messages=5).running() as world:
+            client = await receives(world, 0)
+            idle = await world.connect("idle", filters=[("b", 1)])
+            client.send(p.disconnect())
+            idle.send(p.disconnect())
+            writer = await world.connect("writer")
+            writer.send(*[p.publish("a", b"x", 1, number) for number in range(1, 6)])
+            await world.go(100)
+            if restarted:
+                await world.restart()
+                await world.go(1)
+            sessions = world.broker.node.state.sessions
+            assert sessions.frozen("c") is not None
+            assert sessions.frozen("idle") is not None
+            one = problems(world, None)["queue_full"]
+            assert (one["queued"], one["connected"]) == (5, False)
+            assert {*chain.from_iterable(sessions.owing_parts())} >= {"c"}
+            assert "idle" not in {*chain.from_iterable(sessions.owing_parts())}
+            assert sessions.frozen("c") is not None  # looking leaves it frozen
+
+    simulate(scenario)
+
+
+def test_a_publication_without_a_release_is_found_in_a_frozen_session() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await receives(world, 0)
+            client.send(p.publish("b", b"x", 2, 1))
+            await world.go(1)
+            client.drop()
+            await world.go(100)
+            assert world.broker.node.state.sessions.frozen("c") is not None
+            assert problems(world, None)["stuck_publish"]["count"] == 1
+
+    simulate(scenario)
+
+
+def test_a_protocol_error_is_told_for_an_hour() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            client.send(b"\x00\x00")
+            await world.go(60)
+            (one,) = refusals(world, None)
+            assert (one["reason"], one["count"], one["recent"]) == ("protocol_error", 1, 1)
+            assert (one["client"], one["address"][:9]) == ("c", "192.0.2.1")
+            assert 55_000 <= one["age_ms"] <= 65_000
+            assert one["error"]
+            assert refusals(world, "c") == [one]
+            assert refusals(world, "other") == []
+            await world.go(3_600)
+            assert refusals(world, None) == []
+
+    simulate(scenario)
+
+
+def test_takeovers_count_for_ten_minutes() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for _ in range(3):
+                await world.connect("c")
+                await world.go(250)
+            await world.connect("c")
+            await world.go(1)
+            one = problems(world)["duplicate"]
+            assert (one["takeovers"], one["recent_takeovers"]) == (3, 3)
+            assert one["hosts"] == ["192.0.2.1"]
+            await world.go(360)  # the first one was 11 minutes ago
+            assert codes(world) == set()
 
     simulate(scenario)

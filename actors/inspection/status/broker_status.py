@@ -38,6 +38,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "pid": os.getpid(),
         "time_ms": node.clock.time_ms(),
         "started_ms": counters.started_ms,
+        "crashed_ms": node.crashed_ms or None,
         "trouble": node.not_ready_reasons(),
         "overload": node.limits.overload.reason,
         "process": process(),

@@ -1,7 +1,7 @@
 """Preview of the delivery of a QoS 1 or 2 message that matches a subscription.
 
-The rules are those of :func:`actors.session.decisions.queueing.deliver`, applied to one message of
-unknown size. Nothing is decided and no state changes.
+The rules are those of :func:`actors.session.decisions.queueing.deliver`, applied to one message.
+Nothing is decided and no state changes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,22 @@ class DeliveryPreview(NamedTuple):
 
 
 def preview_delivery(
-    state: SessionState, topic_filter: str, qos: int, limits: DeliveryLimits, hindrance: str
+    state: SessionState,
+    topic_filter: str,
+    qos: int,
+    limits: DeliveryLimits,
+    hindrance: str,
+    size: int | None = None,
 ) -> DeliveryPreview:
     """Return the predicted outcome of a QoS 1 or 2 message.
 
-    ``hindrance`` is the reason why nothing can be sent to the client; empty: there is none.
+    ``size`` is that of its payload, by default the mean of those that wait. ``hindrance`` is
+    the reason why nothing can be sent to the client; empty: there is none.
     """
     reason = hindrance or _why_not_sent(state, topic_filter, qos, limits)
     if not reason:
         return DeliveryPreview("sent")
-    queue = full_queue(state, limits)
+    queue = full_queue(state, limits, size)
     return DeliveryPreview("dropped", reason, queue) if queue else DeliveryPreview("queued", reason)
 
 
@@ -50,8 +56,13 @@ def _why_not_sent(state: SessionState, topic_filter: str, qos: int, limits: Deli
     return "older" if goes_behind(state, topic_filter) is not None else ""
 
 
-def full_queue(state: SessionState, limits: DeliveryLimits) -> str:
-    """Return the limit that a session's queue has reached, or an empty string."""
+def full_queue(state: SessionState, limits: DeliveryLimits, size: int | None = None) -> str:
+    """Return the limit for which a session's queue takes no message, or an empty string.
+
+    ``size`` is that of its payload, by default the mean of those that wait.
+    """
     if state.queued >= limits.queued_messages:
         return "queue_messages"
-    return "queue_bytes" if state.queued_bytes >= limits.queued_bytes else ""
+    if size is None:
+        size = max(1, state.queued_bytes // max(1, state.queued))
+    return "queue_bytes" if state.queued_bytes + size > limits.queued_bytes else ""

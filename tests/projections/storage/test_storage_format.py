@@ -110,7 +110,7 @@ def test_a_history_that_cannot_be_read_is_found() -> None:
 
 def test_a_history_is_stored_whole() -> None:
     histories = ClientHistories()
-    histories.opened("c", 1)
+    histories.opened("c", 1, "192.0.2.1")
     histories.closed("c", "taken_over", 2)
     histories.dropped("c", "queue_messages", 3, 4)
     histories.denied("c", "publish", "a/b", 2, 5, None)
