@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -142,7 +143,9 @@ class ClientPast:
         self.filters: dict[str, int] = {}
         """Its subscriptions, also those of a session that has ended, with their QoS."""
         self._clean = False
-        self._ended: tuple[Position, int, str, bool] | None = None
+        self.ended: tuple[Position, int, str, bool] | None = None
+        """The end of its last session: position, time, reason, and whether its connection ended
+        then; None: the session has not ended."""
         self._parts: list[dict[str, Any]] = []
 
     def take(self, event: Event, at: Position, ms: int) -> None:
@@ -151,7 +154,7 @@ class ClientPast:
         if isinstance(event, SessionOpened):
             if not event.resumed:
                 self.filters.clear()
-            self._clean, self._ended = event.clean, None
+            self._clean, self.ended = event.clean, None
             self.connected, self.since = True, (at, ms)
         elif isinstance(event, Subscribed):
             self.filters.update((name, qos) for name, qos in event.filters)
@@ -163,9 +166,9 @@ class ClientPast:
             if event.expiry is not None:
                 self._clean = not event.expiry
             if self._clean:
-                self._ended = (at, ms, event.reason, True)
+                self.ended = (at, ms, event.reason, True)
         elif isinstance(event, SessionExpired):
-            self._ended = (at, ms, event.reason, False)
+            self.ended = (at, ms, event.reason, False)
         elif isinstance(event, SessionSnapshot):
             self._snapshot(event)
 
@@ -178,13 +181,13 @@ class ClientPast:
             self._clean = bool(parts[0].get("clean"))
             state = decode_session(event.session, parts)
             self.filters = {held.filter: held.qos for held in state.active()}
-            self.connected, self._ended = state.connected, None
+            self.connected, self.ended = state.connected, None
 
     def earlier(self, topic: str) -> EarlierSession | None:
         """Return its last session, if that has ended."""
-        if self._ended is None:
+        if self.ended is None:
             return None
-        return EarlierSession(*self._ended, [name for name, _ in self.matching(topic)])
+        return EarlierSession(*self.ended, [name for name, _ in self.matching(topic)])
 
     def matching(self, topic: str) -> list[tuple[str, int]]:
         """Return its subscriptions that match a topic or overlap a filter, with their QoS."""
@@ -198,6 +201,10 @@ class ClientPast:
 
 async def client_past(source: LogSource, client: str, last: int) -> ClientPast:
     """Return what a log says of a client up to a record; raises as ``LogSource.records``."""
+    with contextlib.suppress(BadIndex):
+        known = await _indexed_past(source, client, last)
+        if known is not None:
+            return known
     past = ClientPast()
     reader = EventReader(source, EventFilter(_PAST, client))
     async for entry in reader.entries(
@@ -205,6 +212,31 @@ async def client_past(source: LogSource, client: str, last: int) -> ClientPast:
     ):
         if not entry.void:
             past.take(entry.event, entry.at, entry.time_ms)
+    return past
+
+
+async def _indexed_past(source: LogSource, client: str, last: int) -> ClientPast | None:
+    """Return the same from the states of the index, None if it does not know them."""
+    if source.index is None:
+        return None
+    sessions, end = IndexedSessions(source, source.index), LogPoint(last)
+    ends = EventFilter((SessionOpened, SessionClosed, SessionExpired), client)
+    turns = TurnAssembler(anywhere=True)
+    found = await EventReader(source, ends).latest(1, end, turns, ended=True)
+    if not found or found[-1].void or not await sessions.covers(found[-1].at):
+        return None
+    entry = found[-1]
+    past, state = ClientPast(), await sessions.at(client, end)
+    past.seen, past.since = True, (entry.at, entry.time_ms)
+    past.connected = state is not None and state.connected
+    if state is None:
+        event = entry.event
+        if not isinstance(event, (SessionClosed, SessionExpired)):
+            return None
+        closed = isinstance(event, SessionClosed)
+        past.ended = (entry.at, entry.time_ms, event.reason, closed)
+        state, _ = await sessions.before(client, entry.at)
+    past.filters = {held.filter: held.qos for held in state.active()} if state is not None else {}
     return past
 
 

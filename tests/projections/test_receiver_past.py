@@ -324,7 +324,8 @@ def test_what_a_client_lost_is_found_without_reading_all_of_it(
     source = stored(log, tmp_path, indexed)
     source.asked, source.read = [], 0
     explained = asyncio.run(explain_no_message(as_log(source), "hall/door", "c", None))
-    _, denied, named, unnamed = explained.split("; ")
+    _, standing, denied, named, unnamed = explained.split("; ")
+    assert standing.startswith("c is subscribed (hall/+ QoS 0) and connected since 1.0, ")
     assert denied.startswith("c was denied hall/# at 604.0, ")
     assert named.startswith("2 messages on hall/door were dropped for c, at last at 3.0, ")
     assert unnamed.startswith("3 messages were dropped for c, at last at 605.0, ")
