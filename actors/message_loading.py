@@ -72,6 +72,9 @@ class MessageLoader:
         try:
             while self._waiting and not self._node.failed.done():
                 await self._step()
+        except Exception as error:  # noqa: BLE001 - many sessions would wait for ever
+            _log.error("messages not read", exc_info=error)
+            self._node.fail(FoldmqError(f"messages cannot be read: {error!r}; this is a bug"))
         finally:
             self._runs = False
 
@@ -82,7 +85,7 @@ class MessageLoader:
         begin, (wanted, parts) = node.state.begin, self._plan(requests)
         records: list[Record] | None = None
         try:
-            if max(wanted, default=0) > node.journal.durable:
+            if not wanted and any(request.left for request in requests):
                 await asyncio.sleep(_UNTIL_DURABLE)
             else:
                 records = await node.log.read_some(wanted) if wanted else []
@@ -99,11 +102,13 @@ class MessageLoader:
                 node.fail(error)
                 requests.clear()
             # Otherwise the log was cut meanwhile: the records needed now are elsewhere.
-        if records is not None:
-            await self._give(parts, records)
-            for request in requests:
-                if not request.left:
-                    node.tell_if_alive(request.session, Loaded(request.found))
+        if records is None:
+            self._waiting.extendleft(reversed(requests))
+            return
+        await self._give(parts, records)
+        for request in requests:
+            if not request.left:
+                node.tell_if_alive(request.session, Loaded(request.found))
         unserved = [request for request in requests if request.left and request not in parts]
         self._waiting.extendleft(reversed(unserved))
         self._waiting.extend(request for request in parts if request.left)
@@ -120,14 +125,20 @@ class MessageLoader:
     def _plan(
         self, requests: Sequence[_Request]
     ) -> tuple[set[int], dict[_Request, list[Position]]]:
-        """Return the records to read now, and which messages of each request they contain."""
+        """Return the records to read now, and which messages of each request they contain.
+
+        Records that are not on disk yet are left for a later step.
+        """
         wanted: set[int] = set()
+        durable = self._node.journal.durable
         parts: dict[_Request, list[Position]] = {}
         for request in requests:
             chosen: list[Position] = []
             for ref in request.left:
                 carriers = self._node.state.carriers_of(ref >> INDEX_BITS)
                 if not wanted.issuperset(carriers):
+                    if max(carriers) > durable:
+                        break
                     if wanted and len(wanted) + len(carriers) > _RECORDS:
                         break
                     wanted.update(carriers)

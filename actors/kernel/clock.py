@@ -76,8 +76,9 @@ class Timers:
 
     ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
     may be called again with a shorter delay. A cancelled timer stays in the heap, without its
-    callback, until it is due or many are cancelled; a call is not requested while an earlier one is
-    due in time. Of many timers that are due some run at each call, in their order.
+    callback, until it is due, or many are cancelled of no more than 32,768. A call is not requested
+    while an earlier one is due in time. Of many timers that are due some run at each call, in their
+    order.
     """
 
     __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "cancelled", "lateness")
@@ -115,9 +116,10 @@ class Timers:
         """Remove cancelled timers if they are many, and the heap is not too long."""
         heap = self._heap
         if 3 * self.cancelled > len(heap) and len(heap) < _REBUILT_AT_MOST:
+            before = len(heap)
             heap[:] = [one for one in heap if one[2].callback is not None]
             heapq.heapify(heap)
-            self.cancelled = 0
+            self.cancelled -= before - len(heap)
 
     def run_due(self) -> None:
         """Run the callbacks that are due; a failure of one does not affect the others."""

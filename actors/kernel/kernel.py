@@ -571,9 +571,11 @@ class Kernel(ActorRegistry):
                     # The turn continues at this place: the order does not change.
                     first = [actor] if actor._waiting else []
                     rest = first + ready[at:] + self._ready
-                    # Actors that begin turns can wait for the next one.
-                    self._next += [one for one in rest if one.begins_turns]
-                    self._rest = [one for one in rest if not one.begins_turns]
+                    # Actors that begin turns can wait for the next one, unless a later read of
+                    # theirs is left, which the next turn handles first.
+                    later = [one for one in rest if one.begins_turns and one not in self._left_of]
+                    self._next += later
+                    self._rest = [one for one in rest if one not in later] if later else rest
                     self._ready = []
                     self._split = bool(self._rest)
                     if self._split:

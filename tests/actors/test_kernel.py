@@ -983,6 +983,39 @@ def test_a_read_in_the_queue_of_longer_work_follows_one_that_was_left(loop: Loop
     assert not second.deferred
 
 
+def test_a_read_that_is_left_does_not_overtake_the_rest_of_an_earlier_one() -> None:
+    """Although the turn is split before the actor has handled that rest."""
+    now, asked = [0.0], list[Callable[[], None]]()
+    kernel = Kernel(asked.append, clock=lambda: now[0])
+    seen: list[tuple[str, Any]] = []
+
+    class Client(Reader):
+        begins_turns = True
+
+    def take_a_while(_actor: LoopActor) -> None:
+        now[0] += 1.0
+
+    client, other = Client(seen, name="client"), Recorder(name="other")
+    for actor in (client, other):
+        kernel.spawn(actor)
+
+    def take(reads: list[tuple[Any, bytes]]) -> int:
+        if len(reads) == 2:
+            kernel.tell(other, take_a_while)
+            kernel.tell_first(client, b"rest of 1")
+            return 1
+        seen.extend((actor.name, data) for actor, data in reads)
+        return len(reads)
+
+    kernel.take_gathered = take
+    kernel.gather(client, b"1")
+    kernel.gather(client, b"2")
+    while asked:
+        asked.pop(0)()
+    assert seen == [("client", b"rest of 1"), ("client", b"2")]
+    assert not client.deferred
+
+
 def test_parts_of_longer_work_come_between_reads_that_are_left(loop: Loop) -> None:
     kernel, seen = loop.kernel, list[Any]()
     kernel.take_gathered = take_some(seen, 1)

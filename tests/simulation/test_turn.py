@@ -11,8 +11,9 @@ import orjson
 import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
-from harness.packets import Publish
+from harness.packets import Puback, Publish
 
+from actors.connection import Connection
 from actors.fast_path import FastPath, is_bulk
 from actors.kernel import Kernel
 from eventstore.format import HEADER_FROM
@@ -453,5 +454,39 @@ def test_two_reads_of_a_pass_have_one_receive_window() -> None:
             await world.go(1)
             assert world.broker.node.limits.refused.counts["receive_maximum"] == 1
             assert not client.open
+
+    simulate(scenario)
+
+
+def test_reads_of_one_client_keep_their_order_when_a_turn_is_split() -> None:
+    """The first read needs its actor from the second packet on; the other one could be passed."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receivers = [await world.connect(f"r{at}", filters=[("t", 1)]) for at in range(100)]
+            sender = await world.connect("sender")
+            other = await world.connect("other")
+            for client in (sender, other):
+                client.send(p.publish("t", b"first", 0))
+            await world.go(3)
+            for client in receivers:
+                client.take()
+            kernel = world.broker.kernel
+            kernel.turn_slice, world.broker.fast_path.fan_out.step = 0.0, 7
+            session = world.broker.sessions.find_session("sender")
+            assert session is not None
+            connection = session.connection
+            assert isinstance(connection, Connection)
+            other.send(p.publish("t", b"x", 1, 9))
+            while not kernel.between:
+                await asyncio.sleep(0)
+            first = p.publish("t", b"1", 1, 1) + p.publish("t", b"2", 1, 2, retain=True)
+            connection.data_received(first)
+            connection.data_received(p.publish("t", b"3", 1, 3))
+            await world.go(3)
+            for client in receivers:
+                got = [one.payload for one in client.take() if isinstance(one, Publish)]
+                assert got == [b"x", b"1", b"2", b"3"]
+            assert [one.packet_id for one in sender.take() if isinstance(one, Puback)] == [1, 2, 3]
 
     simulate(scenario)

@@ -119,6 +119,9 @@ class FilterReports:
     def begin(self) -> None:
         """Ask the others for their filters; send them those of this log."""
         self._began = True
+        now = self._node.clock.monotonic()
+        for other in self._others.values():
+            other.heard = max(other.heard, now)  # it may run
         self._repeat()
 
     def _repeat(self) -> None:

@@ -56,7 +56,3 @@ class FirstTransmissions:
         first = self._first
         times = [first(pid, sent, released=released).sent_ms for pid, sent in table.items()]
         return min(times, default=0)
-
-    def clear(self) -> None:
-        """Forget all deliveries: the client has connected again."""
-        self._resent.clear()

@@ -86,8 +86,3 @@ class MessageBuffer:
     def restart_reading(self) -> None:
         """Load few messages at first again: the client has connected."""
         self._reach = _REACH
-
-    def clear(self) -> None:
-        """Drop all messages that are held."""
-        self._held.clear()
-        self._held_bytes = 0
