@@ -484,7 +484,10 @@ class Kernel(ActorRegistry):
     def _run_one_by_one(self) -> None:
         """Run parts, each as a turn, for as long as light clients may wait."""
         began = self._read
-        while self._later and not self._split:
+        # A part that comes meanwhile may wait for a read that is left for the next turn.
+        for _ in range(len(self._later)):
+            if self._split or not self._later:
+                break
             actor, message = self._later.popleft()
             self.parts += 1
             if not actor.stopped:

@@ -463,7 +463,7 @@ def test_reads_of_one_client_keep_their_order_when_a_turn_is_split() -> None:
 
     async def scenario() -> None:
         async with World().running() as world:
-            receivers = [await world.connect(f"r{at}", filters=[("t", 1)]) for at in range(100)]
+            receivers = [await world.connect(f"r{at}", filters=[("t", 1)]) for at in range(300)]
             sender = await world.connect("sender")
             other = await world.connect("other")
             for client in (sender, other):
@@ -472,7 +472,8 @@ def test_reads_of_one_client_keep_their_order_when_a_turn_is_split() -> None:
             for client in receivers:
                 client.take()
             kernel = world.broker.kernel
-            kernel.turn_slice, world.broker.fast_path.fan_out.step = 0.0, 7
+            kernel.turn_slice, fast_path = 0.0, world.broker.fast_path
+            fast_path.fan_out.step = 7
             session = world.broker.sessions.find_session("sender")
             assert session is not None
             connection = session.connection
