@@ -93,7 +93,8 @@ async def _add_changes(
     topic, at = story.topic or "", story.effective_at
     selected = EventFilter((Subscribed, Unsubscribed), client)
     sequence = sequence_of(at)
-    first = selected.begin_of_block(source, source.begin, sequence, _NEAR)
+    near = max(source.begin, sequence - _NEAR + 1)
+    first = min(near, selected.begin_of_block(source, source.begin, sequence, _NEAR))
     ended: SubscriptionChange | None = None
     begun: SubscriptionChange | None = None
     records, turns = 0, TurnAssembler(anywhere=True)

@@ -126,8 +126,9 @@ def test_a_queue_that_is_full_in_bytes(make_broker: Callable[..., Broker]) -> No
     )
     said = run("doctor", *data, code=1).out
     assert "problem   away loses messages: its queue is full" in said
+    evidence = " ".join(said.split())
+    assert "5 messages with 15,000 of 16,384 bytes wait, 1 message dropped since" in evidence
     assert (
-        "5 messages with 15,000 of 16,384 bytes wait, 1 message dropped since the broker's "
-        "start; each further one that is larger than 1,384 bytes is dropped (max_queued_bytes)"
-    ) in " ".join(said.split())
+        "each further one that is larger than 1,384 bytes is dropped (max_queued_bytes)" in evidence
+    )
     clients.close()
