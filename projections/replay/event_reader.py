@@ -274,7 +274,7 @@ class EventReader:
     async def latest(
         self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool
     ) -> list[EventEntry]:
-        """Return the last selected events up to a point, reading back as far as necessary.
+        """Return the last selected events up to a point, reading backwards until they are found.
 
         ``turns`` gets the parts of an incomplete turn; otherwise as :meth:`entries`.
         """

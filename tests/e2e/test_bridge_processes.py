@@ -161,7 +161,7 @@ def test_clients_of_both_processes_answer_requests(clients: Clients5, visitor: V
         assert visitor.ask(f"{name}.add", b"1") == b"re 1"
         answering.join()
         service.disconnect()
-        until(lambda: not is_known(), "nobody answers")
+        until(lambda: not is_known(), "no broker answers")
 
 
 def test_a_nats_service_answers_clients_of_both_processes(

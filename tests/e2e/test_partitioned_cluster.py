@@ -263,7 +263,7 @@ def test_the_bridge_follows_the_leaders(steady: Partitioned) -> None:
     ):
 
         def record(payload: bytes) -> bool:
-            with contextlib.suppress(Error):  # nobody records it, and so nobody acknowledges it
+            with contextlib.suppress(Error):  # without a leader there is no answer
                 said = visitor.recorded(f"{topic}.in", payload, Nats_Msg_Id=payload.decode())
                 return bool(said["stream"] == "FOLDMQ_LOG_c1-p0")
             return False

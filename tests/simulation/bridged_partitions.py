@@ -41,7 +41,7 @@ class BridgedPartitions:
         self.nats.subscribe("_INBOX.visitor.>", self.answers.append)
 
     def hear(self, pattern: str) -> None:
-        """Have a NATS client subscribe."""
+        """Subscribe with a NATS client."""
         self.nats.subscribe(pattern, self.heard.append)
 
     async def start(self, world: PartitionWorld) -> None:
@@ -98,7 +98,7 @@ class BridgedPartitions:
         return client
 
     async def until(self, true: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Let time pass until something is true."""
+        """Wait, in simulated time, until a condition holds."""
         left = int(seconds / 0.01)
         while not true():
             left -= 1

@@ -112,7 +112,7 @@ class ActivityReader:
         """Stop reading."""
         if self._task is not None:
             self._task.cancel()
-            # Whoever waited has its error.
+            # Its error is raised where the result was awaited.
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _keep(self) -> asyncio.Task[None]:

@@ -249,7 +249,7 @@ class StateDiffs:
         return shown
 
     def _note(self, key: _WantedDiff, progress: FoldingStates) -> None:
-        """Note the progress; cancel the work if nobody asks for it any more."""
+        """Note the progress; cancel the work if no page asks for it any longer."""
         held = self._running[key]
         held.progress = progress
         if time.monotonic() - held.asked > _PATIENCE:
