@@ -123,7 +123,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     "login_backoff": _RefusalText(
         "refused",
         "the user or address had too many failed logins (login_failures)",
-        "a client with an old password, or somebody who tries passwords",
+        "a client with an old password, or an attempt to guess passwords",
         _SERVER_LOG,
     ),
     "authentication_method": _RefusalText(
