@@ -409,6 +409,7 @@ class Journal:
         if newest is not None:
             self.on_durable(newest.sequence, newest.link)
         now = self._clock.monotonic()
+        released: list[GatedOutput] = []
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
             self._durable = record.sequence
@@ -418,9 +419,11 @@ class Journal:
             self._pending_bytes -= record.size
             self.stats.stored(record.events, record.entries, record.size)
             self.stats.commit.observe(now - record.begun)
-            for effects in record.effects:
-                self._release(effects)
+            released += record.effects
+        # The next record first: the disk syncs it while the output is written to the sockets.
         self._close_record()
+        for effects in released:
+            self._release(effects)
         self._relieve()
 
     def resend(self) -> None:
