@@ -238,7 +238,7 @@ class FastDelivery(TurnDelivery):
                 to_runs([messages.refs[row[4]] for row in rows]),
             )
         )
-        after, topics, payloads = node.journal.send_when_durable, messages.topics, messages.payloads
+        journal, topics, payloads = node.journal, messages.topics, messages.payloads
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]
@@ -248,7 +248,7 @@ class FastDelivery(TurnDelivery):
                 if connection.properties is not None:
                     payload = with_length(messages.blocks[at]) + payload
                 data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
-                after(connection, data)
+                journal.send_when_durable(connection, data)
                 size += len(data)
             connection.messages_out += 1
             session.handled += 1

@@ -423,9 +423,9 @@ class FastPath:
                 node.kernel.tell(session, Writable(connection))
 
     def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
-        after = self._node.journal.send_when_durable
+        journal = self._node.journal
         for connection, pid in zip(connections, pids, strict=True):
-            after(connection, head + PID_BYTES[pid])
+            journal.send_when_durable(connection, head + PID_BYTES[pid])
         self._node.counters.packets_out += len(pids)
 
     def _record(self, messages: MessageColumns, qos: int) -> None:

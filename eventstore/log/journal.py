@@ -409,7 +409,8 @@ class Journal:
         if newest is not None:
             self.on_durable(newest.sequence, newest.link)
         now = self._clock.monotonic()
-        released: list[GatedOutput] = []
+        releasing = self._releasing
+        idle = not releasing
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
             self._durable = record.sequence
@@ -419,11 +420,16 @@ class Journal:
             self._pending_bytes -= record.size
             self.stats.stored(record.events, record.entries, record.size)
             self.stats.commit.observe(now - record.begun)
-            released += record.effects
-        # The next record first: the disk syncs it while the output is written to the sockets.
-        self._close_record()
-        for effects in released:
-            self._release(effects)
+            releasing += record.effects
+        # A small record goes first: it is synced while the output is written to the sockets.
+        small = not self._sealed and self._size < self._parallel_from
+        if small:
+            self._close_record()
+        if idle and releasing:
+            self._left = iter(releasing[0].items())
+            self._release_some()
+        if not small:
+            self._close_record()
         self._relieve()
 
     def resend(self) -> None:

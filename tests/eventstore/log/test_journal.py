@@ -183,6 +183,27 @@ def test_small_turns_wait_for_the_sync_that_goes_on_and_share_the_next() -> None
     assert bench.effects() == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.parametrize(("size", "sent_first"), [(10, True), (2000, False)])
+def test_a_small_record_is_sent_before_output_is_written(size: int, sent_first: bool) -> None:
+    bench = Bench(max_inflight=1, parallel_from=1000, max_record=100_000)
+    sent_before: list[list[int]] = []
+
+    class WatchingSink(FakeSink):
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            sent_before.append(bench.sequences())
+
+    bench.a = WatchingSink("a", bench.released)
+    bench.turn(b"1")
+    bench.turn(b"2", size)
+    bench.turn(b"3", size)
+    bench.commit(1)
+    assert sent_before == [[1, 2] if sent_first else [1]]
+    assert (bench.sequences(), bench.effects()) == ([1, 2], [b"1"])
+    bench.commit(2)
+    assert bench.effects() == [b"1", b"2", b"3"]
+
+
 def test_records_are_a_chain_that_goes_on_from_the_last_one() -> None:
     bench = Bench(max_inflight=9, parallel_from=0, sequence=40)
     for number in range(5):
