@@ -38,6 +38,7 @@ from actors.session.decisions import DeliveryLimits, by_text
 from actors.session_admission import SessionAdmission
 from actors.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.sharing import SharedSubscriptions
+from actors.sparkplug import BirthCertificates
 from actors.supervision import inherit, replace
 from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
 from eventstore.task_end import end_tasks
@@ -96,6 +97,9 @@ class Broker(LoopActor):
         self.bridge = BridgeSupervisor(node, bridge) if bridge is not None else None
         """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
+        if self.bridge is not None:
+            node.add_observer(self.bridge)
+        node.topic_observers.append(BirthCertificates(node))
         self.admission = Admission(node, authenticator)
         self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
@@ -294,6 +298,7 @@ class Broker(LoopActor):
         node = self.node
         node.router = router
         router.too_deep = node.permissions.too_deep
+        router.observes = node.is_observed
         router.on_gone = self.sessions.sweep_later
         router.attach(self.sessions.session, self.bridge, node.clock.stopwatch)
 

@@ -131,12 +131,7 @@ class FastPath:
         kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
         left: dict[Connection, list[bytes]] = {}
-        if (
-            node.publish_observer is not None
-            or node.journal.observer is not None
-            or node.bridge is not None
-            or node.draining
-        ):
+        if node.observers or node.journal.observer is not None or node.draining:
             count = len(reads)
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)
@@ -334,13 +329,10 @@ class FastPath:
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
         """Return the route of a topic; None: the actor must find it or check it."""
         node = self._node
-        router = node.router
-        route = router.routes.get(raw)
-        if route is None or route.denied or route.no_local or raw[0] == _RESERVED:
+        route = node.router.routes.get(raw)
+        if route is None or not route.plain or raw[0] == _RESERVED:
             return None
         if not route.targets and node.limits.topics.refuses_topic(raw) is not None:
-            return None
-        if router.births and raw in router.births:
             return None
         access = connection.access
         if access is not None and not access.publish[raw]:
@@ -359,9 +351,7 @@ class FastPath:
         if ref is None or message is None or node.state.retained.known(session.name, ref):
             return 0
         route = node.router.routes.get(message.topic)
-        if route is None or route.denied or route.no_local:
-            return 0
-        if message.topic in node.router.births:
+        if route is None or not route.plain:
             return 0
         if message.expires and self._counts_down(message):
             return 0

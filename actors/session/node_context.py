@@ -41,8 +41,10 @@ if TYPE_CHECKING:
         MessageExchange,
         Paused,
         PublicationBridge,
+        PublishObserver,
         SessionDirectory,
         SystemTopics,
+        TopicObserver,
     )
     from actors.session.session import Session
     from actors.session.session_messages import Publication
@@ -62,7 +64,6 @@ class NodeContext:
 
     __slots__ = (
         "_loop",
-        "_watchers",
         "alias_numbers",
         "bridge",
         "clients",
@@ -80,10 +81,10 @@ class NodeContext:
         "limits",
         "log",
         "messages",
+        "observers",
         "options",
         "paused",
         "permissions",
-        "publish_observer",
         "rebuilding",
         "recovered",
         "retention",
@@ -94,6 +95,7 @@ class NodeContext:
         "system_topics",
         "tasks",
         "timers",
+        "topic_observers",
         "turn_work",
         "unsure",
         "writer",
@@ -108,7 +110,6 @@ class NodeContext:
         software: str,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watchers: list[Callable[[Publication], None]] = []
         self.options = options
         self.log = log
         self.clock = clock
@@ -142,8 +143,11 @@ class NodeContext:
         """The exchange with the other logs of the node; None: there are none."""
         self.system_topics: SystemTopics
         self.retention: LogHold
-        self.publish_observer: Callable[[Publication], None] | None = None
-        """Called with all messages as they are routed, while there is a watcher."""
+        self.observers: list[PublishObserver] = []
+        """Notified of all messages before these are passed to their receivers. While there are any,
+        no message is handled by the fast path."""
+        self.topic_observers: list[TopicObserver] = []
+        """Notified of the messages on some topics."""
         self.clients = ClientHistories()
         """History of each client; recovery replaces it by the one that the log and the projections
         tell."""
@@ -209,26 +213,35 @@ class NodeContext:
         if not actor.stopped:
             self.kernel.tell(actor, message)
 
-    # Watchers of publications.
+    # Observers of messages.
 
-    def add_watcher(self, watcher: Callable[[Publication], None]) -> None:
-        """Call a watcher with all messages as they are routed, until it fails or is removed."""
-        self._watchers.append(watcher)
-        self.publish_observer = self._tell_watchers
+    def add_observer(self, observer: PublishObserver) -> None:
+        """Notify an observer of all messages, until it fails or is removed."""
+        self.observers = [*self.observers, observer]
 
-    def remove_watcher(self, watcher: Callable[[Publication], None]) -> None:
-        """Stop calling a watcher; unknown watchers are ignored."""
-        self._watchers = [other for other in self._watchers if other != watcher]
-        if not self._watchers:
-            self.publish_observer = None
+    def remove_observer(self, observer: PublishObserver) -> None:
+        """Stop notifying an observer; unknown ones are ignored."""
+        self.observers = [other for other in self.observers if other is not observer]
 
-    def _tell_watchers(self, publication: Publication) -> None:
-        for watcher in self._watchers:
+    def is_observed(self, topic: str) -> bool:
+        """Return whether an observer of topics is notified of the messages on a topic."""
+        for observer in self.topic_observers:  # noqa: SIM110 - a generator would take longer
+            if observer.observes(topic):
+                return True
+        return False
+
+    def is_ready(self, topic: bytes) -> bool:
+        """Return whether all observers are ready for a message on an observed topic."""
+        return all(observer.is_ready(topic) for observer in self.topic_observers)
+
+    def notify_observers(self, publication: Publication) -> None:
+        """Notify the observers of all messages; one that fails is removed."""
+        for observer in self.observers:
             try:
-                watcher(publication)
+                observer.published(publication)
             except Exception as error:  # noqa: BLE001 - the messages are to arrive all the same
                 _log.error("observer of messages failed", exc_info=error)
-                self.remove_watcher(watcher)
+                self.remove_observer(observer)
 
     # Readiness and failure of the node.
 

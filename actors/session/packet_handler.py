@@ -134,7 +134,7 @@ class PacketHandler:
             if qos == 2:
                 self._publisher.store(session, permitted)
             else:
-                self._publisher.publish(session, permitted)
+                self._publisher.publish(permitted)
         if qos and ids:
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
             reasons: Sequence[int] = ()

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
 from actors.session.decisions import dropped, dropped_unrecorded
 from actors.session.mqtt5 import remaining_properties
-from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
+from actors.session.session_messages import (
+    NOT_LOGGED,
+    Batch,
+    DeniedMessages,
+    Outgoing,
+    Publication,
+)
 from actors.session.subscription_actor import enqueue
 from eventstore.format import (
     ESCAPED,
@@ -44,7 +50,6 @@ _Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
 _Own: TypeAlias = "dict[Subscriber, list[int]]"
 """Subscriptions of the publishing session, and indices of the messages that each gets."""
 
-_NOT_LOGGED = 0, 0
 _RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
 """Cost in microseconds of a batch for each receiver, and of each message in it with its answers."""
 _ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
@@ -74,34 +79,22 @@ class Publisher:
         self.connection: ClientConnection | None = None
         """The publishing connection, which is slowed down for receivers that do not keep up."""
 
-    def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
+    def publish(self, packet: Publishes, *, will: bool = False) -> None:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
         if not packet.qos and not packet.retain and not will:
-            node = self._node
-            topics = packet.topics
-            if node.publish_observer is not None:
-                node.publish_observer(_publication(self._name, packet))
-            if node.bridge is not None:
-                node.bridge.packets(self._name, packet, session.connection)
-            if node.exchange is not None:
-                node.exchange.pass_on(topics, packet.payloads, packet.blocks)
-            payloads = () if packet.packets else packet.payloads
             whole = Batch(
                 0,
-                topics,
-                payloads,
+                packet.topics,
+                () if packet.packets else packet.payloads,
                 (),
                 packets=packet.packets,
                 publisher=self.connection,
                 blocks=packet.blocks,
             )
-            for targets, chosen in self._plan(topics)[0]:
-                self.send(targets, whole if chosen is None else whole.select(chosen))
-            if self._has_birth(topics):
-                self._keep_births(topics, packet.payloads)
+            self._route(packet, whole, NOT_LOGGED)
             return
         for part in self._admit(packet):
-            self._publish_now(part, will=will)
+            self.publish_now(part, will=will)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
         """Return how many of these messages to route in one turn; 0: try again in the next one.
@@ -109,25 +102,23 @@ class Publisher:
         Other work comes between the parts.
         """
         count = self._routed_at_once(topics, qos)
-        births = self._node.router.births
-        if count and births and not births.keys().isdisjoint(topics):
-            return self._with_certificates(topics[:count])
+        if count and self._node.router.routes.any_observed:
+            return self._observed_at_once(topics[:count])
         return count
 
-    def _with_certificates(self, topics: Sequence[bytes]) -> int:
-        """Return how many messages to route with the certificates of the Sparkplug births."""
-        router = self._node.router
+    def _observed_at_once(self, topics: Sequence[bytes]) -> int:
+        """Return how many of these messages precede one for which an observer is not ready."""
+        node, routes = self._node, self._node.router.routes
         count = len(topics)
         for at, raw in enumerate(topics):
-            certificate = router.births.get(raw)
-            if certificate is not None and not self.is_routed(certificate):
+            if routes[raw].observed and not node.is_ready(raw):
                 count = at
                 break
         # The receivers of the topics themselves may have changed meanwhile.
-        return count if all(raw in router.routes for raw in topics[:count]) else 0
+        return count if all(raw in routes for raw in topics[:count]) else 0
 
     def _routed_at_once(self, topics: Sequence[bytes], qos: int) -> int:
-        """Return how many of these messages to route, without what is kept of births.
+        """Return how many of these messages to route, whether or not they are observed.
 
         Each part has a fixed cost for every set of receivers and a cost for each message; the
         latter should not be several times the former.
@@ -173,8 +164,7 @@ class Publisher:
 
         That takes several turns if there are many: ask again in the next one.
         """
-        routes = self._node.router.routes
-        return topic in routes or bool(routes.look_up((topic,)))
+        return self._node.router.routes.knows(topic)
 
     def _enough(self) -> float | None:
         """Return the microseconds of work left to the client in this turn; None: none are left."""
@@ -195,24 +185,25 @@ class Publisher:
         (position of the first one, count) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
-            content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
-            self._route(0, content, (), _NOT_LOGGED, retain=False, accepts=accepts)
+            content, whole = self._unrecorded(packet)
+            self._route(content, whole, NOT_LOGGED, accepts=accepts)
             return []
         return [
-            (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
+            (self.publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
         ]
 
     def deliver_from_nats(self, packet: Publishes, is_home: Callable[[bytes], bool]) -> None:
         """Deliver QoS 0 messages from NATS to subscribers of this log.
 
-        The brokers of other logs get the messages from NATS themselves. The Sparkplug births on
-        topics of which this log is the home are kept.
+        The brokers of other logs get the messages from NATS themselves. Observers of topics are
+        notified of those on topics of which this log is the home.
         """
         self.route_taken(packet)
-        births = self._node.router.births
-        for raw, payload in zip(packet.topics, packet.payloads, strict=True):
-            if raw in births and is_home(raw):
-                self._keep_births((raw,), (payload,))
+        routes = self._node.router.routes
+        own = [at for at, raw in enumerate(packet.topics) if routes[raw].observed and is_home(raw)]
+        if own:
+            content, whole = self._unrecorded(select(packet, own))
+            self._notify_topic_observers(Publication(self._name, whole, content))
 
     def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
         """Record messages of another log, which take effect at once, and route them if ``live``.
@@ -224,13 +215,8 @@ class Publisher:
         if packet.qos == 2:
             self._node.emit(Released(self._name, to_runs(packet.packet_ids), refs=to_runs(refs)))
         if live:
-            took_effect = refs[0], refs[-1]
-            self._route(
-                *(packet.qos, content, refs, took_effect),
-                retain=packet.retain,
-                gated=not packet.qos,
-                taken=True,
-            )
+            whole = self._batch(packet.qos, content, refs, packet.retain, gated=not packet.qos)
+            self._route(content, whole, (refs[0], refs[-1]), taken=True)
 
     def record_assigned(
         self, packet: Publishes, origins: Sequence[Position], share: str
@@ -243,10 +229,10 @@ class Publisher:
 
     def route_taken(self, packet: Publishes) -> None:
         """Route QoS 0 messages of another broker, which are not recorded."""
-        content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
-        self._route(0, content, (), _NOT_LOGGED, retain=packet.retain, taken=True)
+        content, whole = self._unrecorded(packet)
+        self._route(content, whole, NOT_LOGGED, taken=True)
 
-    def _publish_now(
+    def publish_now(
         self,
         packet: Publishes,
         *,
@@ -260,15 +246,8 @@ class Publisher:
         if packet.qos == 2 and not will:
             pids = to_runs(packet.packet_ids)
             self._node.emit(Released(self._name, pids, refs=to_runs(refs)))
-        self._route(
-            packet.qos,
-            content,
-            refs,
-            (first, refs[-1]),
-            retain=packet.retain,
-            gated=will,
-            accepts=accepts,
-        )
+        whole = self._batch(packet.qos, content, refs, packet.retain, gated=will)
+        self._route(content, whole, (first, refs[-1]), accepts=accepts)
         return first
 
     def store(self, session: Session, packet: Publishes) -> None:
@@ -345,7 +324,8 @@ class Publisher:
                 blocks=remaining_properties(messages, now_ms),
                 expires=[message.expires for message in messages],
             )
-        self._route(2, content, refs, took_effect, retain=retain, expired=expired)
+        whole = self._batch(2, content, refs, retain, expired=expired)
+        self._route(content, whole, took_effect)
 
     def fitting(self, packet: Publishes) -> int:
         """Return how many messages precede the first one that fits into no record.
@@ -445,37 +425,29 @@ class Publisher:
         self._node.messages.add(stored)
         return stored
 
-    def _route(
+    def _unrecorded(self, packet: Publishes) -> tuple[StoredMessages, Batch]:
+        """Return messages from elsewhere that are not recorded, and the batch for all receivers."""
+        content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
+        return content, self._batch(0, content, (), packet.retain)
+
+    def _batch(
         self,
         qos: int,
         content: StoredMessages,
         refs: Sequence[Position],
-        took_effect: tuple[Position, Position],
-        *,
         retain: bool,
+        *,
         gated: bool = False,
-        accepts: Callable[[Subscriber], bool] | None = None,
-        taken: bool = False,
         expired: bool = False,
-    ) -> None:
-        """Route messages; those ``taken`` from another broker are not passed on.
+    ) -> Batch:
+        """Return messages for all receivers.
 
         ``expired``: they are not delivered, which the log says for each receiver.
         """
-        node, topics, payloads = self._node, content.topics, content.payloads
-        if node.publish_observer is not None:
-            node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
-        if node.exchange is not None and not taken:
-            node.exchange.published(qos, content, retain=retain, gated=gated)
-        if node.bridge is not None and not taken:
-            node.bridge.published(
-                self._name, qos, content, refs, took_effect, retain=retain, gated=gated
-            )
-        plan, withheld = self._plan(topics)
-        whole = Batch(
+        return Batch(
             qos,
-            topics,
-            payloads,
+            content.topics,
+            content.payloads,
             refs,
             size=content.size,
             gated=gated,
@@ -485,15 +457,46 @@ class Publisher:
             published_retain=retain,
             expired=expired,
         )
+
+    def _route(
+        self,
+        content: Publishes | StoredMessages,
+        whole: Batch,
+        took_effect: tuple[Position, Position],
+        *,
+        accepts: Callable[[Subscriber], bool] | None = None,
+        taken: bool = False,
+    ) -> None:
+        """Pass messages on to their receivers and observers; ``whole`` is their batch.
+
+        Those ``taken`` from another broker are not passed on to the other logs.
+        """
+        node = self._node
+        publication: Publication | None = None
+        if node.observers:
+            publication = Publication(
+                self._name, whole, content, took_effect, taken, accepts is not None
+            )
+            node.notify_observers(publication)
+        if node.exchange is not None and not taken:
+            node.exchange.published(whole)
+        plan, withheld, observed = self._plan(content.topics)
         for targets, chosen in plan:
             batch = whole if chosen is None else whole.select(chosen)
             self.send(
                 targets if accepts is None else self._filter_targets(accepts, targets, batch), batch
             )
-        if withheld and refs:
-            self._tell_denied(withheld, refs)
-        if not gated and not taken and accepts is None and self._has_birth(topics):
-            self._keep_births(topics, payloads)
+        if withheld and whole.positions:
+            self._tell_denied(withheld, whole.positions)
+        if observed:
+            self._notify_topic_observers(
+                publication
+                or Publication(self._name, whole, content, took_effect, taken, accepts is not None)
+            )
+
+    def _notify_topic_observers(self, publication: Publication) -> None:
+        for observer in self._node.topic_observers:
+            observer.published(publication)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
         """Record messages withheld from subscribers that may not read them.
@@ -532,25 +535,11 @@ class Publisher:
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
-    def _has_birth(self, topics: Sequence[bytes]) -> bool:
-        births = self._node.router.births
-        return bool(births) and not births.keys().isdisjoint(topics)
+    def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen], bool]:
+        """Return the messages of each set of subscribers, and those withheld from subscribers.
 
-    def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        """Keep Sparkplug births as retained messages for later subscribers."""
-        births = self._node.router.births
-        for raw, payload in zip(topics, payloads, strict=True):
-            certificate = births.get(raw)
-            if certificate is not None and not self.fits(certificate, payload):
-                self._node.count_dropped("message_too_large", 1, client=self._name)
-            elif certificate is not None:
-                packet = Publishes(0, retain=True)
-                packet.topics.append(certificate)
-                packet.payloads.append(payload)
-                self._publish_now(packet)
-
-    def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
-        """Return the messages of each set of subscribers, and those withheld from subscribers."""
+        Also return whether an observer of topics is to be notified.
+        """
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
             found = looked_up[1]
@@ -561,6 +550,7 @@ class Publisher:
             return (
                 [(first.targets, None)] if first.targets else [],
                 [(first.denied, None)] if first.denied else [],
+                first.observed,
             )
         groups: dict[Route, list[int]] = defaultdict(list)
         for at, route in enumerate(found):
@@ -570,14 +560,16 @@ class Publisher:
             (route.denied, chosen) for route, chosen in groups.items() if route.denied
         ]
         owners: dict[Subscriber, list[Route]] = defaultdict(list)
+        observed = False
         for route in groups:
+            observed |= route.observed
             for target in route.targets:
                 owners[target].append(route)
         if len(owners) == sum(len(route.targets) for route in groups):
             plan: list[_Chosen] = [
                 (route.targets, chosen) for route, chosen in groups.items() if route.targets
             ]
-            return plan, withheld
+            return plan, withheld, observed
         # A session may get messages by several routes: they must be merged to stay in order.
         shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
         for target, routes in owners.items():
@@ -591,7 +583,7 @@ class Publisher:
             )
             for routes, targets in shared.items()
         ]
-        return merged, withheld
+        return merged, withheld, observed
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Send a batch to subscribers."""
@@ -653,13 +645,6 @@ class Publisher:
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
-
-
-def _publication(session: str, packet: Publishes) -> Publication:
-    """Return the publication of QoS 0 messages for the broker's watchers."""
-    if packet.blocks is None:
-        return Publication(session, 0, packet.topics, (), (), packet.packets)
-    return Publication(session, 0, packet.topics, packet.payloads, ())
 
 
 def _receivers(route: Route, qos: int) -> int:

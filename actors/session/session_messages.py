@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from eventstore.format import Position
-    from eventstore.log import Message
-    from protocol.mqtt import Connect, Packet
+    from eventstore.log import Message, StoredMessages
+    from protocol.mqtt import Connect, Packet, Publishes
     from protocol.mqtt5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
@@ -31,6 +31,10 @@ number is yielded, the next part begins after that many seconds."""
 SAME_TURN: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, but the event loop may run
 first."""
+
+
+NOT_LOGGED: Final = (0, 0)
+"""In place of the positions of messages that are not recorded."""
 
 
 class Batch:
@@ -266,18 +270,21 @@ class DeniedMessages(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """Messages that take effect now, for the watchers of the broker."""
+    """Messages that take effect now, for observers."""
 
     session: str
     """The publishing session."""
-    qos: int
-    topics: Sequence[bytes]
-    payloads: Sequence[bytes]
-    """Empty if the messages are in ``packets``."""
-    refs: Sequence[Position]
-    """Positions of the messages; empty if they have none."""
-    packets: Sequence[bytes] = ()
-    """At QoS 0, not retained: the whole packets."""
+    batch: Batch
+    """The messages for all receivers; it also keeps the packets encoded for them."""
+    content: Publishes | StoredMessages
+    """The same messages alone: for observers that keep them."""
+    took_effect: tuple[Position, Position] = NOT_LOGGED
+    """Positions of the first and the last entry with which they take effect; 0: they are not
+    recorded."""
+    taken: bool = False
+    """Whether they come from another broker."""
+    restricted: bool = False
+    """Whether they are only for the clients of some users."""
 
 
 class ConnectRequest(NamedTuple):

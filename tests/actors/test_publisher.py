@@ -14,6 +14,7 @@ from actors.kernel import Kernel, LoopActor, TurnWork
 from actors.routing import Router, Subscriber, routes
 from actors.session.publisher import Publisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing
+from actors.sparkplug import BirthCertificates
 from eventstore.format import (
     Event,
     MessageDropped,
@@ -54,8 +55,10 @@ class FakeNode:
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
-        self.publish_observer = None
-        self.bridge = self.exchange = None
+        self.observers: list[Any] = []
+        self.topic_observers = [BirthCertificates(cast("Any", self))]
+        self.router.observes = self.topic_observers[0].observes
+        self.exchange = None
         self.permissions = SimpleNamespace(too_deep=self.router.too_deep)
         self.directory = self
         self.boxes: dict[str, Box] = {}
@@ -112,7 +115,7 @@ def packet(
 
 
 def publish(node: FakeNode, sent: Publishes, *, will: bool = False) -> None:
-    publisher(node).publish(cast("Any", node), sent, will=will)
+    publisher(node).publish(sent, will=will)
     node.kernel.run_turn()
 
 
@@ -148,7 +151,7 @@ def test_work_for_subscribers_without_permission_is_bounded_and_counted(node: Fa
     sent = packet(1, *[("t", b"x")] * 1000)
     assert by.at_once(sent.topics, 0) == 1000
     assert 0 < by.at_once(sent.topics, 1) < 100
-    by.publish(cast("Any", node), packet(1, ("t", b"x"), ("t", b"y")))
+    by.publish(packet(1, ("t", b"x"), ("t", b"y")))
     assert by.connection is not None
     assert by.connection.caused == node.router.deliveries == 400
     node.kernel.run_turn()  # each in a run of its own, so that the turn can be cut
@@ -362,7 +365,7 @@ def test_messages_for_many_receivers_are_sent_in_steps_and_in_order(node: FakeNo
     single = node.subscribe("one", "b", 0)
     by = publisher(node)
     for topic, payload in (("a", b"1"), ("b", b"2"), ("a", b"3")):
-        by.publish(cast("Any", node), packet(0, (topic, payload)))
+        by.publish(packet(0, (topic, payload)))
     assert node.turn_work.pending
     assert node.turn_work.mailbox_depth == 1
     assert not any(box.mailbox_depth for box in (*many, single))
