@@ -26,6 +26,7 @@ from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
 from actors.session import Writable
+from actors.session.decisions import admits
 from eventstore.format import (
     TurnAcked,
     TurnPublished,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from actors.connection import Connection, ReceiveWindow
     from actors.fast_path.fast_delivery import TurnDelivery
-    from actors.routing import Route
     from actors.session import MessageExchange, NodeContext, Session
     from eventstore.log import Message
 
@@ -64,7 +64,6 @@ _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
 """Number of packets of a read examined -> maximum distinct topics of a bulk read; the second table
 is for reads that begin with QoS 0, for which a batch is cheaper."""
 _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
-_RESERVED = ord("$")
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
 """First byte, shifted right by one bit, of a PUBLISH that is neither retained nor sent again."""
 _PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
@@ -279,24 +278,27 @@ class FastPath:
         if rest + v5 > stop:
             return 0
         raw = data[body + 2 : name_end]
-        route = self._route(connection, raw)
-        if route is None:
+        route = self._node.router.routes.get(raw)
+        if route is None or not route.plain:
             return 0
         pid = 0
         if qos != _QOS0:
             pid = data[name_end] << 8 | data[name_end + 1]
-            if not pid:
-                return 0
-        block = b""
+        block, is_text = b"", False
         if v5:
             # Properties precede the payload.
             length = data[rest]
             rest += 1 + length
             if length:
-                found = self._known_block(data[rest - length : rest])
-                if found is None or length > 127 or rest > stop:
+                known = known_properties.get(data[rest - length : rest])
+                if known is None or known.alias or length > 127 or rest > stop:
                     return 0
-                block = found
+                block, is_text = known.block, known.is_text
+        access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
+        if (qos != _QOS0 and not pid) or not admits(
+            rules, access, inbound, raw, qos & 3, pid, is_text=is_text
+        ):
+            return 0
         if qos == _QOS0:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
@@ -304,8 +306,7 @@ class FastPath:
             messages, payload = self._published, data[rest:stop]
         else:
             key = session, _PUBLISH_2, pid
-            refused = self._node.options.reject_qos2_publish
-            if pid in session.state.inbound or key in self._seen or refused:
+            if key in self._seen:
                 return 0
             self._seen.add(key)
             messages, payload = self._inbound, data[rest:stop]
@@ -316,28 +317,6 @@ class FastPath:
         counters.publish_bytes_in += stop - at
         self._size += (size >> 8) + len(route.targets)
         return stop
-
-    def _known_block(self, raw: bytes) -> bytes | None:
-        """Return the properties to forward; None: the actor must read them."""
-        known = known_properties.get(raw)
-        if known is None or known.alias:
-            return None
-        if known.is_text and self._node.options.check_payload_format:
-            return None
-        return known.block
-
-    def _route(self, connection: Connection, raw: bytes) -> Route | None:
-        """Return the route of a topic; None: the actor must find it or check it."""
-        node = self._node
-        route = node.router.routes.get(raw)
-        if route is None or not route.plain or raw[0] == _RESERVED:
-            return None
-        if not route.targets and node.limits.topics.refuses_topic(raw) is not None:
-            return None
-        access = connection.access
-        if access is not None and not access.publish[raw]:
-            return None
-        return route
 
     def _read_release(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBREL; return its end, 0 if the actor must handle it."""

@@ -90,8 +90,8 @@ class Router:
         """The end of each session that is not passive and had a subscription."""
         self.observes: Callable[[str], bool] = _nobody
         """Returns whether a ``TopicObserver`` is notified of the messages on a topic."""
-        self.too_deep: Callable[[bytes], bool] = _never
-        """Returns whether a topic has too many levels; such topics have no receivers."""
+        self.refuses: Callable[[bytes], bool] = _never
+        """Returns whether no client may publish to a topic; such topics have no receivers."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
         self.groups = SharedGroups()

@@ -46,6 +46,7 @@ class Route:
         *,
         no_local: bool = False,
         observed: bool = False,
+        refused: bool = False,
     ) -> None:
         self.targets = targets
         self.denied = denied
@@ -54,14 +55,17 @@ class Route:
         """Whether some targets have the option No Local: they do not get their own publications."""
         self.observed = observed
         """Whether a ``TopicObserver`` is notified of the messages."""
-        self.plain = not (denied or no_local or observed)
-        """Whether all targets get the messages, and nobody else is notified of them."""
+        self.plain = not (denied or no_local or observed or refused)
+        """Whether clients may publish to the topics, all targets get the messages, and no observer
+        is notified of them."""
         self.own = {one.session: one for one in own}
         """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
 
 
 NOWHERE = Route(())
+REFUSED = Route((), refused=True)
+"""The route of topics to which no client may publish."""
 NO_RECEIVERS: Receivers = ((), (), (), False)
 
 
@@ -139,12 +143,15 @@ class Routes(dict[bytes, Route]):
             self.forget()
         topic = raw.decode()
         until = None if self._left == _UNBOUNDED else self._until
-        receivers = NO_RECEIVERS if self._router.too_deep(raw) else self._router.match(topic, until)
-        observed = self._router.observes(topic)
-        route = NOWHERE
-        if observed or receivers != NO_RECEIVERS:
-            route = self._intern(receivers, observed=observed)
-            self.any_observed |= observed
+        if self._router.refuses(raw):
+            route = REFUSED
+        else:
+            receivers = self._router.match(topic, until)
+            observed = self._router.observes(topic)
+            route = NOWHERE
+            if observed or receivers != NO_RECEIVERS:
+                route = self._intern(receivers, observed=observed)
+                self.any_observed |= observed
         self[raw] = route
         self._size += len(raw)
         if self._left < _UNBOUNDED:

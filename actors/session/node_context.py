@@ -17,7 +17,7 @@ import structlog
 from actors.kernel import Timers
 from actors.node import Counters
 from actors.routing import is_shared
-from actors.session.decisions import dropped
+from actors.session.decisions import dropped, refused_topic
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
 from projections.clients import ClientHistories
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from actors.limits import ClientLimits
     from actors.routing import Router
     from actors.session.authorization import Authorizer
-    from actors.session.decisions import DeliveryLimits
+    from actors.session.decisions import DeliveryLimits, PublishRules
     from actors.session.interfaces import (
         LogHold,
         MessageExchange,
@@ -85,6 +85,7 @@ class NodeContext:
         "options",
         "paused",
         "permissions",
+        "publish_rules",
         "rebuilding",
         "recovered",
         "retention",
@@ -137,6 +138,8 @@ class NodeContext:
         """All limits on clients."""
         self.delivery_limits: DeliveryLimits
         self.permissions: Authorizer
+        self.publish_rules: PublishRules
+        """The settings that decide about PUBLISH packets."""
         self.bridge: PublicationBridge | None = None
         """The bridge to NATS; None: there is none."""
         self.exchange: MessageExchange | None = None
@@ -229,6 +232,10 @@ class NodeContext:
             if observer.observes(topic):
                 return True
         return False
+
+    def is_refused(self, topic: bytes) -> bool:
+        """Return whether no client may publish to a topic."""
+        return bool(refused_topic(topic, self.publish_rules))
 
     def is_ready(self, topic: bytes) -> bool:
         """Return whether all observers are ready for a message on an observed topic."""

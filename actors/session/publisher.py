@@ -11,7 +11,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
-from actors.session.decisions import dropped, dropped_unrecorded
+from actors.session.decisions import (
+    TOPIC_LEVELS,
+    admit_by_topic,
+    dropped,
+    dropped_unrecorded,
+)
 from actors.session.mqtt5 import remaining_properties
 from actors.session.session_messages import (
     NOT_LOGGED,
@@ -34,15 +39,14 @@ from eventstore.format import (
     to_runs,
 )
 from eventstore.log import ENTRY_BYTES, Message, StoredMessages
-from protocol.mqtt import Publishes, is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
     from eventstore.format import Run
+    from protocol.mqtt import Publishes
 
 
 _Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
@@ -60,9 +64,6 @@ _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 applies while light clients are active."""
 _FEW, _AT_LEAST = 8, 16
 """Maximum receivers for which a part has a minimum of messages; that minimum, at any pace."""
-_ANSWERS = b"$nats/reply/"
-"""Prefix of reply topics. Retained messages below it are refused: no client may read there, so they
-would never be cleared."""
 
 
 class Publisher:
@@ -79,9 +80,9 @@ class Publisher:
         self.connection: ClientConnection | None = None
         """The publishing connection, which is slowed down for receivers that do not keep up."""
 
-    def publish(self, packet: Publishes, *, will: bool = False) -> None:
-        """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
-        if not packet.qos and not packet.retain and not will:
+    def publish(self, packet: Publishes) -> None:
+        """Publish admitted messages that take effect at once: those of QoS 0 and 1."""
+        if not packet.qos and not packet.retain:
             whole = Batch(
                 0,
                 packet.topics,
@@ -93,8 +94,13 @@ class Publisher:
             )
             self._route(packet, whole, NOT_LOGGED)
             return
-        for part in self._admit(packet):
-            self.publish_now(part, will=will)
+        for part in self._split(packet):
+            self._publish_now(part)
+
+    def publish_will(self, packet: Publishes) -> None:
+        """Publish a will of any QoS, unless it is refused."""
+        for part in self._split(self._admit_by_topic(packet)):
+            self._publish_now(part, will=True)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
         """Return how many of these messages to route in one turn; 0: try again in the next one.
@@ -189,7 +195,8 @@ class Publisher:
             self._route(content, whole, NOT_LOGGED, accepts=accepts)
             return []
         return [
-            (self.publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
+            (self._publish_now(part, accepts=accepts), len(part))
+            for part in self._split(self._admit_by_topic(packet))
         ]
 
     def deliver_from_nats(self, packet: Publishes, is_home: Callable[[bytes], bool]) -> None:
@@ -202,7 +209,7 @@ class Publisher:
         routes = self._node.router.routes
         own = [at for at, raw in enumerate(packet.topics) if routes[raw].observed and is_home(raw)]
         if own:
-            content, whole = self._unrecorded(select(packet, own))
+            content, whole = self._unrecorded(packet.select(own))
             self._notify_topic_observers(Publication(self._name, whole, content))
 
     def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
@@ -232,7 +239,7 @@ class Publisher:
         content, whole = self._unrecorded(packet)
         self._route(content, whole, NOT_LOGGED, taken=True)
 
-    def publish_now(
+    def _publish_now(
         self,
         packet: Publishes,
         *,
@@ -250,24 +257,10 @@ class Publisher:
         self._route(content, whole, (first, refs[-1]), accepts=accepts)
         return first
 
-    def store(self, session: Session, packet: Publishes) -> None:
-        """Record QoS 2 messages; they take effect when they are released.
-
-        A packet identifier that awaits its PUBREL denotes the same message sent again
-        [MQTT-4.3.3-2]: nothing is recorded for it.
-        """
-        inbound = session.state.inbound
-        ids = packet.packet_ids
-        fresh = packet
-        if len(set(ids)) < len(ids) or not inbound.keys().isdisjoint(ids):
-            first_seen: dict[int, int] = {}
-            for at, pid in enumerate(ids):
-                if pid not in inbound:
-                    first_seen.setdefault(pid, at)
-            fresh = select(packet, list(first_seen.values()))
-        if fresh.topics:
-            for part in self._admit(fresh):
-                self._record(part, will=False)
+    def store(self, packet: Publishes) -> None:
+        """Record admitted QoS 2 messages; they take effect when they are released."""
+        for part in self._split(packet):
+            self._record(part, will=False)
 
     def release(
         self,
@@ -327,59 +320,43 @@ class Publisher:
         whole = self._batch(2, content, refs, retain, expired=expired)
         self._route(content, whole, took_effect)
 
-    def fitting(self, packet: Publishes) -> int:
-        """Return how many messages precede the first one that fits into no record.
+    def too_large(self, packet: Publishes) -> Sequence[int]:
+        """Return the indices of messages for which no record has room.
 
-        A message does not fit if its names take too much space in JSON, or if NATS has lowered its
-        limit.
+        Such a message has names that take too much space in JSON, or NATS has lowered its limit.
         """
         payloads, blocks = packet.payloads, packet.blocks or ()
         largest = max(map(len, payloads), default=0) + max(map(len, blocks), default=0)
         if largest + NAMES <= self._node.journal.max_event:
-            return len(packet)
+            return ()
         columns = zip_longest(packet.topics, payloads, blocks, fillvalue=b"")
-        for at, (raw, payload, block) in enumerate(columns):
-            if not self.fits(raw, payload, block):
-                return at
-        return len(packet)
+        return [at for at, column in enumerate(columns) if not self.fits(*column)]
 
     def fits(self, topic: bytes, payload: bytes, block: bytes = b"", share: str = "") -> bool:
         """Return whether a record has room for a message of this publisher."""
         size = len(payload) + len(block)
         return self._node.journal.has_room(size, self._name, topic.decode(), share)
 
-    def _admit(self, packet: Publishes) -> list[Publishes]:
-        """Return the packet in parts that each fit into a record, without refused messages."""
-        for reason, topics in self.refused_topics(packet).items():
-            if topics:
-                packet = self._drop(packet, topics, reason)
-        if not len(packet):
-            return []
-        limit = self._node.options.max_record // 2
-        return _split(packet, limit)
+    def _admit_by_topic(self, packet: Publishes) -> Publishes:
+        """Return the messages of a will, or from NATS, that may be published."""
+        node = self._node
+        admitted = admit_by_topic(packet, node.publish_rules)
+        for reason, topics in admitted.drops:
+            self.drop(reason, topics, recorded=True)
+        return admitted.accepted
 
-    def refused_topics(self, packet: Publishes) -> dict[str, set[bytes]]:
-        """Return the topics of a packet that no client may publish to, by reason."""
-        distinct = set(packet.topics)
-        reserved = {
-            raw
-            for raw in distinct
-            if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
-        }
-        return {
-            "reserved_topic": reserved,
-            "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
-        }
+    def drop(self, reason: str, topics: Sequence[bytes], *, recorded: bool) -> None:
+        """Count dropped messages on these topics; ``recorded``: they would have been."""
+        node, where = self._node, None
+        if recorded:
+            where = format_position(node.emit(dropped_unrecorded(self._name, reason, topics)))
+        node.count_dropped(reason, len(topics), client=self._name, position=where)
+        if reason == TOPIC_LEVELS:
+            node.limits.refused.add(reason, node.clock.monotonic(), len(set(topics)))
 
-    def _drop(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
-        """Return a packet without the messages on some topics, which are recorded as dropped."""
-        keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
-        event = dropped_unrecorded(
-            self._name, reason, [raw for raw in packet.topics if raw in topics]
-        )
-        where = format_position(self._node.emit(event))
-        self._node.count_dropped(reason, event.count, client=self._name, position=where)
-        return select(packet, keep)
+    def _split(self, packet: Publishes) -> list[Publishes]:
+        """Return messages in parts that each fit into a record."""
+        return _split(packet, self._node.options.max_record // 2)
 
     def _record(
         self, packet: Publishes, *, will: bool, origins: Sequence[Run] = (), share: str = ""
@@ -652,32 +629,6 @@ def _receivers(route: Route, qos: int) -> int:
     return len(route.targets) + (len(route.denied) if qos else 0)
 
 
-def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
-    """Return some of a packet's messages; a range is the cheapest selection."""
-    part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
-    if isinstance(keep, range):
-        run = slice(keep.start, keep.stop)
-        part.topics += packet.topics[run]
-        part.blocks = packet.blocks and packet.blocks[run]
-        if packet.packets:
-            part.packets += packet.packets[run]
-        else:
-            part.payloads.extend(packet.payloads[run])
-        part.packet_ids += packet.packet_ids[run]
-        return part
-    part.topics += [packet.topics[at] for at in keep]
-    if packet.blocks is not None:
-        part.blocks = [packet.blocks[at] for at in keep] if packet.blocks else []
-    if packet.packets:
-        part.packets += [packet.packets[at] for at in keep]
-    else:
-        payloads = packet.payloads
-        part.payloads.extend(payloads[at] for at in keep)
-    if packet.qos:
-        part.packet_ids += [packet.packet_ids[at] for at in keep]
-    return part
-
-
 def _split(packet: Publishes, limit: int) -> list[Publishes]:
     """Return a packet in parts that take at most ``limit`` bytes of a record, without names.
 
@@ -688,8 +639,8 @@ def _split(packet: Publishes, limit: int) -> list[Publishes]:
     blocks: Sequence[bytes] = packet.blocks or ()
     size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
     size += sum(map(len, blocks))
-    if count == 1 or size <= limit:
-        return [packet]
+    if count <= 1 or size <= limit:
+        return [packet] if count else []
     parts: list[range] = []
     begin = total = 0
     for at, payload in enumerate(payloads):
@@ -701,4 +652,4 @@ def _split(packet: Publishes, limit: int) -> list[Publishes]:
             parts.append(range(begin, at))
             begin, total = at, need
     parts.append(range(begin, count))
-    return [select(packet, part) for part in parts]
+    return [packet.select(part) for part in parts]

@@ -54,4 +54,4 @@ class BirthCertificates:
             packet = Publishes(0, retain=True)
             packet.topics.append(topic)
             packet.payloads.append(payload)
-            publisher.publish_now(packet)
+            publisher.publish(packet)

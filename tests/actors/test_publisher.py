@@ -12,6 +12,7 @@ import pytest
 from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor, TurnWork
 from actors.routing import Router, Subscriber, routes
+from actors.session.decisions import PublishRules, admit, refused_topic
 from actors.session.publisher import Publisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing
 from actors.sparkplug import BirthCertificates
@@ -59,7 +60,8 @@ class FakeNode:
         self.topic_observers = [BirthCertificates(cast("Any", self))]
         self.router.observes = self.topic_observers[0].observes
         self.exchange = None
-        self.permissions = SimpleNamespace(too_deep=self.router.too_deep)
+        self.publish_rules = PublishRules()
+        self.router.refuses = lambda raw: bool(refused_topic(raw, self.publish_rules))
         self.directory = self
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
@@ -115,7 +117,11 @@ def packet(
 
 
 def publish(node: FakeNode, sent: Publishes, *, will: bool = False) -> None:
-    publisher(node).publish(sent, will=will)
+    by = publisher(node)
+    if will:
+        by.publish_will(sent)
+    else:
+        by.publish(sent)
     node.kernel.run_turn()
 
 
@@ -258,14 +264,16 @@ def test_what_is_for_a_subscription_that_failed_goes_to_its_session(node: FakeNo
 
 def test_reserved_topics_are_dropped_and_counted(node: FakeNode) -> None:
     box = node.subscribe("s", "#", 1)
-    publish(node, packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7]))
+    sent = packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7])
+    publisher(node).publish_from_nats(sent)
+    node.kernel.run_turn()
     dropped, published = (event for event, _, _ in node.events)
     assert dropped == MessageDropped("p", "reserved_topic", 2, topics=["$SYS/x", "$JS/y"])
     assert isinstance(published, MessagePublished)
     assert (published.topics, from_runs(published.pids)) == (["a"], [6])
     assert got(box) == [("a", b"2")]
     assert node.dropped == {"reserved_topic": 2}
-    publish(node, packet(1, ("$SYS/x", b"1")))
+    publish(node, packet(1, ("$SYS/x", b"1")), will=True)
     assert len(node.events) == 3
 
 
@@ -284,7 +292,10 @@ def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
 
 
 def store(node: FakeNode, sent: Publishes) -> None:
-    publisher(node).store(cast("Any", node), sent)
+    admitted = admit(sent, node.publish_rules, None, node.state.inbound)
+    assert not admitted.drops
+    if admitted.accepted:
+        publisher(node).store(admitted.accepted)
     node.kernel.run_turn()
 
 

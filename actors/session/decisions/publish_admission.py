@@ -126,9 +126,7 @@ def admit(
         refused = _refused(packet, rules)
     elif rules.max_levels:
         refused = {
-            raw: reason
-            for raw, reason in _refused(packet, rules).items()
-            if reason == TOPIC_LEVELS
+            raw: reason for raw, reason in _refused(packet, rules).items() if reason == TOPIC_LEVELS
         }
     repeated = second and _are_repeated(packet.packet_ids, inbound)
     if not (denied or invalid or refused or too_large or repeated):
@@ -219,7 +217,8 @@ def _decide(
     explain: bool,
 ) -> AdmittedPublish:
     """Decide about messages one by one."""
-    ids, blocks = packet.packet_ids, packet.blocks or ()
+    ids = packet.packet_ids
+    blocks: Sequence[bytes] = packet.blocks or ()
     keep: list[int] = []
     kept_ids: set[int] = set()
     reasons: list[int] = []
