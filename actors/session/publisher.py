@@ -10,12 +10,19 @@ from collections import defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
+from actors.routing import (
+    is_no_local,
+    is_shared,
+    plan_routing,
+    routes_at_once,
+    same_route_at_once,
+)
 from actors.session.decisions import (
     TOPIC_LEVELS,
     admit_by_topic,
     dropped,
     dropped_unrecorded,
+    split_for_records,
 )
 from actors.session.mqtt5 import remaining_properties
 from actors.session.session_messages import (
@@ -27,7 +34,6 @@ from actors.session.session_messages import (
 )
 from actors.session.subscription_actor import enqueue
 from eventstore.format import (
-    ESCAPED,
     NAMES,
     MessagePublished,
     Position,
@@ -38,32 +44,28 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
-from eventstore.log import ENTRY_BYTES, Message, StoredMessages
+from eventstore.log import StoredMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from actors.routing import Route, RoutingPlan, SomeMessages, Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from eventstore.format import Run
+    from eventstore.log import Message
     from protocol.mqtt import Publishes
 
 
-_Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
-"""Subscribers, and indices into a batch of messages; None: all of them."""
 _Own: TypeAlias = "dict[Subscriber, list[int]]"
 """Subscriptions of the publishing session, and indices of the messages that each gets."""
 
-_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
-"""Cost in microseconds of a batch for each receiver, and of each message in it with its answers."""
 _ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
 """Microseconds of work that one client may cause in one turn, unless one message causes more; the
 second value applies while light clients are active."""
 _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 """Deliveries of all clients in a turn after which bursts wait for the next one; the second value
 applies while light clients are active."""
-_FEW, _AT_LEAST = 8, 16
-"""Maximum receivers for which a part has a minimum of messages; that minimum, at any pace."""
 
 
 class Publisher:
@@ -124,12 +126,8 @@ class Publisher:
         return count if all(raw in routes for raw in topics[:count]) else 0
 
     def _routed_at_once(self, topics: Sequence[bytes], qos: int) -> int:
-        """Return how many of these messages to route, whether or not they are observed.
-
-        Each part has a fixed cost for every set of receivers and a cost for each message; the
-        latter should not be several times the former.
-        """
-        routes, each = self._node.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
+        """Return how many of these messages to route, whether or not they are observed."""
+        routes = self._node.router.routes
         first, length = topics[0], len(topics)
         if first not in routes and not routes.look_up(topics[:1]):
             return 0
@@ -139,31 +137,12 @@ class Publisher:
         if enough is None:
             return 0
         if topics.count(first) == length:
-            self._looked_up = topics, [routes[first]]
-            receivers = _receivers(routes[first], qos)
-            work = max(enough, receivers * _RECEIVER)
-            return min(length, 1 + int(work / (receivers * each))) if receivers else length
+            route = routes[first]
+            self._looked_up = topics, [route]
+            return same_route_at_once(route, length, qos, enough)
         found = routes.look_up(topics)
         self._looked_up = topics, found
-        sizes = [_receivers(route, qos) for route in set(found)]
-        receivers = sum(sizes)
-        if receivers * (_RECEIVER + each * len(found)) <= enough:
-            return len(found)
-        if receivers <= _FEW:
-            # In shorter parts each message would cost what a part costs once.
-            return min(len(found), max(_AT_LEAST, int(enough / (max(sizes) * each))))
-        seen: set[Route] = set()
-        once = spent = 0.0
-        for count, route in enumerate(found):
-            new = route not in seen
-            if count and once + spent > enough and (new or spent > once):
-                return count
-            receivers = _receivers(route, qos)
-            spent += receivers * each
-            if new:
-                seen.add(route)
-                once += receivers * _RECEIVER
-        return len(found)
+        return routes_at_once(found, qos, enough)
 
     def is_routed(self, topic: bytes) -> bool:
         """Return whether the receivers of a topic are known; otherwise look for them.
@@ -356,7 +335,7 @@ class Publisher:
 
     def _split(self, packet: Publishes) -> list[Publishes]:
         """Return messages in parts that each fit into a record."""
-        return _split(packet, self._node.options.max_record // 2)
+        return split_for_records(packet, self._node.options.max_record // 2)
 
     def _record(
         self, packet: Publishes, *, will: bool, origins: Sequence[Run] = (), share: str = ""
@@ -457,15 +436,15 @@ class Publisher:
             node.notify_observers(publication)
         if node.exchange is not None and not taken:
             node.exchange.published(whole)
-        plan, withheld, observed = self._plan(content.topics)
-        for targets, chosen in plan:
+        plan = self._plan(content.topics)
+        for targets, chosen in plan.deliveries:
             batch = whole if chosen is None else whole.select(chosen)
             self.send(
                 targets if accepts is None else self._filter_targets(accepts, targets, batch), batch
             )
-        if withheld and whole.positions:
-            self._tell_denied(withheld, whole.positions)
-        if observed:
+        if plan.withheld and whole.positions:
+            self._tell_denied(plan.withheld, whole.positions)
+        if plan.observed:
             self._notify_topic_observers(
                 publication
                 or Publication(self._name, whole, content, took_effect, taken, accepts is not None)
@@ -475,7 +454,7 @@ class Publisher:
         for observer in self._node.topic_observers:
             observer.published(publication)
 
-    def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
+    def _tell_denied(self, withheld: Sequence[SomeMessages], refs: Sequence[Position]) -> None:
         """Record messages withheld from subscribers that may not read them.
 
         Each subscriber is sent a message, as receivers are, so that a turn with many of them can be
@@ -512,55 +491,12 @@ class Publisher:
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
-    def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen], bool]:
-        """Return the messages of each set of subscribers, and those withheld from subscribers.
-
-        Also return whether an observer of topics is to be notified.
-        """
+    def _plan(self, topics: Sequence[bytes]) -> RoutingPlan:
+        """Return the receivers of messages on these topics."""
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
-            found = looked_up[1]
-        else:
-            found = list(map(self._node.router.routes.__getitem__, topics))
-        first = found[0]
-        if found.count(first) == len(found):
-            return (
-                [(first.targets, None)] if first.targets else [],
-                [(first.denied, None)] if first.denied else [],
-                first.observed,
-            )
-        groups: dict[Route, list[int]] = defaultdict(list)
-        for at, route in enumerate(found):
-            groups[route].append(at)
-        groups.pop(NOWHERE, None)
-        withheld: list[_Chosen] = [
-            (route.denied, chosen) for route, chosen in groups.items() if route.denied
-        ]
-        owners: dict[Subscriber, list[Route]] = defaultdict(list)
-        observed = False
-        for route in groups:
-            observed |= route.observed
-            for target in route.targets:
-                owners[target].append(route)
-        if len(owners) == sum(len(route.targets) for route in groups):
-            plan: list[_Chosen] = [
-                (route.targets, chosen) for route, chosen in groups.items() if route.targets
-            ]
-            return plan, withheld, observed
-        # A session may get messages by several routes: they must be merged to stay in order.
-        shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
-        for target, routes in owners.items():
-            shared[tuple(routes)].append(target)
-        merged: list[_Chosen] = [
-            (
-                targets,
-                groups[routes[0]]
-                if len(routes) == 1
-                else sorted(at for route in routes for at in groups[route]),
-            )
-            for routes, targets in shared.items()
-        ]
-        return merged, withheld, observed
+            return plan_routing(looked_up[1])
+        return plan_routing(list(map(self._node.router.routes.__getitem__, topics)))
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Send a batch to subscribers."""
@@ -622,34 +558,3 @@ class Publisher:
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
-
-
-def _receivers(route: Route, qos: int) -> int:
-    """Return how many receivers cause work per message; denied ones do not at QoS 0."""
-    return len(route.targets) + (len(route.denied) if qos else 0)
-
-
-def _split(packet: Publishes, limit: int) -> list[Publishes]:
-    """Return a packet in parts that take at most ``limit`` bytes of a record, without names.
-
-    Each part has at least one message.
-    """
-    payloads, topics = packet.payloads, packet.topics
-    count = len(payloads)
-    blocks: Sequence[bytes] = packet.blocks or ()
-    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
-    size += sum(map(len, blocks))
-    if count <= 1 or size <= limit:
-        return [packet] if count else []
-    parts: list[range] = []
-    begin = total = 0
-    for at, payload in enumerate(payloads):
-        need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
-        if blocks:
-            need += len(blocks[at])
-        total += need
-        if total > limit and at > begin:
-            parts.append(range(begin, at))
-            begin, total = at, need
-    parts.append(range(begin, count))
-    return [packet.select(part) for part in parts]

@@ -40,6 +40,7 @@ from actors.session.decisions.queueing import (
     room,
     within,
 )
+from actors.session.decisions.record_parts import split_for_records
 from actors.session.decisions.sharing import (
     Assignment,
     Rows,
@@ -102,6 +103,7 @@ __all__ = [
     "returned",
     "room",
     "shared_in_flight",
+    "split_for_records",
     "subscribe",
     "take_packet_ids",
     "too_large",
