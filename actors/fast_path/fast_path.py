@@ -23,6 +23,7 @@ import structlog
 
 from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail_turn
 from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
+from actors.fast_path.notifications import notify_observers, notify_observers_qos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
 from actors.session import Writable
@@ -130,7 +131,7 @@ class FastPath:
         kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
         left: dict[Connection, list[bytes]] = {}
-        if node.observers or node.journal.observer is not None or node.draining:
+        if node.journal.observer is not None or node.draining:
             count = len(reads)
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)
@@ -373,6 +374,8 @@ class FastPath:
         if self._released.pids:
             deliveries.append(FastDelivery(self._node, self._released, 2))
         if self._passing.routes:
+            if self._node.observers:
+                notify_observers_qos0(self._node, self._passing)
             if self._node.exchange is not None:
                 self._send_to_others(self._node.exchange, self._passing)
             deliveries.append(FastDeliveryQos0(self._node, self._passing))
@@ -429,13 +432,18 @@ class FastPath:
         stored = stored._replace(publishers=event.sessions, publisher_of=event.by)
         node.messages.add(stored)
         messages.refs = list(range(first, first + count))
+        if qos == 1 and node.observers:
+            notify_observers(node, messages, 1, first)
         self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
     def _release(self, messages: MessageColumns) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
         sessions, by = distinct(messages.sessions)
         names = [session.name for session in sessions]
-        self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
+        node = self._node
+        first = node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
+        if node.observers:
+            notify_observers(node, messages, 2, first)
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
     def _send_to_others(self, exchange: MessageExchange, messages: MessageColumns) -> None:
