@@ -34,7 +34,7 @@ SAME_TURN: Final = object()
 first."""
 
 
-NOT_LOGGED: Final = (0, 0)
+NOT_LOGGED: Final[tuple[int, int]] = (0, 0)
 """In place of the positions of messages that are not recorded."""
 
 

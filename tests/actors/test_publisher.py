@@ -14,7 +14,7 @@ from actors.kernel import Kernel, LoopActor, TurnWork
 from actors.routing import Router, Subscriber, routes
 from actors.session.decisions import PublishRules, admit, refused_topic
 from actors.session.publisher import Publisher
-from actors.session.session_messages import Batch, DeniedMessages, Outgoing
+from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from actors.sparkplug import BirthCertificates
 from eventstore.format import (
     Event,
@@ -83,6 +83,10 @@ class FakeNode:
         evolve(self.state, event, at, 0)
         self.events.append((event, at, payloads))
         return at
+
+    def notify_observers(self, publication: Publication) -> None:
+        for observer in self.observers:
+            observer.published(publication)
 
     def count_dropped(self, reason: str, count: int, **_whose: str | None) -> None:
         self.dropped[reason] += count
