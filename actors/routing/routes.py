@@ -151,7 +151,8 @@ class Routes(dict[bytes, Route]):
             route = NOWHERE
             if observed or receivers != NO_RECEIVERS:
                 route = self._intern(receivers, observed=observed)
-                self.any_observed |= observed
+                if observed:
+                    self.any_observed = True
         self[raw] = route
         self._size += len(raw)
         if self._left < _UNBOUNDED:

@@ -219,7 +219,7 @@ class TopicObserver(PublishObserver, Protocol):
         """Return whether a message on an observed topic may be published in this turn."""
 
 
-class PublicationBridge(Protocol):
+class NatsBridge(Protocol):
     """The bridge to NATS: ``actors.bridge.bridge_supervisor.BridgeSupervisor``."""
 
     def permissions_changed(self) -> None:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from actors.session.interfaces import (
         LogHold,
         MessageExchange,
+        NatsBridge,
         Paused,
-        PublicationBridge,
         PublishObserver,
         SessionDirectory,
         SystemTopics,
@@ -140,7 +140,7 @@ class NodeContext:
         self.permissions: Authorizer
         self.publish_rules: PublishRules
         """The settings that decide about PUBLISH packets."""
-        self.bridge: PublicationBridge | None = None
+        self.bridge: NatsBridge | None = None
         """The bridge to NATS; None: there is none."""
         self.exchange: MessageExchange | None = None
         """The exchange with the other logs of the node; None: there are none."""

@@ -427,16 +427,15 @@ class Publisher:
 
         Those ``taken`` from another broker are not passed on to the other logs.
         """
-        node = self._node
+        node, plan = self._node, self._plan(content.topics)
         publication: Publication | None = None
-        if node.observers:
+        if node.observers or plan.observed:
             publication = Publication(
                 self._name, whole, content, took_effect, taken, accepts is not None
             )
             node.notify_observers(publication)
         if node.exchange is not None and not taken:
             node.exchange.published(whole)
-        plan = self._plan(content.topics)
         for targets, chosen in plan.deliveries:
             batch = whole if chosen is None else whole.select(chosen)
             self.send(
@@ -444,11 +443,8 @@ class Publisher:
             )
         if plan.withheld and whole.positions:
             self._tell_denied(plan.withheld, whole.positions)
-        if plan.observed:
-            self._notify_topic_observers(
-                publication
-                or Publication(self._name, whole, content, took_effect, taken, accepts is not None)
-            )
+        if publication is not None and plan.observed:
+            self._notify_topic_observers(publication)
 
     def _notify_topic_observers(self, publication: Publication) -> None:
         for observer in self._node.topic_observers:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from actors.session.mqtt5 import VARIANTS_V5
+from eventstore.log import StoredMessages
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare_publishes
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from eventstore.format import Position
-    from eventstore.log import Message, StoredMessages
+    from eventstore.log import Message
     from protocol.mqtt import Connect, Packet, Publishes
     from protocol.mqtt5 import PacketVariant, PublishEncoderV5
 
@@ -33,7 +34,7 @@ SAME_TURN: Final = object()
 first."""
 
 
-NOT_LOGGED: Final = (0, 0)
+NOT_LOGGED: Final[tuple[int, int]] = (0, 0)
 """In place of the positions of messages that are not recorded."""
 
 
@@ -232,6 +233,20 @@ class Batch:
         )
         part._whole = whole
         return part
+
+    def stored(self) -> StoredMessages:
+        """Return the messages as they are kept in memory for a client."""
+        publisher = self.publisher
+        return StoredMessages(
+            0,
+            self.topics,
+            self.payloads,
+            self.size,
+            self.blocks or (),
+            self.expires,
+            self.published_retain,
+            () if publisher is None else (publisher.client_id or "",),
+        )
 
     def _slice(self, run: slice) -> Batch:
         """Return some consecutive messages."""

@@ -14,7 +14,7 @@ from actors.kernel import Kernel, LoopActor, TurnWork
 from actors.routing import Router, Subscriber, routes
 from actors.session.decisions import PublishRules, admit, refused_topic
 from actors.session.publisher import Publisher
-from actors.session.session_messages import Batch, DeniedMessages, Outgoing
+from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from actors.sparkplug import BirthCertificates
 from eventstore.format import (
     Event,
@@ -83,6 +83,13 @@ class FakeNode:
         evolve(self.state, event, at, 0)
         self.events.append((event, at, payloads))
         return at
+
+    def is_ready(self, topic: bytes) -> bool:
+        return all(observer.is_ready(topic) for observer in self.topic_observers)
+
+    def notify_observers(self, publication: Publication) -> None:
+        for observer in self.observers:
+            observer.published(publication)
 
     def count_dropped(self, reason: str, count: int, **_whose: str | None) -> None:
         self.dropped[reason] += count
@@ -360,6 +367,20 @@ def test_births_of_sparkplug_are_kept(node: FakeNode) -> None:
         event for event, *_ in node.events if isinstance(event, MessagePublished) and event.retain
     ]
     assert [(event.topics, event.qos) for event in retained] == [([certificate], 0)] * 2
+
+
+def test_messages_before_one_for_which_an_observer_is_not_ready_are_routed(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [b"a", b"spBv1.0/g/NBIRTH/n", b"b"]
+    certificate = b"$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
+    by = publisher(node)
+    assert by.at_once(topics, 0) == 3
+    assert certificate in node.router.routes
+    monkeypatch.setattr(node.topic_observers[0], "is_ready", lambda _topic: False)
+    assert by.at_once(topics, 0) == 1
+    assert by.at_once(topics[1:], 0) == 0
+    assert by.at_once(topics[2:], 0) == 1
 
 
 def test_a_birth_for_which_the_log_has_no_room_is_counted(node: FakeNode) -> None:

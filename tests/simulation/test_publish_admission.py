@@ -27,7 +27,7 @@ def raw(client: SimClient) -> bytes:
     return b"".join(data for _, data in client.transcript)
 
 
-@pytest.mark.mqtt5("MQTT-3.3.5-2")
+@pytest.mark.mqtt("MQTT-3.3.5-2")
 def test_messages_before_the_one_that_closes_the_connection_get_their_own_reason_codes() -> None:
     async def scenario() -> None:
         async with World(close_denied=True, check_payload_format=True).running() as world:
