@@ -26,6 +26,7 @@ from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
 from actors.fast_path.notifications import notify_observers, notify_observers_qos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
+from actors.routing import is_retain_as_published, is_shared
 from actors.session import Writable
 from actors.session.decisions import admits
 from eventstore.format import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from actors.connection import Connection, ReceiveWindow
     from actors.fast_path.fast_delivery import TurnDelivery
+    from actors.routing import Route
     from actors.session import MessageExchange, NodeContext, Session
     from eventstore.log import Message
 
@@ -57,6 +59,9 @@ _ENOUGH = 256
 """Approximate maximum packets of one pass; each delivery and each 256 bytes count as one more."""
 _LONG = 0.004
 """Seconds of a turn after which no further pass begins."""
+_FEW_TARGETS = 16
+"""Maximum receivers of a retained message."""
+_SYSTEM = ord("$")
 _DELIVERED = 256
 """Maximum deliveries of one pass; ``FanOut`` makes the others in the same turn."""
 _NAME = 256
@@ -66,8 +71,9 @@ _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
 is for reads that begin with QoS 0, for which a batch is cheaper."""
 _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
-"""First byte, shifted right by one bit, of a PUBLISH that is neither retained nor sent again."""
-_PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
+"""First byte, shifted right by one bit, of a PUBLISH that is not sent again."""
+_RETAINED_QOS1 = _QOS1 << 1 | 1
+_PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1, _RETAINED_QOS1})
 _PUBLISH_2 = _QOS2 << 1
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
@@ -279,8 +285,9 @@ class FastPath:
         if rest + v5 > stop:
             return 0
         raw = data[body + 2 : name_end]
-        route = self._node.router.routes.get(raw)
-        if route is None or not route.plain:
+        retain = data[at] == _RETAINED_QOS1
+        route = self._route(raw, retain=retain)
+        if route is None:
             return 0
         pid = 0
         if qos != _QOS0:
@@ -311,13 +318,28 @@ class FastPath:
                 return 0
             self._seen.add(key)
             messages, payload = self._inbound, data[rest:stop]
-        messages.add(connection, session, raw, payload, route, pid, block)
+        messages.add(connection, session, raw, payload, route, pid, block, retain=retain)
         connection.messages_in += 1
         counters = self._node.counters
         counters.received[qos & 3] += 1
         counters.publish_bytes_in += stop - at
         self._size += (size >> 8) + len(route.targets)
         return stop
+
+    def _route(self, topic: bytes, *, retain: bool) -> Route | None:
+        """Return the route of a topic; None: the actor must find it, check it or handle it."""
+        node = self._node
+        route = node.router.routes.get(topic)
+        if route is None or not route.plain:
+            return None
+        if not retain:
+            return route
+        if node.exchange is not None or topic[0] == _SYSTEM or len(route.targets) > _FEW_TARGETS:
+            return None
+        for target in route.targets:
+            if is_retain_as_published(target.options) or is_shared(target.session):
+                return None
+        return route
 
     def _read_release(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBREL; return its end, 0 if the actor must handle it."""
@@ -402,6 +424,40 @@ class FastPath:
 
     def _record(self, messages: MessageColumns, qos: int) -> None:
         """Record publications, which assigns their positions, and acknowledge them."""
+        if messages.retained:
+            self._record_parts(messages, qos)
+        else:
+            self._record_unretained(messages, qos)
+        self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
+
+    def _record_parts(self, messages: MessageColumns, qos: int) -> None:
+        """Record publications some of which are retained."""
+        expires: list[int] = []
+        for part, retain in messages.parts():
+            if retain:
+                self._record_retained(part, qos)
+            else:
+                self._record_unretained(part, qos)
+            messages.refs += part.refs
+            expires += part.expires or [0] * len(part.refs)
+        if any(expires):
+            messages.expires = expires
+
+    def _record_retained(self, messages: MessageColumns, qos: int) -> None:
+        """Record retained publications of one session."""
+        node = self._node
+        packet = Publishes(qos, retain=True)
+        packet.topics, packet.packet_ids = messages.topics, messages.pids
+        packet.payloads.extend(messages.payloads)
+        packet.blocks = messages.blocks
+        stored = messages.sessions[0].record(packet)
+        messages.expires = stored.expires
+        messages.refs = list(range(stored.first, stored.first + len(messages.pids)))
+        if node.observers:
+            notify_observers(node, messages, qos, stored.first, retain=True)
+
+    def _record_unretained(self, messages: MessageColumns, qos: int) -> None:
+        """Record publications of several sessions that are not retained."""
         node, payloads = self._node, messages.payloads
         sessions, by = distinct(messages.sessions)
         names, which = distinct(messages.topics)
@@ -434,7 +490,6 @@ class FastPath:
         messages.refs = list(range(first, first + count))
         if qos == 1 and node.observers:
             notify_observers(node, messages, 1, first)
-        self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
     def _release(self, messages: MessageColumns) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""

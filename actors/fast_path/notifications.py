@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 
 
 def notify_observers(
-    node: NodeContext, messages: MessageColumns, qos: int, took_effect: Position
+    node: NodeContext,
+    messages: MessageColumns,
+    qos: int,
+    took_effect: Position,
+    *,
+    retain: bool = False,
 ) -> None:
     """Notify the observers of messages of QoS 1 or 2.
 
     ``took_effect`` is the position of the entry with which the first message takes effect; those of
-    the others follow it.
+    the others follow it. ``retain``: they have RETAIN 1.
     """
     sessions, has_blocks = messages.sessions, any(messages.blocks)
     begin, count = 0, len(sessions)
@@ -43,9 +48,10 @@ def notify_observers(
             size=size,
             publisher=messages.publishers[begin],
             blocks=blocks,
+            published_retain=retain,
             expires=expires,
         )
-        content = StoredMessages(refs[0], topics, payloads, size, blocks, expires)
+        content = StoredMessages(refs[0], topics, payloads, size, blocks, expires, retain)
         positions = took_effect + begin, took_effect + end - 1
         node.notify_observers(Publication(sessions[begin].name, batch, content, positions))
         begin = end

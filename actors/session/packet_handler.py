@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Event, Position
+    from eventstore.log import StoredMessages
     from projections.state import SessionState
     from protocol.mqtt import Packet
 
@@ -97,6 +98,10 @@ class PacketHandler:
                 if not session.occupied:
                     session.begin_work(iter((NEXT_TURN,)))
                 return
+
+    def record(self, packet: Publishes) -> StoredMessages:
+        """Append a MessagePublished of the client; return the messages that it records."""
+        return self._publisher.record(packet)
 
     def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as fit into one turn; return the others."""

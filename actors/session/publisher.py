@@ -196,7 +196,7 @@ class Publisher:
 
         ``origins`` are their positions there. They fit into a record.
         """
-        content = self._record(packet, will=False, origins=to_runs(origins))
+        content = self.record(packet, will=False, origins=to_runs(origins))
         refs = range(content.first, content.first + len(packet))
         if packet.qos == 2:
             self._node.emit(Released(self._name, to_runs(packet.packet_ids), refs=to_runs(refs)))
@@ -211,7 +211,7 @@ class Publisher:
 
         They are not routed, and are recorded at QoS 0: they are for that subscription alone.
         """
-        return self._record(packet, will=False, origins=to_runs(origins), share=share)
+        return self.record(packet, will=False, origins=to_runs(origins), share=share)
 
     def route_taken(self, packet: Publishes) -> None:
         """Route QoS 0 messages of another broker, which are not recorded."""
@@ -226,7 +226,7 @@ class Publisher:
         accepts: Callable[[Subscriber], bool] | None = None,
     ) -> Position:
         """Record messages and route them; return the position of the first one."""
-        content = self._record(packet, will=will)
+        content = self.record(packet, will=will)
         first = content.first
         refs = range(first, first + len(packet))
         if packet.qos == 2 and not will:
@@ -239,7 +239,7 @@ class Publisher:
     def store(self, packet: Publishes) -> None:
         """Record admitted QoS 2 messages; they take effect when they are released."""
         for part in self._split(packet):
-            self._record(part, will=False)
+            self.record(part, will=False)
 
     def release(
         self,
@@ -337,8 +337,13 @@ class Publisher:
         """Return messages in parts that each fit into a record."""
         return split_for_records(packet, self._node.options.max_record // 2)
 
-    def _record(
-        self, packet: Publishes, *, will: bool, origins: Sequence[Run] = (), share: str = ""
+    def record(
+        self,
+        packet: Publishes,
+        *,
+        will: bool = False,
+        origins: Sequence[Run] = (),
+        share: str = "",
     ) -> StoredMessages:
         """Append a MessagePublished; return the messages that it records."""
         topics, payloads = packet.topics, packet.payloads

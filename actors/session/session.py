@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from eventstore.log import Message
+    from eventstore.log import Message, StoredMessages
+    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -211,6 +212,10 @@ class Session(LoopActor):
     def v5(self) -> bool:
         """Whether the client is connected with MQTT 5."""
         return self._delivery.encoder is not None
+
+    def record(self, packet: Publishes) -> StoredMessages:
+        """Append a MessagePublished of the client; return the messages that it records."""
+        return self._packets.record(packet)
 
     def takes_plain(self, publisher: ClientConnection) -> bool:
         """Return whether the client gets messages in the form in which they were published.

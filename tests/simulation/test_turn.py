@@ -233,9 +233,9 @@ def _packets(chance: random.Random, pids: list[int]) -> list[tuple[int, bytes]]:
         at = chance.randrange(clients)
         qos, pids[at] = chance.choice([0, 1, 1, 1, 2]), pids[at] + 1
         topic = f"t/{chance.randrange(clients)}" if chance.random() < 0.9 else "new/topic"
-        retain = chance.random() < 0.05
+        retain = chance.random() < 0.15
         if retain:  # of one publisher, since several are in no order
-            topic = f"kept/{at}"
+            topic = chance.choice([f"kept/{at}", f"t/{at}"])
         packet = p.publish(
             topic, b"%d-%d-%d" % (at, qos, pids[at]), qos, pids[at] if qos else None, retain=retain
         )
