@@ -73,7 +73,8 @@ _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
 """First byte, shifted right by one bit, of a PUBLISH that is not sent again."""
 _RETAINED_QOS1 = _QOS1 << 1 | 1
-_PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1, _RETAINED_QOS1})
+_UNRETAINED = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
+_PUBLISH = _UNRETAINED | {_RETAINED_QOS1}
 _PUBLISH_2 = _QOS2 << 1
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
@@ -517,7 +518,7 @@ class FastPath:
 
 
 def is_bulk(data: bytes) -> bool:
-    """Return whether a read has many packets on few topics, or many acknowledgements.
+    """Return whether a read has many packets on few topics, acknowledgements or retained messages.
 
     Its session handles such reads as batches, whose output is prepared once.
     """
@@ -532,7 +533,7 @@ def is_bulk(data: bytes) -> bool:
         first, size, body = data[at], data[at + 1], at + 2
         if size > 127:
             size, body = size & 127 | data[body] << 7, body + 1
-        if first in _PUBLISH:
+        if first in _UNRETAINED:
             topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
         at = body + size
         most = bounds.get(count)
