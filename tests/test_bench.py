@@ -29,7 +29,7 @@ PAIRS = next(load for load in LOADS if load.name == "pairs")
 FAN_IN = next(load for load in LOADS if load.name == "fanin10k")
 ISSUED = [
     *("pairs", "pairs2000", "pairs2", "pairs0", "fanin", "fanin10k", "pub", "cmd", "varied"),
-    "window10",
+    *("window10", "pairs-retain"),
     *("conn", "retain", "offline", "16k", "1m", "one"),
 ]
 

@@ -5,8 +5,8 @@ connection, session and subscription, with an event for each step. Here all pack
 that cost: they are read into columns, looked up, recorded as one event per kind for all sessions
 (``eventstore.format.turn_events``), and written out for each connection.
 
-The pass handles the common case: acknowledgements and unretained PUBLISH packets of clients without
-special state, for receivers with an open window. Everything else is passed to its actor in the same
+The pass handles the common case: acknowledgements and PUBLISH packets of clients without special
+state, for receivers with an open window. Everything else is passed to its actor in the same
 turn, from that byte or that receiver on: input of a client that is new or has a rate limit, topics
 that were not looked up yet or are denied, full windows, queues, traces. A burst of one client on
 one topic is passed on as well: its session handles it as a batch.
