@@ -34,10 +34,11 @@ from actors.maintenance import (
 from actors.node import ReadPause
 from actors.routing import Router
 from actors.session import Authorizer, ConnectRequest, NodeContext, Session
-from actors.session.decisions import DeliveryLimits, by_text
+from actors.session.decisions import DeliveryLimits, PublishRules, by_text
 from actors.session_admission import SessionAdmission
 from actors.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.sharing import SharedSubscriptions
+from actors.sparkplug import BirthCertificates
 from actors.supervision import inherit, replace
 from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
 from eventstore.task_end import end_tasks
@@ -96,10 +97,14 @@ class Broker(LoopActor):
         self.bridge = BridgeSupervisor(node, bridge) if bridge is not None else None
         """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
+        if self.bridge is not None:
+            node.add_observer(self.bridge)
+        node.topic_observers.append(BirthCertificates(node))
         self.admission = Admission(node, authenticator)
         self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
+        node.publish_rules = _publish_rules(options)
         node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
         self._reset()
@@ -264,9 +269,13 @@ class Broker(LoopActor):
             self.node.permissions.change(permissions)
             self.node.permissions.apply(list(self.admission.connections))
         expiry_changed = options.session_expiry != self.node.options.session_expiry
+        levels = self.node.publish_rules.max_levels
         before = applied_limits(self.node.options, old_permissions)
         self.node.options = options
         self.node.delivery_limits = _delivery_limits(options)
+        self.node.publish_rules = _publish_rules(options)
+        if self.node.publish_rules.max_levels != levels:
+            self.node.router.routes.forget()
         applied = applied_limits(options, self.node.permissions.permissions)
         if applied != before:
             self.node.emit(applied)
@@ -293,7 +302,8 @@ class Broker(LoopActor):
         """Route with an index of the present state."""
         node = self.node
         node.router = router
-        router.too_deep = node.permissions.too_deep
+        router.refuses = node.is_refused
+        router.observes = node.is_observed
         router.on_gone = self.sessions.sweep_later
         router.attach(self.sessions.session, self.bridge, node.clock.stopwatch)
 
@@ -387,6 +397,15 @@ class Broker(LoopActor):
                 lambda connection: connection.abort("log_unavailable"),
             )
         self.session_admission.suspended = stuck
+
+
+def _publish_rules(options: BrokerOptions) -> PublishRules:
+    return PublishRules(
+        reject_qos2=options.reject_qos2_publish,
+        close_denied=options.close_denied,
+        check_payload_format=options.check_payload_format,
+        max_levels=options.bounds.max_topic_levels,
+    )
 
 
 def _delivery_limits(options: BrokerOptions) -> DeliveryLimits:

@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAIRS = next(load for load in LOADS if load.name == "pairs")
 FAN_IN = next(load for load in LOADS if load.name == "fanin10k")
 ISSUED = [
-    *("pairs", "pairs2000", "pairs2", "pairs0", "fanin", "fanin10k", "pub", "cmd", "varied"),
+    *("pairs", "pairs2000", "pairs2", "pairs-retain", "pairs0"),
+    *("fanin", "fanin10k", "pub", "cmd", "varied"),
     "window10",
     *("conn", "retain", "offline", "16k", "1m", "one"),
 ]

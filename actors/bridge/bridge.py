@@ -1,8 +1,7 @@
 """The actor between MQTT and NATS.
 
-Messages of clients come from the sessions' publishers (:meth:`Bridge.packets`,
-:meth:`Bridge.published`), in their turn; those that wait for the log come from the gate. Messages
-from NATS are put into the actor's mailbox in batches.
+The bridge observes the messages of clients (:meth:`Bridge.published`), in their turn; those that
+wait for the log come from the gate. Messages from NATS are put into the actor's mailbox in batches.
 
 The bridge has its own connection to NATS: its failures do not affect the log.
 """
@@ -37,13 +36,13 @@ from eventstore.nats import encode_hpub, encode_pub
 from protocol.nats import has_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
     from actors.bridge.several_logs import FilterReports
     from actors.configuration import BridgeOptions
-    from actors.session import ClientConnection, NodeContext
+    from actors.session import Batch, NodeContext, Publication
     from eventstore.format import Position
     from eventstore.log import GatedOutput, StoredMessages
     from eventstore.nats import BatchClient, NatsMessage
@@ -242,59 +241,57 @@ class Bridge(LoopActor):
 
     # From MQTT.
 
-    def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
-        if self._can(len(packet)):
-            prefix = self._prefix_of(client)
-            leaving = OutgoingMessages(client, prefix, 0, False, packet, packet.size)
-            if packet.blocks:
-                leaving = leaving._replace(
-                    expires=expiries(packet.blocks, self._node.clock.time_ms())
-                )
-            self._send(leaving)
-            self._flush()
-            if publisher is not None and self._link.unsent + self._flows.held > _MUCH:
-                self._backpressure.hold(publisher)
-
-    def published(
-        self,
-        client: str,
-        qos: int,
-        content: StoredMessages,
-        refs: Sequence[Position],
-        took_effect: tuple[Position, Position],
-        *,
-        retain: bool,
-        gated: bool,
-    ) -> None:
-        """Send messages that take effect in this turn, with the entries between two positions."""
-        if client == NATS_SESSION:
+    def published(self, publication: Publication) -> None:
+        """Send messages that take effect in this turn, unless they come from elsewhere."""
+        client, batch, content = publication.session, publication.batch, publication.content
+        if publication.taken or client == NATS_SESSION:
             return
-        size, expires = content.size, content.expires
-        if content.blocks:
-            size += sum(map(len, content.blocks))
-        if not qos and not gated:
-            if self._can(len(content.topics)):
-                prefix = self._prefix_of(client)
-                leaving = OutgoingMessages(
-                    client, prefix, 0, retain, content, size, expires=expires
-                )
-                self._send(leaving)
-                self._flush()
+        if not batch.qos and not batch.gated:
+            self._send_now(client, batch, content)
             return
-        journal = self._node.journal
-        first, last = took_effect
+        first, last = publication.took_effect
         if not self._outbox.takes(last):
-            if not qos:
-                self._lost(len(content.topics), "bridge_unavailable")
+            if not batch.qos:
+                self._lost(len(batch), "bridge_unavailable")
             return
-        prefix = self._prefix_of(client)
-        named = refs if qos else ()  # a will at QoS 0 has no message identifier
         leaving = OutgoingMessages(
-            client, prefix, qos, retain, content, size, named, first, last, expires=expires
+            client,
+            self._prefix_of(client),
+            batch.qos,
+            batch.published_retain,
+            content,
+            _size(batch),
+            batch.positions if batch.qos else (),  # a will at QoS 0 has no message identifier
+            first,
+            last,
+            expires=batch.expires,
         )
         self._departures.hold_back(leaving)
-        journal.send_when_durable(self._departures, b".")
+        self._node.journal.send_when_durable(self._departures, b".")
+
+    def _send_now(self, client: str, batch: Batch, content: Publishes | StoredMessages) -> None:
+        """Send messages of QoS 0."""
+        if not self._can(len(batch)):
+            return
+        expires, recorded = batch.expires, bool(batch.positions)
+        if batch.blocks and not recorded:
+            expires = expiries(batch.blocks, self._node.clock.time_ms())
+        self._send(
+            OutgoingMessages(
+                client,
+                self._prefix_of(client),
+                0,
+                batch.published_retain,
+                content,
+                _size(batch),
+                expires=expires,
+            )
+        )
+        self._flush()
+        publisher = batch.publisher
+        much = self._link.unsent + self._flows.held > _MUCH
+        if publisher is not None and not recorded and much:
+            self._backpressure.hold(publisher)
 
     def _can(self, count: int) -> bool:
         """Return whether NATS accepts QoS 0 messages; otherwise count them as dropped."""
@@ -429,3 +426,11 @@ class Bridge(LoopActor):
         if through > (self._node.state.bridged or 0):
             self._node.emit(Bridged(through))
             self._node.kernel.wake()
+
+
+def _size(batch: Batch) -> int:
+    """Return the approximate bytes of messages."""
+    if batch.packets:
+        return sum(map(len, batch.packets))
+    size = batch.size or sum(map(len, batch.payloads))
+    return size + sum(map(len, batch.blocks)) if batch.blocks else size

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.configuration import BridgeOptions
-    from actors.session import ClientConnection, NodeContext
-    from eventstore.format import Position
-    from eventstore.log import StoredMessages
+    from actors.session import NodeContext, Publication
     from eventstore.nats import ConnectionOptions, NatsMessage
-    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -174,7 +171,7 @@ class BridgeSupervisor:
         else:
             self._wire.fence(done)
 
-    # Calls by the router and publishers, in their turn.
+    # Calls by the router, and as an observer of messages, in their turn.
 
     def added(self, session: str, topic_filter: str) -> None:
         """Record a new subscription of a session."""
@@ -184,35 +181,13 @@ class BridgeSupervisor:
         """Record the end of a subscription."""
         self._try(self.interest.removed, session, topic_filter)
 
-    def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
-        actor = self._actor
-        if actor is None:
-            self._node.count_dropped("bridge_unavailable", len(packet))
-            return
-        self._try(actor.packets, client, packet, publisher)
-
-    def published(
-        self,
-        client: str,
-        qos: int,
-        content: StoredMessages,
-        refs: Sequence[Position],
-        took_effect: tuple[Position, Position],
-        *,
-        retain: bool,
-        gated: bool,
-    ) -> None:
-        """Send messages that take effect in this turn, with the entries between two positions."""
-        actor = self._actor
-        if actor is None:
-            if not qos and client != NATS_SESSION:
-                self._node.count_dropped("bridge_unavailable", len(content.topics))
-            return
-        try:
-            actor.published(client, qos, content, refs, took_effect, retain=retain, gated=gated)
-        except Exception as error:  # noqa: BLE001 - publishers are not affected
-            self.failed(error)
+    def published(self, publication: Publication) -> None:
+        """Send messages that take effect in this turn."""
+        actor, batch = self._actor, publication.batch
+        if actor is not None:
+            self._try(actor.published, publication)
+        elif not batch.qos and not publication.taken and publication.session != NATS_SESSION:
+            self._node.count_dropped("bridge_unavailable", len(batch))
 
     def _try(self, work: Callable[..., None], *about: object) -> None:
         try:

@@ -30,7 +30,6 @@ from actors.session import (
     Close,
     ConnectionDetached,
     Packets,
-    select,
 )
 from actors.session.decisions import PACKET_IDS
 from actors.transports import HandshakeError, WebSocketStage, identity
@@ -746,7 +745,7 @@ class Connection(SocketActor):
             if type(packet) is Publishes and packet.qos:
                 fitting = window.take(packet, self._node.journal)
                 if fitting < len(packet):
-                    packets[at:] = [select(packet, range(fitting))] if fitting else []
+                    packets[at:] = [packet.select(range(fitting))] if fitting else []
                     return True
         return False
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from actors.exchange.taken_messages import Taken
     from actors.session import NodeContext
     from eventstore.format import Position
-    from eventstore.log import EventLog, Message, StoredMessages
+    from eventstore.log import EventLog, Message
 
 _log = structlog.get_logger("foldmq")
 
@@ -361,13 +361,14 @@ class LogExchange(LoopActor):
 
     # What this broker's clients publish.
 
-    def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
+    def published(self, batch: Batch) -> None:
         """Pass on messages of QoS 0; note which messages are retained now."""
+        retain = batch.published_retain
         if retain:
             version = RetainedVersion(self._node.journal.time_ms, self._number)
-            self._versions.changed(content.topics, version)
-        if not qos and not gated:
-            self.pass_on(content.topics, content.payloads, content.blocks, retain=retain)
+            self._versions.changed(batch.topics, version)
+        if not batch.qos and not batch.gated:
+            self.pass_on(batch.topics, batch.payloads, batch.blocks, retain=retain)
 
     def pass_on(
         self,

@@ -5,8 +5,8 @@ connection, session and subscription, with an event for each step. Here all pack
 that cost: they are read into columns, looked up, recorded as one event per kind for all sessions
 (``eventstore.format.turn_events``), and written out for each connection.
 
-The pass handles the common case: acknowledgements and unretained PUBLISH packets of clients without
-special state, for receivers with an open window. Everything else is passed to its actor in the same
+The pass handles the common case: acknowledgements and PUBLISH packets of clients without special
+state, for receivers with an open window. Everything else is passed to its actor in the same
 turn, from that byte or that receiver on: input of a client that is new or has a rate limit, topics
 that were not looked up yet or are denied, full windows, queues, traces. A burst of one client on
 one topic is passed on as well: its session handles it as a batch.
@@ -23,9 +23,12 @@ import structlog
 
 from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail_turn
 from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
+from actors.fast_path.notifications import notify_observers, notify_observers_qos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
+from actors.routing import is_retain_as_published, is_shared
 from actors.session import Writable
+from actors.session.decisions import admits
 from eventstore.format import (
     TurnAcked,
     TurnPublished,
@@ -56,6 +59,9 @@ _ENOUGH = 256
 """Approximate maximum packets of one pass; each delivery and each 256 bytes count as one more."""
 _LONG = 0.004
 """Seconds of a turn after which no further pass begins."""
+_FEW_TARGETS = 16
+"""Maximum receivers of a retained message."""
+_SYSTEM = ord("$")
 _DELIVERED = 256
 """Maximum deliveries of one pass; ``FanOut`` makes the others in the same turn."""
 _NAME = 256
@@ -64,10 +70,11 @@ _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
 """Number of packets of a read examined -> maximum distinct topics of a bulk read; the second table
 is for reads that begin with QoS 0, for which a batch is cheaper."""
 _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
-_RESERVED = ord("$")
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
-"""First byte, shifted right by one bit, of a PUBLISH that is neither retained nor sent again."""
-_PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
+"""First byte, shifted right by one bit, of a PUBLISH that is not sent again."""
+_RETAINED_QOS1 = _QOS1 << 1 | 1
+_UNRETAINED = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
+_PUBLISH = _UNRETAINED | {_RETAINED_QOS1}
 _PUBLISH_2 = _QOS2 << 1
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
@@ -131,12 +138,7 @@ class FastPath:
         kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
         left: dict[Connection, list[bytes]] = {}
-        if (
-            node.publish_observer is not None
-            or node.journal.observer is not None
-            or node.bridge is not None
-            or node.draining
-        ):
+        if node.journal.observer is not None or node.draining:
             count = len(reads)
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)
@@ -284,24 +286,28 @@ class FastPath:
         if rest + v5 > stop:
             return 0
         raw = data[body + 2 : name_end]
-        route = self._route(connection, raw)
+        retain = data[at] == _RETAINED_QOS1
+        route = self._route(raw, retain=retain)
         if route is None:
             return 0
         pid = 0
         if qos != _QOS0:
             pid = data[name_end] << 8 | data[name_end + 1]
-            if not pid:
-                return 0
-        block = b""
+        block, is_text = b"", False
         if v5:
             # Properties precede the payload.
             length = data[rest]
             rest += 1 + length
             if length:
-                found = self._known_block(data[rest - length : rest])
-                if found is None or length > 127 or rest > stop:
+                known = known_properties.get(data[rest - length : rest])
+                if known is None or known.alias or length > 127 or rest > stop:
                     return 0
-                block = found
+                block, is_text = known.block, known.is_text
+        access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
+        if (qos != _QOS0 and not pid) or not admits(
+            rules, access, inbound, raw, qos & 3, pid, is_text=is_text
+        ):
+            return 0
         if qos == _QOS0:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
@@ -309,12 +315,11 @@ class FastPath:
             messages, payload = self._published, data[rest:stop]
         else:
             key = session, _PUBLISH_2, pid
-            refused = self._node.options.reject_qos2_publish
-            if pid in session.state.inbound or key in self._seen or refused:
+            if key in self._seen:
                 return 0
             self._seen.add(key)
             messages, payload = self._inbound, data[rest:stop]
-        messages.add(connection, session, raw, payload, route, pid, block)
+        messages.add(connection, session, raw, payload, route, pid, block, retain=retain)
         connection.messages_in += 1
         counters = self._node.counters
         counters.received[qos & 3] += 1
@@ -322,29 +327,19 @@ class FastPath:
         self._size += (size >> 8) + len(route.targets)
         return stop
 
-    def _known_block(self, raw: bytes) -> bytes | None:
-        """Return the properties to forward; None: the actor must read them."""
-        known = known_properties.get(raw)
-        if known is None or known.alias:
-            return None
-        if known.is_text and self._node.options.check_payload_format:
-            return None
-        return known.block
-
-    def _route(self, connection: Connection, raw: bytes) -> Route | None:
-        """Return the route of a topic; None: the actor must find it or check it."""
+    def _route(self, topic: bytes, *, retain: bool) -> Route | None:
+        """Return the route of a topic; None: the actor must find it, check it or handle it."""
         node = self._node
-        router = node.router
-        route = router.routes.get(raw)
-        if route is None or route.denied or route.no_local or raw[0] == _RESERVED:
+        route = node.router.routes.get(topic)
+        if route is None or not route.plain:
             return None
-        if not route.targets and node.limits.topics.refuses_topic(raw) is not None:
+        if not retain:
+            return route
+        if node.exchange is not None or topic[0] == _SYSTEM or len(route.targets) > _FEW_TARGETS:
             return None
-        if router.births and raw in router.births:
-            return None
-        access = connection.access
-        if access is not None and not access.publish[raw]:
-            return None
+        for target in route.targets:
+            if is_retain_as_published(target.options) or is_shared(target.session):
+                return None
         return route
 
     def _read_release(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
@@ -359,9 +354,7 @@ class FastPath:
         if ref is None or message is None or node.state.retained.known(session.name, ref):
             return 0
         route = node.router.routes.get(message.topic)
-        if route is None or route.denied or route.no_local:
-            return 0
-        if message.topic in node.router.births:
+        if route is None or not route.plain:
             return 0
         if message.expires and self._counts_down(message):
             return 0
@@ -404,6 +397,8 @@ class FastPath:
         if self._released.pids:
             deliveries.append(FastDelivery(self._node, self._released, 2))
         if self._passing.routes:
+            if self._node.observers:
+                notify_observers_qos0(self._node, self._passing)
             if self._node.exchange is not None:
                 self._send_to_others(self._node.exchange, self._passing)
             deliveries.append(FastDeliveryQos0(self._node, self._passing))
@@ -430,6 +425,40 @@ class FastPath:
 
     def _record(self, messages: MessageColumns, qos: int) -> None:
         """Record publications, which assigns their positions, and acknowledge them."""
+        if messages.retained:
+            self._record_parts(messages, qos)
+        else:
+            self._record_unretained(messages, qos)
+        self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
+
+    def _record_parts(self, messages: MessageColumns, qos: int) -> None:
+        """Record publications some of which are retained."""
+        expires: list[int] = []
+        for part, retain in messages.parts():
+            if retain:
+                self._record_retained(part, qos)
+            else:
+                self._record_unretained(part, qos)
+            messages.refs += part.refs
+            expires += part.expires or [0] * len(part.refs)
+        if any(expires):
+            messages.expires = expires
+
+    def _record_retained(self, messages: MessageColumns, qos: int) -> None:
+        """Record retained publications of one session."""
+        node = self._node
+        packet = Publishes(qos, retain=True)
+        packet.topics, packet.packet_ids = messages.topics, messages.pids
+        packet.payloads.extend(messages.payloads)
+        packet.blocks = messages.blocks
+        stored = messages.sessions[0].record(packet)
+        messages.expires = stored.expires
+        messages.refs = list(range(stored.first, stored.first + len(messages.pids)))
+        if node.observers:
+            notify_observers(node, messages, qos, stored.first, retain=True)
+
+    def _record_unretained(self, messages: MessageColumns, qos: int) -> None:
+        """Record publications of several sessions that are not retained."""
         node, payloads = self._node, messages.payloads
         sessions, by = distinct(messages.sessions)
         names, which = distinct(messages.topics)
@@ -460,13 +489,17 @@ class FastPath:
         stored = stored._replace(publishers=event.sessions, publisher_of=event.by)
         node.messages.add(stored)
         messages.refs = list(range(first, first + count))
-        self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
+        if qos == 1 and node.observers:
+            notify_observers(node, messages, 1, first)
 
     def _release(self, messages: MessageColumns) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
         sessions, by = distinct(messages.sessions)
         names = [session.name for session in sessions]
-        self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
+        node = self._node
+        first = node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
+        if node.observers:
+            notify_observers(node, messages, 2, first)
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
     def _send_to_others(self, exchange: MessageExchange, messages: MessageColumns) -> None:
@@ -485,7 +518,7 @@ class FastPath:
 
 
 def is_bulk(data: bytes) -> bool:
-    """Return whether a read has many packets on few topics, or many acknowledgements.
+    """Return whether a read has many packets on few topics, acknowledgements or retained messages.
 
     Its session handles such reads as batches, whose output is prepared once.
     """
@@ -500,7 +533,7 @@ def is_bulk(data: bytes) -> bool:
         first, size, body = data[at], data[at + 1], at + 2
         if size > 127:
             size, body = size & 127 | data[body] << 7, body + 1
-        if first in _PUBLISH:
+        if first in _UNRETAINED:
             topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
         at = body + size
         most = bounds.get(count)

@@ -25,6 +25,7 @@ class MessageColumns:
         "pids",
         "publishers",
         "refs",
+        "retained",
         "routes",
         "sessions",
         "topics",
@@ -43,6 +44,8 @@ class MessageColumns:
         self.routes: list[Route] = []
         self.pids: list[int] = []
         self.refs: list[Position] = []
+        self.retained: list[int] = []
+        """The numbers of the messages with RETAIN 1."""
 
     def add(
         self,
@@ -53,8 +56,12 @@ class MessageColumns:
         route: Route,
         pid: int,
         block: bytes,
+        *,
+        retain: bool = False,
     ) -> None:
         """Add a message."""
+        if retain:
+            self.retained.append(len(self.pids))
         self.publishers.append(publisher)
         self.sessions.append(session)
         self.topics.append(topic)
@@ -62,6 +69,37 @@ class MessageColumns:
         self.blocks.append(block)
         self.routes.append(route)
         self.pids.append(pid)
+
+    def parts(self) -> list[tuple[MessageColumns, bool]]:
+        """Return consecutive messages that one event may record, and whether they are retained.
+
+        Retained ones are of a single session.
+        """
+        parts: list[tuple[MessageColumns, bool]] = []
+        retained, count, begin = set(self.retained), len(self.pids), 0
+        while begin < count:
+            is_retained, session, end = begin in retained, self.sessions[begin], begin + 1
+            while (
+                end < count
+                and (end in retained) == is_retained
+                and not (is_retained and self.sessions[end] is not session)
+            ):
+                end += 1
+            parts.append((self._part(begin, end), is_retained))
+            begin = end
+        return parts
+
+    def _part(self, begin: int, end: int) -> MessageColumns:
+        """Return some of the messages, before they are recorded."""
+        part = MessageColumns()
+        part.publishers = self.publishers[begin:end]
+        part.sessions = self.sessions[begin:end]
+        part.topics = self.topics[begin:end]
+        part.payloads = self.payloads[begin:end]
+        part.blocks = self.blocks[begin:end]
+        part.routes = self.routes[begin:end]
+        part.pids = self.pids[begin:end]
+        return part
 
 
 class AckColumns:

@@ -42,7 +42,7 @@ class BusiestTopics:
         if not self._watching:
             self._watching = True
             self._began, self._last = now, []
-            self._node.add_watcher(self._watch)
+            self._node.add_observer(self)
             self._node.timers.after(_LEASE, self._look)
         elif now - self._began >= _SHORTEST:
             span, counts = now - self._began, self._counts
@@ -53,11 +53,12 @@ class BusiestTopics:
             ]
         return self._last
 
-    def _watch(self, publication: Publication) -> None:
+    def published(self, publication: Publication) -> None:
+        """Count messages by topic."""
         if publication.session.startswith(LOG_SESSION):
             # Taken from another log, whose broker has counted it.
             return
-        topics = publication.topics
+        topics = publication.batch.topics
         step = -(-len(topics) // _SAMPLED)
         counts = self._counts
         for topic in topics[::step]:
@@ -70,6 +71,6 @@ class BusiestTopics:
         if left > 0:
             self._node.timers.after(left, self._look)
         else:
-            self._node.remove_watcher(self._watch)
+            self._node.remove_observer(self)
             self._watching = False
             self._counts = Counter()

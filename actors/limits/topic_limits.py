@@ -47,9 +47,3 @@ class TopicLimits:
         if new and self._subscriptions and held >= self._subscriptions:
             return "subscriptions"
         return None
-
-    def refuses_topic(self, topic: bytes) -> str | None:
-        """Return why nothing may be published to a topic, or None."""
-        if self._levels and topic.count(b"/") >= self._levels:
-            return "topic_levels"
-        return None

@@ -2,7 +2,14 @@
 
 from actors.routing.remote_members import RemoteMembers
 from actors.routing.router import Router, routed
-from actors.routing.routes import NOWHERE, Route
+from actors.routing.routes import Route
+from actors.routing.routing_plan import (
+    RoutingPlan,
+    SomeMessages,
+    plan_routing,
+    routes_at_once,
+    same_route_at_once,
+)
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber, is_shared
 from actors.routing.subscription_options import (
@@ -12,15 +19,19 @@ from actors.routing.subscription_options import (
 )
 
 __all__ = [
-    "NOWHERE",
     "RemoteMembers",
     "Route",
     "Router",
+    "RoutingPlan",
     "SharedGroup",
+    "SomeMessages",
     "Subscriber",
     "is_no_local",
     "is_retain_as_published",
     "is_shared",
+    "plan_routing",
     "routed",
+    "routes_at_once",
+    "same_route_at_once",
     "sends_retained",
 ]

@@ -23,7 +23,7 @@ from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
 from eventstore.format import LOG_SESSION
 from projections.state import SHARED_PART
-from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
+from protocol.mqtt import FilterTrie, is_reserved_topic
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from actors.authz import TopicAcl
     from projections.state import SessionState, SubscriptionState
 
-_BIRTHS = 65_536
-"""Maximum topics of Sparkplug births that are remembered."""
 _REMOVED_AT_ONCE = 64
 """Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
@@ -90,11 +88,10 @@ class Router:
         """Called when :meth:`sweep` has something to do."""
         self._session_ends: dict[str, SessionEnd] = {}
         """The end of each session that is not passive and had a subscription."""
-        self.births: dict[bytes, bytes] = {}
-        """Topics of Sparkplug births among the known routes -> topics under which they are
-        retained."""
-        self.too_deep: Callable[[bytes], bool] = _never
-        """Returns whether a topic has too many levels; such topics have no receivers."""
+        self.observes: Callable[[str], bool] = _nobody
+        """Returns whether a ``TopicObserver`` is notified of the messages on a topic."""
+        self.refuses: Callable[[bytes], bool] = _never
+        """Returns whether no client may publish to a topic; such topics have no receivers."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
         self.groups = SharedGroups()
@@ -199,14 +196,6 @@ class Router:
                 if match.last < oldest:
                     del self._matches[topic]
         return bool(self._matches)
-
-    def record_birth(self, topic: str, raw: bytes) -> None:
-        """Record the retained topic of a Sparkplug birth, if the topic is one."""
-        if len(self.births) >= _BIRTHS:
-            self.births.clear()
-        certificate = certificate_topic(topic)
-        if certificate is not None:
-            self.births[raw] = certificate.encode()
 
     def indexed(self, topic: str) -> list[Subscriber | str]:
         """Return what the index has for a topic: subscriptions, and the names of passive sessions.
@@ -440,6 +429,10 @@ def _no_session(_name: str) -> None:
 
 
 def _never(_topic: bytes) -> bool:
+    return False
+
+
+def _nobody(_topic: str) -> bool:
     return False
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
-_SPARKPLUG = b"spBv1.0/"
 _MATCHED_AT_ONCE, _MATCHING = 256, 0.001
 """Maximum topics matched in one turn for one client, and maximum seconds spent on them."""
 _LARGE = 4096
@@ -37,7 +36,7 @@ _UNBOUNDED = 1 << 62
 class Route:
     """The subscribers of a topic, one for each session. Compared by identity."""
 
-    __slots__ = ("denied", "no_local", "own", "targets")
+    __slots__ = ("denied", "no_local", "observed", "own", "plain", "targets")
 
     def __init__(
         self,
@@ -46,18 +45,27 @@ class Route:
         own: tuple[Subscriber, ...] = (),
         *,
         no_local: bool = False,
+        observed: bool = False,
+        refused: bool = False,
     ) -> None:
         self.targets = targets
         self.denied = denied
         """Subscribers that may not read the messages."""
         self.no_local = no_local
         """Whether some targets have the option No Local: they do not get their own publications."""
+        self.observed = observed
+        """Whether a ``TopicObserver`` is notified of the messages."""
+        self.plain = not (denied or no_local or observed or refused)
+        """Whether clients may publish to the topics, all targets get the messages, and no observer
+        is notified of them."""
         self.own = {one.session: one for one in own}
         """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
 
 
 NOWHERE = Route(())
+REFUSED = Route((), refused=True)
+"""The route of topics to which no client may publish."""
 NO_RECEIVERS: Receivers = ((), (), (), False)
 
 
@@ -76,13 +84,14 @@ class Routes(dict[bytes, Route]):
         "_router",
         "_size",
         "_until",
+        "any_observed",
         "matched_at_once",
     )
 
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
-        self._interned: dict[Receivers, Route] = {}
+        self._interned: dict[tuple[Receivers, bool], Route] = {}
         self._large: dict[tuple[object, ...], deque[Route]] = {}
         """Routes with many receivers, by the number of these and some of them: few for each."""
         self._size = 0
@@ -93,6 +102,8 @@ class Routes(dict[bytes, Route]):
         self._until = 0.0
         self.matched_at_once = _MATCHED_AT_ONCE
         """Maximum topics that :meth:`look_up` matches."""
+        self.any_observed = False
+        """Whether some topics are observed; once True, it stays so."""
 
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
         """Return the routes of the first topics: of all if there are few, otherwise of some.
@@ -117,6 +128,13 @@ class Routes(dict[bytes, Route]):
             self._size = sum(map(len, self))
         return found
 
+    def knows(self, topic: bytes) -> bool:
+        """Return whether the receivers of a topic are known; otherwise look for them.
+
+        That takes several turns if there are many: ask again in the next one.
+        """
+        return topic in self or bool(self.look_up((topic,)))
+
     def __missing__(self, raw: bytes) -> Route:
         """Look a topic up in the index."""
         if self._left <= 0:
@@ -125,19 +143,23 @@ class Routes(dict[bytes, Route]):
             self.forget()
         topic = raw.decode()
         until = None if self._left == _UNBOUNDED else self._until
-        receivers = NO_RECEIVERS if self._router.too_deep(raw) else self._router.match(topic, until)
-        if raw.startswith(_SPARKPLUG):
-            self._router.record_birth(topic, raw)
-        route = NOWHERE
-        if receivers != NO_RECEIVERS:
-            route = self._intern(receivers)
+        if self._router.refuses(raw):
+            route = REFUSED
+        else:
+            receivers = self._router.match(topic, until)
+            observed = self._router.observes(topic)
+            route = NOWHERE
+            if observed or receivers != NO_RECEIVERS:
+                route = self._intern(receivers, observed=observed)
+                if observed:
+                    self.any_observed = True
         self[raw] = route
         self._size += len(raw)
         if self._left < _UNBOUNDED:
             self._left = 0 if self._router.clock() >= self._until else self._left - 1
         return route
 
-    def _intern(self, receivers: Receivers) -> Route:
+    def _intern(self, receivers: Receivers, *, observed: bool) -> Route:
         """Return the route with these receivers: a known one, if there is one."""
         targets, denied, own, no_local = receivers
         alike: deque[Route] | None = None
@@ -147,18 +169,19 @@ class Routes(dict[bytes, Route]):
             alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
             for known in alike:
                 if (
-                    known.targets == targets
+                    known.observed == observed
+                    and known.targets == targets
                     and known.denied == denied
                     and tuple(known.own.values()) == own
                 ):
                     return known
-        elif receivers in self._interned:
-            return self._interned[receivers]
-        route = Route(targets, denied, own, no_local=no_local)
+        elif (receivers, observed) in self._interned:
+            return self._interned[receivers, observed]
+        route = Route(targets, denied, own, no_local=no_local, observed=observed)
         if alike is not None:
             alike.append(route)
         else:
-            self._interned[receivers] = route
+            self._interned[receivers, observed] = route
         return route
 
     def changed(self, topic_filter: str) -> None:

@@ -4,7 +4,7 @@ from actors.session.authorization import Authorizer
 from actors.session.delivery import Delivery
 from actors.session.interfaces import ClientConnection, MessageExchange
 from actors.session.node_context import NEVER_EXPIRES, NodeContext
-from actors.session.publisher import Publisher, select
+from actors.session.publisher import Publisher
 from actors.session.session import Session
 from actors.session.session_messages import (
     Authenticated,
@@ -59,5 +59,4 @@ __all__ = [
     "Subscription",
     "Writable",
     "enqueue",
-    "select",
 ]

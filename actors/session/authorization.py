@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 
 from actors.authz import BRIDGE
 from actors.limits import RejectionLog, network_of
-from actors.session.decisions import dropped_unrecorded
-from actors.session.publisher import select
+from actors.session.decisions import NOT_PERMITTED, dropped_unrecorded
 from eventstore.display import escaped
 from projections.clients import LONGEST_DENIED
 from protocol.mqtt import ReasonCode, is_reserved_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from actors.authz import Permissions, TopicAcl
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from projections.state import SessionState
-    from protocol.mqtt import Connect, Publishes
+    from protocol.mqtt import Connect
 
 _APPLIED_AT_ONCE = 64
 """Clients that get changed permissions in one iteration of the event loop."""
@@ -107,48 +106,16 @@ class Authorizer:
         self._tell("will", state.session, topic, connection)
         return False
 
-    def publishes(
-        self,
-        session: str,
-        connection: ClientConnection,
-        packet: Publishes,
-        accepted_ids: Container[int] = (),
-    ) -> Publishes:
-        """Return the messages of a packet that may be published.
-
-        The others are dropped, which is recorded unless they are unretained at QoS 0. With
-        ``close_denied`` the connection is closed, and all messages from the first refused one on
-        are lost; only that one is recorded. ``accepted_ids`` are packet identifiers of QoS 2
-        messages that were accepted before: messages with these identifiers are retransmissions.
-        """
-        access = connection.access
-        denied = access.denied(packet.topics) if access is not None else set()
-        refused = [at for at, raw in enumerate(packet.topics) if raw in denied] if denied else []
-        if accepted_ids:
-            refused = [at for at in refused if packet.packet_ids[at] not in accepted_ids]
-        if not refused:
-            return packet
-        node, first = self._node, refused[0]
-        count = 1 if node.options.close_denied else len(refused)
-        self._tell("publish", session, packet.topics[first].decode(), connection, count)
-        if node.options.close_denied:
-            self._drop_denied_publications(session, [packet.topics[first]], packet)
-            connection.close_soon("not_permitted")
-            connection.ignore_input()
-            return select(packet, range(first))
-        self._drop_denied_publications(session, [packet.topics[at] for at in refused], packet)
-        gone = set(refused)
-        return select(packet, [at for at in range(len(packet)) if at not in gone])
-
-    def _drop_denied_publications(
-        self, session: str, topics: list[bytes], packet: Publishes
+    def deny_publish(
+        self, session: str, connection: ClientConnection, topics: Sequence[bytes], *, recorded: bool
     ) -> None:
-        """Count denied messages of a packet; record them unless they are unretained at QoS 0."""
-        node = self._node
-        if packet.qos or packet.retain:
-            node.emit(dropped_unrecorded(session, "not_permitted", topics))
-        node.dropped["not_permitted"] += len(topics)
-        node.clients.dropped(session, "not_permitted", len(topics), node.clock.time_ms())
+        """Count messages that a client may not publish; record that if they would have been."""
+        node, count = self._node, len(topics)
+        self._tell("publish", session, topics[0].decode(), connection, count)
+        if recorded:
+            node.emit(dropped_unrecorded(session, NOT_PERMITTED, topics))
+        node.dropped[NOT_PERMITTED] += count
+        node.clients.dropped(session, NOT_PERMITTED, count, node.clock.time_ms())
 
     def refuses(self, connection: ClientConnection, topic_filter: str) -> int:
         """Return the reason code with which a subscription is refused; 0: it is permitted.
@@ -182,14 +149,6 @@ class Authorizer:
         return self._node.router.patterns.allows(
             session, owner, topic_filter, fresh, topics.patterns, topics.patterns_in_all
         )
-
-    def too_deep(self, topic: bytes) -> bool:
-        """Return whether a topic exceeds the maximum number of levels."""
-        limits = self._node.limits
-        reason = limits.topics.refuses_topic(topic)
-        if reason is not None:
-            limits.refused.add(reason, self._node.clock.monotonic())
-        return reason is not None
 
     def to_nats(self, topic: bytes) -> bool:
         """Return whether messages on a topic may be sent to NATS."""

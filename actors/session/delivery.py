@@ -6,13 +6,13 @@ defers everything but deliveries.
 
 from __future__ import annotations
 
-from itertools import groupby, islice, takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
 from actors.node import BACKLOG, Backlog, ReadPause
 from actors.routing import is_retain_as_published, is_shared
 from actors.session import decisions
-from actors.session.delivery_state import MessageBuffer
+from actors.session.delivery_state import MessageBuffer, QueueExpiry
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ContinueSending, Outgoing
 from eventstore.format import (
@@ -26,7 +26,7 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
-from eventstore.log import LARGE_PAYLOAD, Message, StoredMessages
+from eventstore.log import LARGE_PAYLOAD, Message
 from protocol.mqtt import PublishEncoder
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
-_EXPIRED_WITHIN = 1024
-"""Runs of a queue that are searched for expired messages."""
-_QUEUES_AT_ONCE = 16
-"""Queues of a session searched in one turn: a session may have thousands."""
 _GATED_FACTOR = 4
 """Bytes at the gate for all clients together, as a multiple of those for one client."""
 
@@ -57,8 +53,7 @@ class Delivery:
         "_backlog",
         "_buffer",
         "_dropped",
-        "_expired_at",
-        "_expired_from",
+        "_expiry",
         "_in_hand",
         "_node",
         "_redelivery",
@@ -82,10 +77,8 @@ class Delivery:
         """Whether sending continues in another turn."""
         self.encoder: DeliveryEncoder | None = None
         """Encodes deliveries to an MQTT 5 client; None for other clients."""
-        self._expired_at = 0
-        """The last second in which the queues contained no expired messages."""
-        self._expired_from = 0
-        """Number of the queue at which the search for expired messages continues."""
+        self._expiry: QueueExpiry | None = None
+        """Finds expired messages; None: no queue was half full yet."""
         self._backlog: Backlog | None = None
         """Publishers that wait until fewer messages are queued for this client; None: there are
         none."""
@@ -102,16 +95,6 @@ class Delivery:
     def resuming(self) -> bool:
         """True while messages remain to be redelivered after a reconnect."""
         return self._redelivery is not None and bool(self._redelivery.pending)
-
-    @property
-    def packet_limit(self) -> int:
-        """Maximum packet size of the client in bytes; 0: unlimited."""
-        return self.encoder.limit if self.encoder is not None else 0
-
-    def too_large(self, message: Outgoing) -> list[int]:
-        """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
-        subscriber, batch, qos = message
-        return self.encoder.too_large(batch, subscriber, qos) if self.encoder is not None else []
 
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop messages for one of the session's subscriptions."""
@@ -165,9 +148,7 @@ class Delivery:
             self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
-            if self._session.state.queued > BACKLOG:
-                for publisher, count in batch.by_publisher():
-                    self._slow_down(publisher, connection, count)
+            self.slow_publishers(batch, connection)
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
 
@@ -216,15 +197,15 @@ class Delivery:
             size = len(data)
         self._node.counters.gave(connection, qos, count, size)
 
-    def _slow_down(
-        self, publisher: ClientConnection, connection: ClientConnection, count: int
-    ) -> None:
-        """Pause a publisher until the client has taken some of its queued messages."""
-        if publisher is connection:
+    def slow_publishers(self, batch: Batch, connection: ClientConnection | None = None) -> None:
+        """Pause publishers, but not the client, until some of many queued messages are taken."""
+        if self._session.state.queued <= BACKLOG:
             return
         if self._backlog is None:
             self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
-        self._backlog.hold(publisher, count)
+        for publisher, count in batch.by_publisher():
+            if publisher is not connection:
+                self._backlog.hold(publisher, count)
 
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.sent_from_queue
@@ -251,34 +232,16 @@ class Delivery:
         """Return whether a new message may be sent to the client."""
         return not self.resuming and self.accepts_output(connection)
 
-    @property
-    def hindrance(self) -> str:
-        """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
-
-        ``offline``, ``resuming`` (older messages are redelivered first), ``reader`` (the client
-        does not read), ``loading`` (messages are read from the log) or ``log`` (the log does not
-        keep up).
-        """
-        connection = self._session.connection
-        if connection is None:
-            return "offline"
-        if self.resuming:
-            return "resuming"
-        if not connection.writable:
-            return "reader"
-        if self._after_load is not None:
-            return "loading"
+    def is_log_late(self, connection: ClientConnection) -> bool:
+        """Return whether too many bytes wait at the gate."""
         limit, gated = self._node.delivery_limits.batch_bytes, connection.gated
-        late = gated and (gated > limit or self._node.journal.gated > _GATED_FACTOR * limit)
-        return "log" if late else ""
+        return gated > limit or (gated > 0 and self._node.journal.gated > _GATED_FACTOR * limit)
 
     def accepts_output(self, connection: ClientConnection) -> bool:
         """Return whether more may be sent to the client."""
         if not connection.writable or self._after_load is not None:
             return False
-        limit = self._node.delivery_limits.batch_bytes
-        gated = connection.gated
-        if gated and (gated > limit or self._node.journal.gated > _GATED_FACTOR * limit):
+        if self.is_log_late(connection):
             # The log does not keep up. Queued messages cost no memory until it does.
             connection.starved = True
             return False
@@ -288,17 +251,7 @@ class Delivery:
         """Keep messages queued for a connected client in memory, as they will be sent soon."""
         buffer, limit = self._own_buffer(), self._node.delivery_limits.batch_bytes
         if buffer.has_room(batch.size, limit):
-            stored = StoredMessages(
-                0,
-                batch.topics,
-                batch.payloads,
-                batch.size,
-                batch.blocks or (),
-                batch.expires,
-                batch.published_retain,
-                () if batch.publisher is None else (batch.publisher.client_id or "",),
-            )
-            messages = map(stored.message, range(start, stop))
+            messages = map(batch.stored().message, range(start, stop))
             buffer.hold(dict(zip(batch.positions[start:stop], messages, strict=True)))
 
     def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
@@ -465,48 +418,27 @@ class Delivery:
             self.make_room()
 
     def make_room(self) -> None:
-        """Drop expired messages from queues that are at least half full.
-
-        The first messages of each queue are searched: messages that expire last are mostly behind
-        them. Messages that are not in memory are read from the log, as their sizes must be known.
-        """
+        """Drop expired messages from queues that are at least half full."""
         state, limits = self._session.state, self._node.delivery_limits
         filling = (
             2 * state.queued >= limits.queued_messages
             or 2 * state.queued_bytes >= limits.queued_bytes
         )
+        if not filling or self.loading:
+            return
+        if self._expiry is None:
+            self._expiry = QueueExpiry()
         now = expired_until(self._node.clock.time_ms())
-        if filling and self._expired_at < now and not self.loading:
-            self._expire_some(now)
+        missing = self._expiry.search(state, now, self._own_buffer(), self._record_expired)
+        if missing:
+            self.load(missing, self.make_room)
 
-    def _expire_some(self, now: int) -> None:
-        """Record those expired messages of some queues that are in memory."""
-        left, begin = _DRAIN_AT_ONCE, self._expired_from
-        waiting = self._session.state.waiting.values()
-        some = [*islice(waiting, begin, begin + _QUEUES_AT_ONCE)]
-        for held in some:
-            queue = held.queue
-            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
-            if not gone:
-                continue
-            found = self._own_buffer().find_first(gone)
-            if not found:
-                self.load(self._own_buffer().to_load(gone), self.make_room)
-                return
-            refs = [ref for ref in gone if ref in found]
-            size = sum(len(found[ref].payload) for ref in refs)
-            name = self._session.name
-            self._session.emit(Expired(name, held.filter, to_runs(refs), size))
-            self._node.count_dropped("expired", len(refs), client=name)
-            self.release(refs)
-            left -= len(refs)
-            if left <= 0:
-                return
-        self._expired_from = begin + _QUEUES_AT_ONCE
-        if len(some) < _QUEUES_AT_ONCE:
-            self._expired_from = 0
-            if left == _DRAIN_AT_ONCE:
-                self._expired_at = now
+    def _record_expired(self, topic_filter: str, refs: list[Position], size: int) -> None:
+        """Record that messages in a queue have expired."""
+        name = self._session.name
+        self._session.emit(Expired(name, topic_filter, to_runs(refs), size))
+        self._node.count_dropped("expired", len(refs), client=name)
+        self.release(refs)
 
     def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""
@@ -514,8 +446,7 @@ class Delivery:
         if reason == "not_permitted":
             self._node.drop_denied(name, run.refs, topic_filter, queued)
         elif reason == "expired":
-            self._session.emit(Expired(name, topic_filter, to_runs(run.refs), queued))
-            self._node.count_dropped("expired", len(run.refs), client=name)
+            self._record_expired(topic_filter, run.refs, queued)
         else:
             for event in decisions.dropped(name, reason, run.refs, topic_filter, queued):
                 self._count_dropped(event, self._session.emit(event))
@@ -580,20 +511,6 @@ class Delivery:
             self._redelivery.attach(v5=encoder is not None)
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
-
-    def complete_encoder(self, most: int) -> bool:
-        """Index at most ``most`` missing filters; return whether some are still missing."""
-        return self.encoder is not None and self.encoder.complete(most)
-
-    @property
-    def v5(self) -> bool:
-        """Whether messages are encoded for an MQTT 5 client."""
-        return self.encoder is not None
-
-    def subscriptions_changed(self, filters: Iterable[str]) -> None:
-        """Update the encoder for the subscriptions with these filters."""
-        if self.encoder is not None:
-            self.encoder.subscriptions_changed(filters)
 
     def encode(
         self,

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from actors.authz import TopicAcl
     from actors.kernel import LoopActor
     from actors.session.session import Session
-    from actors.session.session_messages import Batch
+    from actors.session.session_messages import Batch, Publication
     from eventstore.format import Position
-    from eventstore.log import Journal, Message, StoredMessages
+    from eventstore.log import Journal, Message
     from projections.state import SessionState
-    from protocol.mqtt import ConnectCode, ConnectProperties, PacketType, Publishes
+    from protocol.mqtt import ConnectCode, ConnectProperties, PacketType
 
 
 class Paused(Protocol):
@@ -199,24 +199,28 @@ class SessionDirectory(Protocol):
         """Read messages from the log; the session gets ``Loaded``."""
 
 
-class PublicationBridge(Protocol):
+class PublishObserver(Protocol):
+    """Notified of messages, such as the bridge to NATS: see ``NodeContext.observers``."""
+
+    def published(self, publication: Publication) -> None:
+        """Handle messages that take effect in this turn."""
+
+
+class TopicObserver(PublishObserver, Protocol):
+    """Notified of the messages on some topics, after these were passed to their receivers.
+
+    It is notified of whole batches, some messages of which may have other topics.
+    """
+
+    def observes(self, topic: str) -> bool:
+        """Return whether to notify it of messages on a topic; asked when the topic is looked up."""
+
+    def is_ready(self, topic: bytes) -> bool:
+        """Return whether a message on an observed topic may be published in this turn."""
+
+
+class NatsBridge(Protocol):
     """The bridge to NATS: ``actors.bridge.bridge_supervisor.BridgeSupervisor``."""
-
-    def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send unretained QoS 0 messages, as whole packets of ``publisher``."""
-
-    def published(
-        self,
-        client: str,
-        qos: int,
-        content: StoredMessages,
-        refs: Sequence[Position],
-        took_effect: tuple[Position, Position],
-        *,
-        retain: bool,
-        gated: bool,
-    ) -> None:
-        """Send messages that take effect in this turn, with the entries between two positions."""
 
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
@@ -241,8 +245,8 @@ class PublicationBridge(Protocol):
 class MessageExchange(Protocol):
     """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""
 
-    def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
-        """Record messages that take effect in this turn; pass on those of QoS 0."""
+    def published(self, batch: Batch) -> None:
+        """Note messages that take effect in this turn; pass on those of QoS 0."""
 
     def pass_on(
         self,

@@ -518,7 +518,7 @@ class SessionLifecycle:
         batch.payloads.append(payload)
         if message.block:
             batch.blocks = [message.block]
-        self._publisher.publish(session, batch, will=True)
+        self._publisher.publish_will(batch)
 
     def _on_expire(self, _message: Expire) -> None:
         session = self._session

@@ -17,7 +17,7 @@ import structlog
 from actors.kernel import Timers
 from actors.node import Counters
 from actors.routing import is_shared
-from actors.session.decisions import dropped
+from actors.session.decisions import dropped, refused_topic
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
 from projections.clients import ClientHistories
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
     from actors.limits import ClientLimits
     from actors.routing import Router
     from actors.session.authorization import Authorizer
-    from actors.session.decisions import DeliveryLimits
+    from actors.session.decisions import DeliveryLimits, PublishRules
     from actors.session.interfaces import (
         LogHold,
         MessageExchange,
+        NatsBridge,
         Paused,
-        PublicationBridge,
+        PublishObserver,
         SessionDirectory,
         SystemTopics,
+        TopicObserver,
     )
     from actors.session.session import Session
     from actors.session.session_messages import Publication
@@ -62,7 +64,6 @@ class NodeContext:
 
     __slots__ = (
         "_loop",
-        "_watchers",
         "alias_numbers",
         "bridge",
         "clients",
@@ -80,10 +81,11 @@ class NodeContext:
         "limits",
         "log",
         "messages",
+        "observers",
         "options",
         "paused",
         "permissions",
-        "publish_observer",
+        "publish_rules",
         "rebuilding",
         "recovered",
         "retention",
@@ -94,6 +96,7 @@ class NodeContext:
         "system_topics",
         "tasks",
         "timers",
+        "topic_observers",
         "turn_work",
         "unsure",
         "writer",
@@ -108,7 +111,6 @@ class NodeContext:
         software: str,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watchers: list[Callable[[Publication], None]] = []
         self.options = options
         self.log = log
         self.clock = clock
@@ -136,14 +138,19 @@ class NodeContext:
         """All limits on clients."""
         self.delivery_limits: DeliveryLimits
         self.permissions: Authorizer
-        self.bridge: PublicationBridge | None = None
+        self.publish_rules: PublishRules
+        """The settings that decide about PUBLISH packets."""
+        self.bridge: NatsBridge | None = None
         """The bridge to NATS; None: there is none."""
         self.exchange: MessageExchange | None = None
         """The exchange with the other logs of the node; None: there are none."""
         self.system_topics: SystemTopics
         self.retention: LogHold
-        self.publish_observer: Callable[[Publication], None] | None = None
-        """Called with all messages as they are routed, while there is a watcher."""
+        self.observers: list[PublishObserver] = []
+        """Notified of all messages before these are passed to their receivers. While there are any,
+        no message is handled by the fast path."""
+        self.topic_observers: list[TopicObserver] = []
+        """Notified of the messages on some topics."""
         self.clients = ClientHistories()
         """History of each client; recovery replaces it by the one that the log and the projections
         tell."""
@@ -209,26 +216,39 @@ class NodeContext:
         if not actor.stopped:
             self.kernel.tell(actor, message)
 
-    # Watchers of publications.
+    # Observers of messages.
 
-    def add_watcher(self, watcher: Callable[[Publication], None]) -> None:
-        """Call a watcher with all messages as they are routed, until it fails or is removed."""
-        self._watchers.append(watcher)
-        self.publish_observer = self._tell_watchers
+    def add_observer(self, observer: PublishObserver) -> None:
+        """Notify an observer of all messages, until it fails or is removed."""
+        self.observers = [*self.observers, observer]
 
-    def remove_watcher(self, watcher: Callable[[Publication], None]) -> None:
-        """Stop calling a watcher; unknown watchers are ignored."""
-        self._watchers = [other for other in self._watchers if other != watcher]
-        if not self._watchers:
-            self.publish_observer = None
+    def remove_observer(self, observer: PublishObserver) -> None:
+        """Stop notifying an observer; unknown ones are ignored."""
+        self.observers = [other for other in self.observers if other is not observer]
 
-    def _tell_watchers(self, publication: Publication) -> None:
-        for watcher in self._watchers:
+    def is_observed(self, topic: str) -> bool:
+        """Return whether an observer of topics is notified of the messages on a topic."""
+        for observer in self.topic_observers:  # noqa: SIM110 - a generator would take longer
+            if observer.observes(topic):
+                return True
+        return False
+
+    def is_refused(self, topic: bytes) -> bool:
+        """Return whether no client may publish to a topic."""
+        return bool(refused_topic(topic, self.publish_rules))
+
+    def is_ready(self, topic: bytes) -> bool:
+        """Return whether all observers are ready for a message on an observed topic."""
+        return all(observer.is_ready(topic) for observer in self.topic_observers)
+
+    def notify_observers(self, publication: Publication) -> None:
+        """Notify the observers of all messages; one that fails is removed."""
+        for observer in self.observers:
             try:
-                watcher(publication)
+                observer.published(publication)
             except Exception as error:  # noqa: BLE001 - the messages are to arrive all the same
                 _log.error("observer of messages failed", exc_info=error)
-                self.remove_watcher(watcher)
+                self.remove_observer(observer)
 
     # Readiness and failure of the node.
 

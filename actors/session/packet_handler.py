@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.session import decisions
-from actors.session.publisher import select
 from actors.session.session_messages import NEXT_TURN, Packets
-from eventstore.format import format_position, from_runs
+from eventstore.format import from_runs
 from projections.state import QOS_MASK
 from protocol.mqtt import (
     FAILURE,
@@ -24,7 +23,7 @@ from protocol.mqtt import (
     Unsubscribe,
     encode_acks,
 )
-from protocol.mqtt5 import encode_explained_acks, is_payload_format_broken
+from protocol.mqtt5 import encode_explained_acks
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Event, Position
+    from eventstore.log import StoredMessages
     from projections.state import SessionState
     from protocol.mqtt import Packet
 
 _log = structlog.get_logger("foldmq")
 
 _NOT_FOUND: Final = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-_FORMAT_INVALID: Final = int(ReasonCode.PAYLOAD_FORMAT_INVALID)
 _RELEASED_AT_ONCE: Final = 256
 """Packet identifiers of a run of PUBRELs that are handled in one turn."""
 
@@ -100,6 +99,10 @@ class PacketHandler:
                     session.begin_work(iter((NEXT_TURN,)))
                 return
 
+    def record(self, packet: Publishes) -> StoredMessages:
+        """Append a MessagePublished of the client; return the messages that it records."""
+        return self._publisher.record(packet)
+
     def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as fit into one turn; return the others."""
         session = self._session
@@ -109,109 +112,60 @@ class PacketHandler:
         if not at_once:
             return packet  # passive sessions are activated first
         if at_once < len(packet):
-            rest = select(packet, range(at_once, len(packet)))
-            packet = select(packet, range(at_once))
-        permitted = packet
-        if connection.access is not None:
-            accepted_ids = session.state.inbound if packet.qos == 2 else ()
-            permitted = self._node.permissions.publishes(
-                session.name, connection, packet, accepted_ids
-            )
-        invalid = self._invalid_payloads(packet)
-        if invalid:
-            permitted = self._without(permitted, invalid)
-        qos, ids = packet.qos, packet.packet_ids
-        if qos == 2 and self._node.options.reject_qos2_publish:
-            _log.info("QoS 2 publish rejected", client=session.name, address=connection.address)
-            connection.close_soon("qos2_rejected")
-            return None
-        if qos or packet.retain:
-            permitted = self._without_too_large(connection, permitted)
-        if connection.ignores_input:
-            # Only messages before the one that caused the close [MQTT-3.3.5-2].
-            ids = permitted.packet_ids
-        if len(permitted):
-            if qos == 2:
-                self._publisher.store(session, permitted)
+            rest = packet.select(range(at_once, len(packet)))
+            packet = packet.select(range(at_once))
+        recorded = packet.qos > 0 or packet.retain
+        admitted = decisions.admit(
+            packet,
+            self._node.publish_rules,
+            connection.access,
+            session.state.inbound,
+            self._publisher.too_large(packet) if recorded else (),
+            explain=connection.properties is not None,
+        )
+        for reason, topics in admitted.drops:
+            self._drop(connection, reason, topics, recorded=recorded)
+        if admitted.close:
+            self._close(connection, packet, admitted)
+        if admitted.accepted:
+            if packet.qos == 2:
+                self._publisher.store(admitted.accepted)
             else:
-                self._publisher.publish(session, permitted)
-        if qos and ids:
-            kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
-            reasons: Sequence[int] = ()
-            if connection.properties is not None:
-                reasons = self._reasons(connection, packet, invalid)
-            self._acknowledge(connection, kind, ids, reasons[: len(ids)])
+                self._publisher.publish(admitted.accepted)
+        if packet.qos and admitted.answered:
+            kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+            ids = packet.packet_ids[: admitted.answered]
+            self._acknowledge(connection, kind, ids, admitted.reasons)
         return rest
 
-    def _invalid_payloads(self, packet: Publishes) -> set[tuple[bytes, bytes]]:
-        """Return (properties, payload) of messages declared as UTF-8 whose payload is not UTF-8.
+    def _drop(
+        self, connection: ClientConnection, reason: str, topics: list[bytes], *, recorded: bool
+    ) -> None:
+        """Count messages that are not admitted; record that if they would have been recorded."""
+        if reason == decisions.NOT_PERMITTED:
+            name = self._session.name
+            self._node.permissions.deny_publish(name, connection, topics, recorded=recorded)
+        else:
+            self._publisher.drop(reason, topics, recorded=recorded)
 
-        Empty unless ``check_payload_format`` is on.
-        """
-        if not packet.blocks or not self._node.options.check_payload_format:
-            return set()
-        pairs = set(zip(packet.blocks, packet.payloads, strict=True))
-        return {pair for pair in pairs if is_payload_format_broken(*pair)}
-
-    def _without(self, packet: Publishes, invalid: set[tuple[bytes, bytes]]) -> Publishes:
-        """Return a packet without messages of an invalid payload, which are recorded as dropped."""
-        pairs = zip(packet.blocks or (), packet.payloads, strict=True)
-        gone = {at for at, pair in enumerate(pairs) if pair in invalid}
-        if gone:
-            name, where = self._session.name, None
-            if packet.qos or packet.retain:
-                topics = [packet.topics[at] for at in sorted(gone)]
-                event = decisions.dropped_unrecorded(name, "payload_format", topics)
-                where = format_position(self._session.emit(event))
-            self._node.count_dropped("payload_format", len(gone), client=name, position=where)
-        keep = [at for at in range(len(packet)) if at not in gone]
-        return select(packet, keep)
-
-    def _reasons(
-        self,
-        connection: ClientConnection,
-        packet: Publishes,
-        invalid: set[tuple[bytes, bytes]],
-    ) -> Sequence[int]:
-        """Return the reason codes of some messages; empty if all are accepted.
-
-        ``invalid``: messages with these properties and payloads are refused.
-        """
-        codes: dict[bytes, int] = {}
-        for topics in self._publisher.refused_topics(packet).values():
-            codes.update(dict.fromkeys(topics, ReasonCode.TOPIC_NAME_INVALID))
-        if connection.access is not None:
-            denied = connection.access.denied(packet.topics)
-            codes.update(dict.fromkeys(denied, ReasonCode.NOT_AUTHORIZED))
-        if not codes and not invalid:
-            return ()
-        inbound = self._session.state.inbound if packet.qos == 2 else {}
-        reasons = [
-            0 if packet_id in inbound else codes.get(topic, 0)
-            for topic, packet_id in zip(packet.topics, packet.packet_ids, strict=True)
-        ]
-        if invalid:
-            pairs = zip(packet.blocks or (), packet.payloads, strict=True)
-            for at, pair in enumerate(pairs):
-                if pair in invalid and packet.packet_ids[at] not in inbound:
-                    reasons[at] = reasons[at] or _FORMAT_INVALID
-        return reasons
-
-    def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
-        """Close the connection if a message does not fit into the log; return those before it."""
-        fitting = self._publisher.fitting(packet)
-        if fitting == len(packet):
-            return packet
-        self._node.limits.refused.add(
-            "message_too_large",
-            self._node.clock.monotonic(),
-            client=self._session.name,
-            address=connection.address,
-            payload=len(packet.payloads[fitting]),
-        )
-        connection.close_soon("message_too_large")
+    def _close(
+        self, connection: ClientConnection, packet: Publishes, admitted: decisions.AdmittedPublish
+    ) -> None:
+        """Close the connection because of a message."""
+        reason, client = admitted.close, self._session.name
+        connection.close_soon(reason)
+        if reason == decisions.QOS2_REJECTED:
+            _log.info("QoS 2 publish rejected", client=client, address=connection.address)
+            return
+        if reason == decisions.TOO_LARGE:
+            self._node.limits.refused.add(
+                reason,
+                self._node.clock.monotonic(),
+                client=client,
+                address=connection.address,
+                payload=len(packet.payloads[admitted.answered]),
+            )
         connection.ignore_input()
-        return select(packet, range(fitting))
 
     def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
         """Handle acknowledgements; return those that exceed one turn."""

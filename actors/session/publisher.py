@@ -10,13 +10,30 @@ from collections import defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing import NOWHERE, Route, Subscriber, is_no_local, is_shared
-from actors.session.decisions import dropped, dropped_unrecorded
+from actors.routing import (
+    is_no_local,
+    is_shared,
+    plan_routing,
+    routes_at_once,
+    same_route_at_once,
+)
+from actors.session.decisions import (
+    TOPIC_LEVELS,
+    admit_by_topic,
+    dropped,
+    dropped_unrecorded,
+    split_for_records,
+)
 from actors.session.mqtt5 import remaining_properties
-from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
+from actors.session.session_messages import (
+    NOT_LOGGED,
+    Batch,
+    DeniedMessages,
+    Outgoing,
+    Publication,
+)
 from actors.session.subscription_actor import enqueue
 from eventstore.format import (
-    ESCAPED,
     NAMES,
     MessagePublished,
     Position,
@@ -27,37 +44,28 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
-from eventstore.log import ENTRY_BYTES, Message, StoredMessages
-from protocol.mqtt import Publishes, is_reserved_topic
+from eventstore.log import StoredMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from actors.routing import Route, RoutingPlan, SomeMessages, Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
     from eventstore.format import Run
+    from eventstore.log import Message
+    from protocol.mqtt import Publishes
 
 
-_Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
-"""Subscribers, and indices into a batch of messages; None: all of them."""
 _Own: TypeAlias = "dict[Subscriber, list[int]]"
 """Subscriptions of the publishing session, and indices of the messages that each gets."""
 
-_NOT_LOGGED = 0, 0
-_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
-"""Cost in microseconds of a batch for each receiver, and of each message in it with its answers."""
 _ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
 """Microseconds of work that one client may cause in one turn, unless one message causes more; the
 second value applies while light clients are active."""
 _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 """Deliveries of all clients in a turn after which bursts wait for the next one; the second value
 applies while light clients are active."""
-_FEW, _AT_LEAST = 8, 16
-"""Maximum receivers for which a part has a minimum of messages; that minimum, at any pace."""
-_ANSWERS = b"$nats/reply/"
-"""Prefix of reply topics. Retained messages below it are refused: no client may read there, so they
-would never be cleared."""
 
 
 class Publisher:
@@ -74,34 +82,27 @@ class Publisher:
         self.connection: ClientConnection | None = None
         """The publishing connection, which is slowed down for receivers that do not keep up."""
 
-    def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
-        """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
-        if not packet.qos and not packet.retain and not will:
-            node = self._node
-            topics = packet.topics
-            if node.publish_observer is not None:
-                node.publish_observer(_publication(self._name, packet))
-            if node.bridge is not None:
-                node.bridge.packets(self._name, packet, session.connection)
-            if node.exchange is not None:
-                node.exchange.pass_on(topics, packet.payloads, packet.blocks)
-            payloads = () if packet.packets else packet.payloads
+    def publish(self, packet: Publishes) -> None:
+        """Publish admitted messages that take effect at once: those of QoS 0 and 1."""
+        if not packet.qos and not packet.retain:
             whole = Batch(
                 0,
-                topics,
-                payloads,
+                packet.topics,
+                () if packet.packets else packet.payloads,
                 (),
                 packets=packet.packets,
                 publisher=self.connection,
                 blocks=packet.blocks,
             )
-            for targets, chosen in self._plan(topics)[0]:
-                self.send(targets, whole if chosen is None else whole.select(chosen))
-            if self._has_birth(topics):
-                self._keep_births(topics, packet.payloads)
+            self._route(packet, whole, NOT_LOGGED)
             return
-        for part in self._admit(packet):
-            self._publish_now(part, will=will)
+        for part in self._split(packet):
+            self._publish_now(part)
+
+    def publish_will(self, packet: Publishes) -> None:
+        """Publish a will of any QoS, unless it is refused."""
+        for part in self._split(self._admit_by_topic(packet)):
+            self._publish_now(part, will=True)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
         """Return how many of these messages to route in one turn; 0: try again in the next one.
@@ -109,30 +110,24 @@ class Publisher:
         Other work comes between the parts.
         """
         count = self._routed_at_once(topics, qos)
-        births = self._node.router.births
-        if count and births and not births.keys().isdisjoint(topics):
-            return self._with_certificates(topics[:count])
+        if count and self._node.router.routes.any_observed:
+            return self._observed_at_once(topics[:count])
         return count
 
-    def _with_certificates(self, topics: Sequence[bytes]) -> int:
-        """Return how many messages to route with the certificates of the Sparkplug births."""
-        router = self._node.router
+    def _observed_at_once(self, topics: Sequence[bytes]) -> int:
+        """Return how many of these messages precede one for which an observer is not ready."""
+        node, routes = self._node, self._node.router.routes
         count = len(topics)
         for at, raw in enumerate(topics):
-            certificate = router.births.get(raw)
-            if certificate is not None and not self.is_routed(certificate):
+            if routes[raw].observed and not node.is_ready(raw):
                 count = at
                 break
         # The receivers of the topics themselves may have changed meanwhile.
-        return count if all(raw in router.routes for raw in topics[:count]) else 0
+        return count if all(raw in routes for raw in topics[:count]) else 0
 
     def _routed_at_once(self, topics: Sequence[bytes], qos: int) -> int:
-        """Return how many of these messages to route, without what is kept of births.
-
-        Each part has a fixed cost for every set of receivers and a cost for each message; the
-        latter should not be several times the former.
-        """
-        routes, each = self._node.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
+        """Return how many of these messages to route, whether or not they are observed."""
+        routes = self._node.router.routes
         first, length = topics[0], len(topics)
         if first not in routes and not routes.look_up(topics[:1]):
             return 0
@@ -142,39 +137,19 @@ class Publisher:
         if enough is None:
             return 0
         if topics.count(first) == length:
-            self._looked_up = topics, [routes[first]]
-            receivers = _receivers(routes[first], qos)
-            work = max(enough, receivers * _RECEIVER)
-            return min(length, 1 + int(work / (receivers * each))) if receivers else length
+            route = routes[first]
+            self._looked_up = topics, [route]
+            return same_route_at_once(route, length, qos, enough)
         found = routes.look_up(topics)
         self._looked_up = topics, found
-        sizes = [_receivers(route, qos) for route in set(found)]
-        receivers = sum(sizes)
-        if receivers * (_RECEIVER + each * len(found)) <= enough:
-            return len(found)
-        if receivers <= _FEW:
-            # In shorter parts each message would cost what a part costs once.
-            return min(len(found), max(_AT_LEAST, int(enough / (max(sizes) * each))))
-        seen: set[Route] = set()
-        once = spent = 0.0
-        for count, route in enumerate(found):
-            new = route not in seen
-            if count and once + spent > enough and (new or spent > once):
-                return count
-            receivers = _receivers(route, qos)
-            spent += receivers * each
-            if new:
-                seen.add(route)
-                once += receivers * _RECEIVER
-        return len(found)
+        return routes_at_once(found, qos, enough)
 
     def is_routed(self, topic: bytes) -> bool:
         """Return whether the receivers of a topic are known; otherwise look for them.
 
         That takes several turns if there are many: ask again in the next one.
         """
-        routes = self._node.router.routes
-        return topic in routes or bool(routes.look_up((topic,)))
+        return self._node.router.routes.knows(topic)
 
     def _enough(self) -> float | None:
         """Return the microseconds of work left to the client in this turn; None: none are left."""
@@ -195,42 +170,39 @@ class Publisher:
         (position of the first one, count) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
-            content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
-            self._route(0, content, (), _NOT_LOGGED, retain=False, accepts=accepts)
+            content, whole = self._unrecorded(packet)
+            self._route(content, whole, NOT_LOGGED, accepts=accepts)
             return []
         return [
-            (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
+            (self._publish_now(part, accepts=accepts), len(part))
+            for part in self._split(self._admit_by_topic(packet))
         ]
 
     def deliver_from_nats(self, packet: Publishes, is_home: Callable[[bytes], bool]) -> None:
         """Deliver QoS 0 messages from NATS to subscribers of this log.
 
-        The brokers of other logs get the messages from NATS themselves. The Sparkplug births on
-        topics of which this log is the home are kept.
+        The brokers of other logs get the messages from NATS themselves. Observers of topics are
+        notified of those on topics of which this log is the home.
         """
         self.route_taken(packet)
-        births = self._node.router.births
-        for raw, payload in zip(packet.topics, packet.payloads, strict=True):
-            if raw in births and is_home(raw):
-                self._keep_births((raw,), (payload,))
+        routes = self._node.router.routes
+        own = [at for at, raw in enumerate(packet.topics) if routes[raw].observed and is_home(raw)]
+        if own:
+            content, whole = self._unrecorded(packet.select(own))
+            self._notify_topic_observers(Publication(self._name, whole, content))
 
     def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
         """Record messages of another log, which take effect at once, and route them if ``live``.
 
         ``origins`` are their positions there. They fit into a record.
         """
-        content = self._record(packet, will=False, origins=to_runs(origins))
+        content = self.record(packet, will=False, origins=to_runs(origins))
         refs = range(content.first, content.first + len(packet))
         if packet.qos == 2:
             self._node.emit(Released(self._name, to_runs(packet.packet_ids), refs=to_runs(refs)))
         if live:
-            took_effect = refs[0], refs[-1]
-            self._route(
-                *(packet.qos, content, refs, took_effect),
-                retain=packet.retain,
-                gated=not packet.qos,
-                taken=True,
-            )
+            whole = self._batch(packet.qos, content, refs, packet.retain, gated=not packet.qos)
+            self._route(content, whole, (refs[0], refs[-1]), taken=True)
 
     def record_assigned(
         self, packet: Publishes, origins: Sequence[Position], share: str
@@ -239,12 +211,12 @@ class Publisher:
 
         They are not routed, and are recorded at QoS 0: they are for that subscription alone.
         """
-        return self._record(packet, will=False, origins=to_runs(origins), share=share)
+        return self.record(packet, will=False, origins=to_runs(origins), share=share)
 
     def route_taken(self, packet: Publishes) -> None:
         """Route QoS 0 messages of another broker, which are not recorded."""
-        content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
-        self._route(0, content, (), _NOT_LOGGED, retain=packet.retain, taken=True)
+        content, whole = self._unrecorded(packet)
+        self._route(content, whole, NOT_LOGGED, taken=True)
 
     def _publish_now(
         self,
@@ -254,41 +226,20 @@ class Publisher:
         accepts: Callable[[Subscriber], bool] | None = None,
     ) -> Position:
         """Record messages and route them; return the position of the first one."""
-        content = self._record(packet, will=will)
+        content = self.record(packet, will=will)
         first = content.first
         refs = range(first, first + len(packet))
         if packet.qos == 2 and not will:
             pids = to_runs(packet.packet_ids)
             self._node.emit(Released(self._name, pids, refs=to_runs(refs)))
-        self._route(
-            packet.qos,
-            content,
-            refs,
-            (first, refs[-1]),
-            retain=packet.retain,
-            gated=will,
-            accepts=accepts,
-        )
+        whole = self._batch(packet.qos, content, refs, packet.retain, gated=will)
+        self._route(content, whole, (first, refs[-1]), accepts=accepts)
         return first
 
-    def store(self, session: Session, packet: Publishes) -> None:
-        """Record QoS 2 messages; they take effect when they are released.
-
-        A packet identifier that awaits its PUBREL denotes the same message sent again
-        [MQTT-4.3.3-2]: nothing is recorded for it.
-        """
-        inbound = session.state.inbound
-        ids = packet.packet_ids
-        fresh = packet
-        if len(set(ids)) < len(ids) or not inbound.keys().isdisjoint(ids):
-            first_seen: dict[int, int] = {}
-            for at, pid in enumerate(ids):
-                if pid not in inbound:
-                    first_seen.setdefault(pid, at)
-            fresh = select(packet, list(first_seen.values()))
-        if fresh.topics:
-            for part in self._admit(fresh):
-                self._record(part, will=False)
+    def store(self, packet: Publishes) -> None:
+        """Record admitted QoS 2 messages; they take effect when they are released."""
+        for part in self._split(packet):
+            self.record(part, will=False)
 
     def release(
         self,
@@ -345,64 +296,54 @@ class Publisher:
                 blocks=remaining_properties(messages, now_ms),
                 expires=[message.expires for message in messages],
             )
-        self._route(2, content, refs, took_effect, retain=retain, expired=expired)
+        whole = self._batch(2, content, refs, retain, expired=expired)
+        self._route(content, whole, took_effect)
 
-    def fitting(self, packet: Publishes) -> int:
-        """Return how many messages precede the first one that fits into no record.
+    def too_large(self, packet: Publishes) -> Sequence[int]:
+        """Return the indices of messages for which no record has room.
 
-        A message does not fit if its names take too much space in JSON, or if NATS has lowered its
-        limit.
+        Such a message has names that take too much space in JSON, or NATS has lowered its limit.
         """
         payloads, blocks = packet.payloads, packet.blocks or ()
         largest = max(map(len, payloads), default=0) + max(map(len, blocks), default=0)
         if largest + NAMES <= self._node.journal.max_event:
-            return len(packet)
+            return ()
         columns = zip_longest(packet.topics, payloads, blocks, fillvalue=b"")
-        for at, (raw, payload, block) in enumerate(columns):
-            if not self.fits(raw, payload, block):
-                return at
-        return len(packet)
+        return [at for at, column in enumerate(columns) if not self.fits(*column)]
 
     def fits(self, topic: bytes, payload: bytes, block: bytes = b"", share: str = "") -> bool:
         """Return whether a record has room for a message of this publisher."""
         size = len(payload) + len(block)
         return self._node.journal.has_room(size, self._name, topic.decode(), share)
 
-    def _admit(self, packet: Publishes) -> list[Publishes]:
-        """Return the packet in parts that each fit into a record, without refused messages."""
-        for reason, topics in self.refused_topics(packet).items():
-            if topics:
-                packet = self._drop(packet, topics, reason)
-        if not len(packet):
-            return []
-        limit = self._node.options.max_record // 2
-        return _split(packet, limit)
+    def _admit_by_topic(self, packet: Publishes) -> Publishes:
+        """Return the messages of a will, or from NATS, that may be published."""
+        node = self._node
+        admitted = admit_by_topic(packet, node.publish_rules)
+        for reason, topics in admitted.drops:
+            self.drop(reason, topics, recorded=True)
+        return admitted.accepted
 
-    def refused_topics(self, packet: Publishes) -> dict[str, set[bytes]]:
-        """Return the topics of a packet that no client may publish to, by reason."""
-        distinct = set(packet.topics)
-        reserved = {
-            raw
-            for raw in distinct
-            if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
-        }
-        return {
-            "reserved_topic": reserved,
-            "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
-        }
+    def drop(self, reason: str, topics: Sequence[bytes], *, recorded: bool) -> None:
+        """Count dropped messages on these topics; ``recorded``: they would have been."""
+        node, where = self._node, None
+        if recorded:
+            where = format_position(node.emit(dropped_unrecorded(self._name, reason, topics)))
+        node.count_dropped(reason, len(topics), client=self._name, position=where)
+        if reason == TOPIC_LEVELS:
+            node.limits.refused.add(reason, node.clock.monotonic(), len(set(topics)))
 
-    def _drop(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
-        """Return a packet without the messages on some topics, which are recorded as dropped."""
-        keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
-        event = dropped_unrecorded(
-            self._name, reason, [raw for raw in packet.topics if raw in topics]
-        )
-        where = format_position(self._node.emit(event))
-        self._node.count_dropped(reason, event.count, client=self._name, position=where)
-        return select(packet, keep)
+    def _split(self, packet: Publishes) -> list[Publishes]:
+        """Return messages in parts that each fit into a record."""
+        return split_for_records(packet, self._node.options.max_record // 2)
 
-    def _record(
-        self, packet: Publishes, *, will: bool, origins: Sequence[Run] = (), share: str = ""
+    def record(
+        self,
+        packet: Publishes,
+        *,
+        will: bool = False,
+        origins: Sequence[Run] = (),
+        share: str = "",
     ) -> StoredMessages:
         """Append a MessagePublished; return the messages that it records."""
         topics, payloads = packet.topics, packet.payloads
@@ -445,37 +386,29 @@ class Publisher:
         self._node.messages.add(stored)
         return stored
 
-    def _route(
+    def _unrecorded(self, packet: Publishes) -> tuple[StoredMessages, Batch]:
+        """Return messages from elsewhere that are not recorded, and the batch for all receivers."""
+        content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
+        return content, self._batch(0, content, (), packet.retain)
+
+    def _batch(
         self,
         qos: int,
         content: StoredMessages,
         refs: Sequence[Position],
-        took_effect: tuple[Position, Position],
-        *,
         retain: bool,
+        *,
         gated: bool = False,
-        accepts: Callable[[Subscriber], bool] | None = None,
-        taken: bool = False,
         expired: bool = False,
-    ) -> None:
-        """Route messages; those ``taken`` from another broker are not passed on.
+    ) -> Batch:
+        """Return messages for all receivers.
 
         ``expired``: they are not delivered, which the log says for each receiver.
         """
-        node, topics, payloads = self._node, content.topics, content.payloads
-        if node.publish_observer is not None:
-            node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
-        if node.exchange is not None and not taken:
-            node.exchange.published(qos, content, retain=retain, gated=gated)
-        if node.bridge is not None and not taken:
-            node.bridge.published(
-                self._name, qos, content, refs, took_effect, retain=retain, gated=gated
-            )
-        plan, withheld = self._plan(topics)
-        whole = Batch(
+        return Batch(
             qos,
-            topics,
-            payloads,
+            content.topics,
+            content.payloads,
             refs,
             size=content.size,
             gated=gated,
@@ -485,17 +418,44 @@ class Publisher:
             published_retain=retain,
             expired=expired,
         )
-        for targets, chosen in plan:
+
+    def _route(
+        self,
+        content: Publishes | StoredMessages,
+        whole: Batch,
+        took_effect: tuple[Position, Position],
+        *,
+        accepts: Callable[[Subscriber], bool] | None = None,
+        taken: bool = False,
+    ) -> None:
+        """Pass messages on to their receivers and observers; ``whole`` is their batch.
+
+        Those ``taken`` from another broker are not passed on to the other logs.
+        """
+        node, plan = self._node, self._plan(content.topics)
+        publication: Publication | None = None
+        if node.observers or plan.observed:
+            publication = Publication(
+                self._name, whole, content, took_effect, taken, accepts is not None
+            )
+            node.notify_observers(publication)
+        if node.exchange is not None and not taken:
+            node.exchange.published(whole)
+        for targets, chosen in plan.deliveries:
             batch = whole if chosen is None else whole.select(chosen)
             self.send(
                 targets if accepts is None else self._filter_targets(accepts, targets, batch), batch
             )
-        if withheld and refs:
-            self._tell_denied(withheld, refs)
-        if not gated and not taken and accepts is None and self._has_birth(topics):
-            self._keep_births(topics, payloads)
+        if plan.withheld and whole.positions:
+            self._tell_denied(plan.withheld, whole.positions)
+        if publication is not None and plan.observed:
+            self._notify_topic_observers(publication)
 
-    def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
+    def _notify_topic_observers(self, publication: Publication) -> None:
+        for observer in self._node.topic_observers:
+            observer.published(publication)
+
+    def _tell_denied(self, withheld: Sequence[SomeMessages], refs: Sequence[Position]) -> None:
         """Record messages withheld from subscribers that may not read them.
 
         Each subscriber is sent a message, as receivers are, so that a turn with many of them can be
@@ -532,66 +492,12 @@ class Publisher:
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
-    def _has_birth(self, topics: Sequence[bytes]) -> bool:
-        births = self._node.router.births
-        return bool(births) and not births.keys().isdisjoint(topics)
-
-    def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        """Keep Sparkplug births as retained messages for later subscribers."""
-        births = self._node.router.births
-        for raw, payload in zip(topics, payloads, strict=True):
-            certificate = births.get(raw)
-            if certificate is not None and not self.fits(certificate, payload):
-                self._node.count_dropped("message_too_large", 1, client=self._name)
-            elif certificate is not None:
-                packet = Publishes(0, retain=True)
-                packet.topics.append(certificate)
-                packet.payloads.append(payload)
-                self._publish_now(packet)
-
-    def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
-        """Return the messages of each set of subscribers, and those withheld from subscribers."""
+    def _plan(self, topics: Sequence[bytes]) -> RoutingPlan:
+        """Return the receivers of messages on these topics."""
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
-            found = looked_up[1]
-        else:
-            found = list(map(self._node.router.routes.__getitem__, topics))
-        first = found[0]
-        if found.count(first) == len(found):
-            return (
-                [(first.targets, None)] if first.targets else [],
-                [(first.denied, None)] if first.denied else [],
-            )
-        groups: dict[Route, list[int]] = defaultdict(list)
-        for at, route in enumerate(found):
-            groups[route].append(at)
-        groups.pop(NOWHERE, None)
-        withheld: list[_Chosen] = [
-            (route.denied, chosen) for route, chosen in groups.items() if route.denied
-        ]
-        owners: dict[Subscriber, list[Route]] = defaultdict(list)
-        for route in groups:
-            for target in route.targets:
-                owners[target].append(route)
-        if len(owners) == sum(len(route.targets) for route in groups):
-            plan: list[_Chosen] = [
-                (route.targets, chosen) for route, chosen in groups.items() if route.targets
-            ]
-            return plan, withheld
-        # A session may get messages by several routes: they must be merged to stay in order.
-        shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
-        for target, routes in owners.items():
-            shared[tuple(routes)].append(target)
-        merged: list[_Chosen] = [
-            (
-                targets,
-                groups[routes[0]]
-                if len(routes) == 1
-                else sorted(at for route in routes for at in groups[route]),
-            )
-            for routes, targets in shared.items()
-        ]
-        return merged, withheld
+            return plan_routing(looked_up[1])
+        return plan_routing(list(map(self._node.router.routes.__getitem__, topics)))
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Send a batch to subscribers."""
@@ -653,67 +559,3 @@ class Publisher:
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
-
-
-def _publication(session: str, packet: Publishes) -> Publication:
-    """Return the publication of QoS 0 messages for the broker's watchers."""
-    if packet.blocks is None:
-        return Publication(session, 0, packet.topics, (), (), packet.packets)
-    return Publication(session, 0, packet.topics, packet.payloads, ())
-
-
-def _receivers(route: Route, qos: int) -> int:
-    """Return how many receivers cause work per message; denied ones do not at QoS 0."""
-    return len(route.targets) + (len(route.denied) if qos else 0)
-
-
-def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
-    """Return some of a packet's messages; a range is the cheapest selection."""
-    part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
-    if isinstance(keep, range):
-        run = slice(keep.start, keep.stop)
-        part.topics += packet.topics[run]
-        part.blocks = packet.blocks and packet.blocks[run]
-        if packet.packets:
-            part.packets += packet.packets[run]
-        else:
-            part.payloads.extend(packet.payloads[run])
-        part.packet_ids += packet.packet_ids[run]
-        return part
-    part.topics += [packet.topics[at] for at in keep]
-    if packet.blocks is not None:
-        part.blocks = [packet.blocks[at] for at in keep] if packet.blocks else []
-    if packet.packets:
-        part.packets += [packet.packets[at] for at in keep]
-    else:
-        payloads = packet.payloads
-        part.payloads.extend(payloads[at] for at in keep)
-    if packet.qos:
-        part.packet_ids += [packet.packet_ids[at] for at in keep]
-    return part
-
-
-def _split(packet: Publishes, limit: int) -> list[Publishes]:
-    """Return a packet in parts that take at most ``limit`` bytes of a record, without names.
-
-    Each part has at least one message.
-    """
-    payloads, topics = packet.payloads, packet.topics
-    count = len(payloads)
-    blocks: Sequence[bytes] = packet.blocks or ()
-    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
-    size += sum(map(len, blocks))
-    if count == 1 or size <= limit:
-        return [packet]
-    parts: list[range] = []
-    begin = total = 0
-    for at, payload in enumerate(payloads):
-        need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
-        if blocks:
-            need += len(blocks[at])
-        total += need
-        if total > limit and at > begin:
-            parts.append(range(begin, at))
-            begin, total = at, need
-    parts.append(range(begin, count))
-    return [select(packet, part) for part in parts]

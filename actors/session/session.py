@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from eventstore.log import Message
+    from eventstore.log import Message, StoredMessages
+    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -190,13 +191,31 @@ class Session(LoopActor):
 
     @property
     def hindrance(self) -> str:
-        """The reason why nothing new can be sent to the client, see ``Delivery.hindrance``."""
-        return self._delivery.hindrance
+        """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
+
+        ``offline``, ``resuming`` (older messages are redelivered first), ``reader`` (the client
+        does not read), ``loading`` (messages are read from the log) or ``log`` (the log does not
+        keep up).
+        """
+        connection, delivery = self.connection, self._delivery
+        if connection is None:
+            return "offline"
+        if delivery.resuming:
+            return "resuming"
+        if not connection.writable:
+            return "reader"
+        if delivery.loading:
+            return "loading"
+        return "log" if delivery.is_log_late(connection) else ""
 
     @property
     def v5(self) -> bool:
         """Whether the client is connected with MQTT 5."""
-        return self._delivery.v5
+        return self._delivery.encoder is not None
+
+    def record(self, packet: Publishes) -> StoredMessages:
+        """Append a MessagePublished of the client; return the messages that it records."""
+        return self._packets.record(packet)
 
     def takes_plain(self, publisher: ClientConnection) -> bool:
         """Return whether the client gets messages in the form in which they were published.
@@ -227,11 +246,14 @@ class Session(LoopActor):
     @property
     def packet_limit(self) -> int:
         """Maximum packet size of the client in bytes; 0: unlimited."""
-        return self._delivery.packet_limit
+        encoder = self._delivery.encoder
+        return encoder.limit if encoder is not None else 0
 
     def too_large(self, outgoing: Outgoing) -> list[int]:
         """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
-        return self._delivery.too_large(outgoing)
+        encoder = self._delivery.encoder
+        subscriber, batch, qos = outgoing
+        return encoder.too_large(batch, subscriber, qos) if encoder is not None else []
 
     def deliver_shared(self, outgoing: Outgoing) -> None:
         """Send messages that a shared subscription assigned to this member."""
@@ -363,11 +385,14 @@ class Session(LoopActor):
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Update the subscriptions with these filters in the encoder of an MQTT 5 client."""
-        self._delivery.subscriptions_changed(filters)
+        encoder = self._delivery.encoder
+        if encoder is not None:
+            encoder.subscriptions_changed(filters)
 
     def complete_encoder(self, most: int) -> bool:
         """Index at most ``most`` filters in the encoder; return whether some are still missing."""
-        return self._delivery.complete_encoder(most)
+        encoder = self._delivery.encoder
+        return encoder is not None and encoder.complete(most)
 
     # Output to the client.
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from actors.session.mqtt5 import VARIANTS_V5
+from eventstore.log import StoredMessages
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare_publishes
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from actors.session.interfaces import ClientConnection
     from eventstore.format import Position
     from eventstore.log import Message
-    from protocol.mqtt import Connect, Packet
+    from protocol.mqtt import Connect, Packet, Publishes
     from protocol.mqtt5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
@@ -31,6 +32,10 @@ number is yielded, the next part begins after that many seconds."""
 SAME_TURN: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, but the event loop may run
 first."""
+
+
+NOT_LOGGED: Final[tuple[int, int]] = (0, 0)
+"""In place of the positions of messages that are not recorded."""
 
 
 class Batch:
@@ -229,6 +234,20 @@ class Batch:
         part._whole = whole
         return part
 
+    def stored(self) -> StoredMessages:
+        """Return the messages as they are kept in memory for a client."""
+        publisher = self.publisher
+        return StoredMessages(
+            0,
+            self.topics,
+            self.payloads,
+            self.size,
+            self.blocks or (),
+            self.expires,
+            self.published_retain,
+            () if publisher is None else (publisher.client_id or "",),
+        )
+
     def _slice(self, run: slice) -> Batch:
         """Return some consecutive messages."""
         some = self._payloads[run]
@@ -266,18 +285,21 @@ class DeniedMessages(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """Messages that take effect now, for the watchers of the broker."""
+    """Messages that take effect now, for observers."""
 
     session: str
     """The publishing session."""
-    qos: int
-    topics: Sequence[bytes]
-    payloads: Sequence[bytes]
-    """Empty if the messages are in ``packets``."""
-    refs: Sequence[Position]
-    """Positions of the messages; empty if they have none."""
-    packets: Sequence[bytes] = ()
-    """At QoS 0, not retained: the whole packets."""
+    batch: Batch
+    """The messages for all receivers; it also keeps the packets encoded for them."""
+    content: Publishes | StoredMessages
+    """The same messages alone: for observers that keep them."""
+    took_effect: tuple[Position, Position] = NOT_LOGGED
+    """Positions of the first and the last entry with which they take effect; 0: they are not
+    recorded."""
+    taken: bool = False
+    """Whether they come from another broker."""
+    restricted: bool = False
+    """Whether they are only for the clients of some users."""
 
 
 class ConnectRequest(NamedTuple):

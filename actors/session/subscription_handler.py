@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.routing import Subscriber
-    from actors.session.interfaces import ClientConnection, PublicationBridge
+    from actors.session.interfaces import ClientConnection, NatsBridge
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import RetainedMessage
@@ -155,7 +155,7 @@ class SubscriptionHandler:
         self,
         connection: ClientConnection,
         packet: Subscribe,
-        bridge: PublicationBridge,
+        bridge: NatsBridge,
         announced: list[int],
     ) -> Iterator[object]:
         """Wait until the bridges of other logs have subscribed to filters, or the client leaves.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node import BACKLOG, Backlog
+from actors.node import BACKLOG
 from actors.session import Batch, Delivery, Outgoing, Session, decisions
 from actors.session.mqtt5 import remaining_properties
 from actors.sharing.assignment_recorder import AssignmentRecorder
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from actors.routing import SharedGroup, Subscriber
-    from actors.session import ClientConnection, NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import SubscriptionState
@@ -232,15 +232,7 @@ class SharedDelivery(Delivery):
         self._node.router.groups.waiting.add(self._session.name)
         if self._group.online:
             self._hold(batch, 0, len(batch))
-            if self._session.state.queued > BACKLOG:
-                for publisher, count in batch.by_publisher():
-                    self._slow_publisher(publisher, count)
-
-    def _slow_publisher(self, publisher: ClientConnection, count: int) -> None:
-        """Pause a publisher until the members have taken some queued messages."""
-        if self._backlog is None:
-            self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
-        self._backlog.hold(publisher, count)
+            self.slow_publishers(batch)
 
     def send_queued(self) -> None:
         """Distribute queued messages to members that have room."""

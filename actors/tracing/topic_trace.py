@@ -34,14 +34,14 @@ from eventstore.format import (
     count_runs,
     to_runs,
 )
-from protocol.mqtt import FilterTrie, Publish, cut_payloads
+from protocol.mqtt import FilterTrie, Publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from actors.kernel import LoopActor
     from actors.routing import Route
-    from actors.session import NodeContext, Publication
+    from actors.session import Batch, NodeContext, Publication
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
     from eventstore.format import Event, Position, Run
@@ -118,50 +118,47 @@ class TopicTrace:
 
     def on_publication(self, publication: Publication) -> None:
         """Show the receivers of matching messages; at QoS 0 also the messages."""
-        topics = publication.topics[:_LOOKED_AT]
+        session, batch = publication.session, publication.batch
+        topics = batch.topics[:_LOOKED_AT]
         if True not in map(self._matches, topics):
             return
         chosen = [at for at, topic in enumerate(topics) if self._matches(topic)]
-        self.trace.skip(len(publication.topics) - len(topics))
+        self.trace.skip(len(batch) - len(topics))
         routes = self._node.router.routes
-        actor = self._session(publication.session)
+        actor = self._session(session)
         lines = (
             line
-            for route, run in groupby(chosen, lambda at: routes[publication.topics[at]])
-            for line in self._routed(actor, publication, route, list(run))
+            for route, run in groupby(chosen, lambda at: routes[topics[at]])
+            for line in self._routed(actor, session, batch, route, list(run))
         )
-        groups = sum(1 for _ in groupby(chosen, lambda at: routes[publication.topics[at]]))
-        count = groups + (0 if publication.refs else len(chosen))
+        groups = sum(1 for _ in groupby(chosen, lambda at: routes[topics[at]]))
+        count = groups + (0 if batch.positions else len(chosen))
         add_lines([self.trace], count, lines)
 
     def _routed(
-        self, actor: LoopActor, publication: Publication, route: Route, chosen: list[int]
+        self, actor: LoopActor, session: str, batch: Batch, route: Route, chosen: list[int]
     ) -> Iterator[dict[str, Any]]:
         """Yield the lines about messages with the same route."""
-        refs = publication.refs
+        refs, topics = batch.positions, batch.topics
         if not refs:
-            payloads = publication.payloads or cut_payloads(
-                publication.packets, publication.topics, None
-            )
+            payloads = batch.payloads
             for at in chosen:
-                publish = Publish(
-                    publication.topics[at], payloads[at], publication.qos, False, False, 0
-                )
+                publish = Publish(topics[at], payloads[at], batch.qos, False, False, 0)
                 for packet in tracelines.packet_objects(publish):
-                    yield self._line(actor, publication.session, "publish", packet)
+                    yield self._line(actor, session, "publish", packet)
         groups = self._node.router.groups
         targets = [
             {
                 "client": tracelines.short(target.session),
                 "filter": tracelines.short(target.filter),
-                "qos": min(publication.qos, target.qos),
+                "qos": min(batch.qos, target.qos),
                 "connected": target.actor is not None or bool(groups.find(target.session).online),
             }
             for target in route.targets[: tracelines.LISTED]
         ]
         yield {
-            **self._line(actor, publication.session, "route"),
-            "topic": tracelines.topic_text(publication.topics[chosen[0]]),
+            **self._line(actor, session, "route"),
+            "topic": tracelines.topic_text(topics[chosen[0]]),
             "count": len(chosen),
             **({"position": refs[chosen[0]]} if refs else {}),
             "targets": targets,

@@ -151,7 +151,7 @@ class Tracer:
         if is_reserved_filter(topic_filter) or topic_filter.startswith("$SYS/"):
             raise Refused(f"topic {shown(topic_filter)}: no client publishes there")
         if not self._topics:
-            self._node.add_watcher(self._on_publication)
+            self._node.add_observer(self)
         self._topics.append(TopicTrace(topic_filter, trace, self._node, self._recorder))
         return {"actors": []}
 
@@ -173,7 +173,8 @@ class Tracer:
         if recorder.running is not None:
             recorder.run_safely(recorder.on_gated, sink, data)
 
-    def _on_publication(self, publication: Publication) -> None:
+    def published(self, publication: Publication) -> None:
+        """Show messages in the traces of topics that they match."""
         for topic in self._topics:
             self._recorder.run_safely(topic.on_publication, publication)
 
@@ -185,7 +186,7 @@ class Tracer:
         self._recorder.uncover(trace)
         self._topics = [topic for topic in self._topics if topic.trace is not trace]
         if not self._topics:
-            self._node.remove_watcher(self._on_publication)
+            self._node.remove_observer(self)
         if not self._traces:
             self._node.journal.observer = None
         self._send(trace, end)

@@ -35,6 +35,14 @@ _OF_DEVICES = (
         {"nats": 3_000},
     ),
     Load("pairs2", DEVICES, f"{_PAIRS} -q 2 -w 1", 40_000, _received(_aim(0.55)), {"nats": 2_000}),
+    Load(
+        "pairs-retain",
+        DEVICES,
+        f"{_PAIRS} -q 1 -w 1 --retain",
+        60_000,
+        _received(),
+        {"nats": 3_000},
+    ),
     Load("pairs0", DEVICES, f"{_PAIRS} -q 0 -W 1000", 400_000, _received(_aim(1.2))),
     Load("fanin", DEVICES, _FAN_IN, 80_000, _received(_aim(0.85)), {"nats": 3_000}),
     Load(

@@ -247,6 +247,31 @@ class Publishes:
             payloads += cut_payloads(self.packets, self.topics, self.blocks)
         return payloads
 
+    def select(self, keep: Sequence[int]) -> Publishes:
+        """Return some of the messages; a range is the cheapest selection."""
+        part = Publishes(self.qos, retain=self.retain, dup=self.dup)
+        if isinstance(keep, range):
+            run = slice(keep.start, keep.stop)
+            part.topics += self.topics[run]
+            part.blocks = self.blocks and self.blocks[run]
+            if self.packets:
+                part.packets += self.packets[run]
+            else:
+                part._payloads += self.payloads[run]
+            part.packet_ids += self.packet_ids[run]
+            return part
+        part.topics += [self.topics[at] for at in keep]
+        if self.blocks is not None:
+            part.blocks = [self.blocks[at] for at in keep] if self.blocks else []
+        if self.packets:
+            part.packets += [self.packets[at] for at in keep]
+        else:
+            payloads = self.payloads
+            part._payloads += [payloads[at] for at in keep]
+        if self.qos:
+            part.packet_ids += [self.packet_ids[at] for at in keep]
+        return part
+
     def __len__(self) -> int:
         return len(self.topics)
 

@@ -12,7 +12,9 @@ from actors.bridge import bridge_supervisor as module
 from actors.bridge.bridge import Connected, Disconnected
 from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.configuration.bridge_options import BridgeOptions
+from actors.session import Batch, Publication
 from eventstore.errors import BadNatsOptions, NatsUnavailable
+from eventstore.log import StoredMessages
 from eventstore.nats import ConnectionOptions
 from protocol.nats import Mapping
 
@@ -161,10 +163,9 @@ class Place:
         return FakeLink.opened[-1]
 
     def publish(self, qos: int = 0, client: str = "c") -> None:
-        content: Any = SimpleNamespace(topics=[b"a", b"b"])
-        self.bridge_supervisor.published(
-            client, qos, content, (), (1, 2), retain=False, gated=bool(qos)
-        )
+        content = StoredMessages(1, [b"a", b"b"], [b"", b""], 0)
+        batch = Batch(qos, content.topics, content.payloads, (), gated=bool(qos))
+        self.bridge_supervisor.published(Publication(client, batch, content, (1, 2)))
 
 
 @pytest.fixture
@@ -300,9 +301,8 @@ async def test_one_that_is_off_says_so(place: Place) -> None:
     place.publish(1)  # the log has these
     place.publish(0, "$nats")
     assert place.dropped == {"bridge_unavailable": 2}
-    packet: Any = [1, 2, 3]
-    place.bridge_supervisor.packets("c", packet, None)
-    assert place.dropped == {"bridge_unavailable": 5}
+    place.publish(0, "c")
+    assert place.dropped == {"bridge_unavailable": 4}
     place.bridge_supervisor.added("one", "b")
     place.bridge_supervisor.removed("one", "a")
     assert place.link.subscribed == {}

@@ -12,8 +12,10 @@ import pytest
 from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor, TurnWork
 from actors.routing import Router, Subscriber, routes
+from actors.session.decisions import PublishRules, admit, refused_topic
 from actors.session.publisher import Publisher
-from actors.session.session_messages import Batch, DeniedMessages, Outgoing
+from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
+from actors.sparkplug import BirthCertificates
 from eventstore.format import (
     Event,
     MessageDropped,
@@ -54,9 +56,12 @@ class FakeNode:
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
-        self.publish_observer = None
-        self.bridge = self.exchange = None
-        self.permissions = SimpleNamespace(too_deep=self.router.too_deep)
+        self.observers: list[Any] = []
+        self.topic_observers = [BirthCertificates(cast("Any", self))]
+        self.router.observes = self.topic_observers[0].observes
+        self.exchange = None
+        self.publish_rules = PublishRules()
+        self.router.refuses = lambda raw: bool(refused_topic(raw, self.publish_rules))
         self.directory = self
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
@@ -78,6 +83,13 @@ class FakeNode:
         evolve(self.state, event, at, 0)
         self.events.append((event, at, payloads))
         return at
+
+    def is_ready(self, topic: bytes) -> bool:
+        return all(observer.is_ready(topic) for observer in self.topic_observers)
+
+    def notify_observers(self, publication: Publication) -> None:
+        for observer in self.observers:
+            observer.published(publication)
 
     def count_dropped(self, reason: str, count: int, **_whose: str | None) -> None:
         self.dropped[reason] += count
@@ -112,7 +124,11 @@ def packet(
 
 
 def publish(node: FakeNode, sent: Publishes, *, will: bool = False) -> None:
-    publisher(node).publish(cast("Any", node), sent, will=will)
+    by = publisher(node)
+    if will:
+        by.publish_will(sent)
+    else:
+        by.publish(sent)
     node.kernel.run_turn()
 
 
@@ -148,7 +164,7 @@ def test_work_for_subscribers_without_permission_is_bounded_and_counted(node: Fa
     sent = packet(1, *[("t", b"x")] * 1000)
     assert by.at_once(sent.topics, 0) == 1000
     assert 0 < by.at_once(sent.topics, 1) < 100
-    by.publish(cast("Any", node), packet(1, ("t", b"x"), ("t", b"y")))
+    by.publish(packet(1, ("t", b"x"), ("t", b"y")))
     assert by.connection is not None
     assert by.connection.caused == node.router.deliveries == 400
     node.kernel.run_turn()  # each in a run of its own, so that the turn can be cut
@@ -255,14 +271,16 @@ def test_what_is_for_a_subscription_that_failed_goes_to_its_session(node: FakeNo
 
 def test_reserved_topics_are_dropped_and_counted(node: FakeNode) -> None:
     box = node.subscribe("s", "#", 1)
-    publish(node, packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7]))
+    sent = packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7])
+    publisher(node).publish_from_nats(sent)
+    node.kernel.run_turn()
     dropped, published = (event for event, _, _ in node.events)
     assert dropped == MessageDropped("p", "reserved_topic", 2, topics=["$SYS/x", "$JS/y"])
     assert isinstance(published, MessagePublished)
     assert (published.topics, from_runs(published.pids)) == (["a"], [6])
     assert got(box) == [("a", b"2")]
     assert node.dropped == {"reserved_topic": 2}
-    publish(node, packet(1, ("$SYS/x", b"1")))
+    publish(node, packet(1, ("$SYS/x", b"1")), will=True)
     assert len(node.events) == 3
 
 
@@ -281,7 +299,10 @@ def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
 
 
 def store(node: FakeNode, sent: Publishes) -> None:
-    publisher(node).store(cast("Any", node), sent)
+    admitted = admit(sent, node.publish_rules, None, node.state.inbound)
+    assert not admitted.drops
+    if admitted.accepted:
+        publisher(node).store(admitted.accepted)
     node.kernel.run_turn()
 
 
@@ -348,6 +369,20 @@ def test_births_of_sparkplug_are_kept(node: FakeNode) -> None:
     assert [(event.topics, event.qos) for event in retained] == [([certificate], 0)] * 2
 
 
+def test_messages_before_one_for_which_an_observer_is_not_ready_are_routed(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [b"a", b"spBv1.0/g/NBIRTH/n", b"b"]
+    certificate = b"$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
+    by = publisher(node)
+    assert by.at_once(topics, 0) == 3
+    assert certificate in node.router.routes
+    monkeypatch.setattr(node.topic_observers[0], "is_ready", lambda _topic: False)
+    assert by.at_once(topics, 0) == 1
+    assert by.at_once(topics[1:], 0) == 0
+    assert by.at_once(topics[2:], 0) == 1
+
+
 def test_a_birth_for_which_the_log_has_no_room_is_counted(node: FakeNode) -> None:
     node.most = 4
     publish(node, packet(0, ("spBv1.0/g/NBIRTH/n", b"birth")))
@@ -362,7 +397,7 @@ def test_messages_for_many_receivers_are_sent_in_steps_and_in_order(node: FakeNo
     single = node.subscribe("one", "b", 0)
     by = publisher(node)
     for topic, payload in (("a", b"1"), ("b", b"2"), ("a", b"3")):
-        by.publish(cast("Any", node), packet(0, (topic, payload)))
+        by.publish(packet(0, (topic, payload)))
     assert node.turn_work.pending
     assert node.turn_work.mailbox_depth == 1
     assert not any(box.mailbox_depth for box in (*many, single))

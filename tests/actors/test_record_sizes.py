@@ -19,8 +19,7 @@ from actors.configuration import BrokerOptions
 from actors.maintenance.checkpoints import repeat_messages, repeat_retained, repeat_session
 from actors.maintenance.limits_event import applied_limits
 from actors.session import decisions
-from actors.session.decisions import DeliveryLimits
-from actors.session.publisher import _split
+from actors.session.decisions import DeliveryLimits, split_for_records
 from eventstore.format import (
     GENESIS,
     INDEX_BITS,
@@ -141,7 +140,7 @@ def published() -> Iterable[Event]:
     packet.topics += [b"a", b"b"] * 50_000
     packet.payloads.extend([b"", b"x"] * 50_000)
     packet.packet_ids += [*IDS, *IDS][:100_000]
-    for part in _split(packet, LEAST_RECORD // 4):
+    for part in split_for_records(packet, LEAST_RECORD // 4):
         sizes, count = list(map(len, part.payloads)), len(part)
         which = [number % 2 for number in range(count)]
         pids = to_runs(part.packet_ids)

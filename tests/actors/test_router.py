@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.routing import NOWHERE, Router, Subscriber, routes
+from actors.routing import Router, Subscriber, routes
 from eventstore.format import Subscribed, Unsubscribed, position
 from projections.state import SessionState, evolve
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
@@ -55,7 +55,7 @@ def test_subscribing_again_lower_lets_another_filter_win(router: Router) -> None
 
 
 def test_every_change_is_seen_by_the_cache(router: Router) -> None:
-    assert router.routes[b"a"] is NOWHERE
+    assert router.routes[b"a"] is routes.NOWHERE
     router.subscribe("s", "a", 1)
     assert who(router, "a") == {"s": ("a", 1)}
     router.subscribe("t", "#", 1)
@@ -63,7 +63,7 @@ def test_every_change_is_seen_by_the_cache(router: Router) -> None:
     assert router.unsubscribe("s", "a") is not None
     assert set(who(router, "a")) == {"t"}
     router.remove_session("t")
-    assert router.routes[b"a"] is NOWHERE
+    assert router.routes[b"a"] is routes.NOWHERE
 
 
 def test_unsubscribing_what_is_not_there(router: Router) -> None:
@@ -130,7 +130,7 @@ def test_the_cache_is_bounded_by_count(router: Router, monkeypatch: pytest.Monke
 def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "_CACHED_BYTES", 5000)
     for number in range(100):
-        assert router.routes[f"{number:03}{'x' * 997}".encode()] is NOWHERE
+        assert router.routes[f"{number:03}{'x' * 997}".encode()] is routes.NOWHERE
         assert sum(map(len, router.routes)) <= 6000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -64,7 +65,7 @@ def overrides(world: World) -> list[str]:
     found = [name for name, observer in observers.items() if observer is not None]
     found += ["on_spawn"] if broker.kernel.on_spawn is not None else []
     found += ["on_connect"] if broker.admission.on_connect is not None else []
-    found += ["watch"] if broker.node.publish_observer is not None else []
+    found += ["watch"] if broker.node.observers else []
     return found + [actor.actor_urn for actor in broker.kernel if actor.observer is not None]
 
 
@@ -830,7 +831,7 @@ def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, ActorObserver]) -> 
     assert observer.seen == ["begin", fail, error, "end"]
 
 
-def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() -> None:
+def test_observers_are_notified_of_all_messages_and_a_broken_one_no_longer() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")
@@ -841,19 +842,20 @@ def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() ->
                 failures.append(publication)
                 raise RuntimeError("boom")
 
-            world.broker.node.add_watcher(broken)
-            world.broker.node.add_watcher(told.append)
+            observer = SimpleNamespace(published=told.append)
+            world.broker.node.add_observer(SimpleNamespace(published=broken))
+            world.broker.node.add_observer(observer)
             sender.send(p.publish("a", b"1"), p.publish("b", b"2", 1, 1))
             sender.send(p.publish("c", b"3", 2, 2), p.pubrel(2))
             await world.go(0.5)
-            assert [(one.session, one.qos, list(one.topics)) for one in told] == [
+            assert [(one.session, one.batch.qos, list(one.batch.topics)) for one in told] == [
                 ("s", 0, [b"a"]),
                 ("s", 1, [b"b"]),
                 ("s", 2, [b"c"]),
             ]
             assert len(failures) == 1
-            world.broker.node.remove_watcher(told.append)
-            world.broker.node.remove_watcher(told.append)
-            assert world.broker.node.publish_observer is None
+            world.broker.node.remove_observer(observer)
+            world.broker.node.remove_observer(observer)
+            assert world.broker.node.observers == []
 
     simulate(scenario)

@@ -27,12 +27,6 @@ def test_filters(topic_filter: str, held: int, new: bool, reason: str | None) ->
     assert LIMITS.refuses_filter(topic_filter, held, new=new) == reason
 
 
-def test_topics() -> None:
-    assert LIMITS.refuses_topic(b"a/b/c/d") is None
-    assert LIMITS.refuses_topic(b"a/b/c/d/e") == "topic_levels"
-
-
 def test_0_is_no_bound() -> None:
     free = TopicLimits(0, 0, 0)
     assert free.refuses_filter("+/" * 30_000 + "#", 1 << 30, new=True) is None
-    assert free.refuses_topic(b"/" * 65_535) is None

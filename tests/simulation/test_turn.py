@@ -24,6 +24,8 @@ from simulation.world import SimClient, World, simulate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.session import Publication
+
 SETTLED = 3.0
 
 
@@ -231,9 +233,9 @@ def _packets(chance: random.Random, pids: list[int]) -> list[tuple[int, bytes]]:
         at = chance.randrange(clients)
         qos, pids[at] = chance.choice([0, 1, 1, 1, 2]), pids[at] + 1
         topic = f"t/{chance.randrange(clients)}" if chance.random() < 0.9 else "new/topic"
-        retain = chance.random() < 0.05
+        retain = chance.random() < 0.15
         if retain:  # of one publisher, since several are in no order
-            topic = f"kept/{at}"
+            topic = chance.choice([f"kept/{at}", f"t/{at}"])
         packet = p.publish(
             topic, b"%d-%d-%d" % (at, qos, pids[at]), qos, pids[at] if qos else None, retain=retain
         )
@@ -272,6 +274,8 @@ async def _outcome(seed: int, prepare: Callable[[Kernel], None]) -> tuple[Any, .
     clients = chance.choice([1, 3, 8])
     async with World(max_ack_pending=chance.choice([2, 1000])).running() as world:
         prepare(world.broker.kernel)
+        observer = _Observing()
+        world.broker.node.add_observer(observer)
         share = chance.choice([0, 0.5, 1])
 
         def mqtt5() -> bool:
@@ -307,7 +311,26 @@ async def _outcome(seed: int, prepare: Callable[[Kernel], None]) -> tuple[Any, .
         return (
             {name: _by_qos(some) for name, some in all_of_them.got.items()},
             {one.topic: (one.payload, one.qos) for one in node.retained.all()},
+            dict(observer.got),
         )
+
+
+class _Observing:
+    """An observer of messages, such as the bridge to NATS."""
+
+    def __init__(self) -> None:
+        self.got: defaultdict[tuple[str, int, bytes], list[tuple[bytes, bool]]] = defaultdict(list)
+        self._last = 0
+
+    def published(self, publication: Publication) -> None:
+        session, batch, content, (first, last), *_ = publication
+        if batch.qos:
+            assert first <= last >= self._last
+            assert len(batch.positions) == len(batch)
+            self._last = last
+        assert content.topics == batch.topics
+        for topic, payload in zip(content.topics, content.payloads, strict=True):
+            self.got[session, batch.qos, topic].append((payload, batch.published_retain))
 
 
 def _by_qos(some: list[Any]) -> dict[Any, list[Any]]:

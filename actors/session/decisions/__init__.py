@@ -15,6 +15,18 @@ from actors.session.decisions.acknowledgements import (
     too_large,
 )
 from actors.session.decisions.delivery_preview import DeliveryPreview, full_queue, preview_delivery
+from actors.session.decisions.publish_admission import (
+    NOT_PERMITTED,
+    QOS2_REJECTED,
+    TOO_LARGE,
+    TOPIC_LEVELS,
+    AdmittedPublish,
+    PublishRules,
+    admit,
+    admit_by_topic,
+    admits,
+    refused_topic,
+)
 from actors.session.decisions.queueing import (
     DeliveryDecision,
     DeliveryLimits,
@@ -28,6 +40,7 @@ from actors.session.decisions.queueing import (
     room,
     within,
 )
+from actors.session.decisions.record_parts import split_for_records
 from actors.session.decisions.sharing import (
     Assignment,
     Rows,
@@ -48,16 +61,25 @@ from actors.session.decisions.subscribing import (
 )
 
 __all__ = [
+    "NOT_PERMITTED",
     "PACKET_IDS",
+    "QOS2_REJECTED",
+    "TOO_LARGE",
+    "TOPIC_LEVELS",
+    "AdmittedPublish",
     "Assignment",
     "DeliveryDecision",
     "DeliveryLimits",
     "DeliveryPreview",
     "Grant",
     "GrantedFilter",
+    "PublishRules",
     "Rows",
     "WaitingRun",
     "acked",
+    "admit",
+    "admit_by_topic",
+    "admits",
     "assign",
     "assign_by_topic",
     "by_text",
@@ -75,11 +97,13 @@ __all__ = [
     "received",
     "refs_to_return",
     "refused",
+    "refused_topic",
     "released",
     "requeued",
     "returned",
     "room",
     "shared_in_flight",
+    "split_for_records",
     "subscribe",
     "take_packet_ids",
     "too_large",

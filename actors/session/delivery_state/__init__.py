@@ -2,5 +2,6 @@
 
 from actors.session.delivery_state.first_transmissions import FirstTransmissions
 from actors.session.delivery_state.message_buffer import MessageBuffer
+from actors.session.delivery_state.queue_expiry import QueueExpiry
 
-__all__ = ["FirstTransmissions", "MessageBuffer"]
+__all__ = ["FirstTransmissions", "MessageBuffer", "QueueExpiry"]

@@ -1,0 +1,57 @@
+"""Keeps Sparkplug birth certificates as retained messages: see ``protocol.mqtt.sparkplug``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.session import Publisher
+from protocol.mqtt import Publishes, certificate_topic
+
+if TYPE_CHECKING:
+    from actors.session import NodeContext, Publication
+
+_SPARKPLUG = "spBv1.0/"
+_SPARKPLUG_RAW = _SPARKPLUG.encode()
+
+
+class BirthCertificates:
+    """Publishes a retained copy of each birth certificate, in the name of its publisher.
+
+    An observer of topics. Wills are no births. Copies of messages from another broker are published
+    there, and there are none of messages for some users: retained messages are for all.
+    """
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+
+    def observes(self, topic: str) -> bool:
+        """Return whether birth certificates are published to a topic."""
+        return topic.startswith(_SPARKPLUG) and certificate_topic(topic) is not None
+
+    def is_ready(self, topic: bytes) -> bool:
+        """Return whether the receivers of a certificate's copy are known; otherwise look for them.
+
+        That may take several turns: ask again in the next one.
+        """
+        copy = certificate_topic(topic.decode())
+        return copy is None or self._node.router.routes.knows(copy.encode())
+
+    def published(self, publication: Publication) -> None:
+        """Publish the copies of the certificates among some messages."""
+        batch = publication.batch
+        if batch.gated or publication.taken or publication.restricted:
+            return
+        publisher = Publisher(self._node, publication.session)
+        publisher.connection = batch.publisher
+        for raw, payload in zip(batch.topics, batch.payloads, strict=True):
+            copy = certificate_topic(raw.decode()) if raw.startswith(_SPARKPLUG_RAW) else None
+            if copy is None:
+                continue
+            topic = copy.encode()
+            if not publisher.fits(topic, payload):
+                self._node.count_dropped("message_too_large", 1, client=publication.session)
+                continue
+            packet = Publishes(0, retain=True)
+            packet.topics.append(topic)
+            packet.payloads.append(payload)
+            publisher.publish(packet)
