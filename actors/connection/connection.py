@@ -17,7 +17,13 @@ import structlog
 
 from actors.authn import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
-from actors.connection.input_throttle import CONTINUE, SLICE_BYTES, InputLoad, InputThrottle
+from actors.connection.input_throttle import (
+    CONTINUE,
+    SLICE_BYTES,
+    InputLoad,
+    InputThrottle,
+    count_messages,
+)
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.reauthentication import Reauthentication
 from actors.connection.receive_window import ReceiveWindow
@@ -362,7 +368,7 @@ class Connection(SocketActor):
     def plain(self) -> bool:
         """True while the fast path may read the client's input without further checks."""
         return (
-            self._throttle is None
+            (self._throttle is None or self._throttle.open)
             and self._handshake is None
             and self.observer is None
             and not self.ignores_input
@@ -370,6 +376,16 @@ class Connection(SocketActor):
             and not self.stopped
             and self._decoder.empty
         )
+
+    @property
+    def has_rate(self) -> bool:
+        """True if a rate limit applies: see :meth:`count_published`."""
+        return self._throttle is not None
+
+    def count_published(self, messages: int, size: int) -> None:
+        """Count messages, and all bytes of a read, for the rate limit."""
+        if self._throttle is not None:
+            self._throttle.count(messages, size)
 
     def on_read_deferred(self) -> None:
         """Count a deferred read."""
@@ -512,7 +528,7 @@ class Connection(SocketActor):
         throttle.apply_debt()
         for packets in early:
             self._pass_on(packets)
-            throttle.count(packets, 0)
+            throttle.count(count_messages(packets), 0)
         if throttle.waiting:
             throttle.continue_later()
         else:
@@ -614,7 +630,7 @@ class Connection(SocketActor):
             else:
                 self._pass_on(packets)
         if handshake is None and self._throttle is not None:
-            self._throttle.count(packets, len(data))
+            self._throttle.count(count_messages(packets), len(data))
         self._close_after_violation()
         if self._decoder.more and not self._ended and not self.authenticating:
             self._take_more_later()

@@ -75,6 +75,16 @@ class InputThrottle:
         waits = self.waiting or self._continuing or self._connection.paused & ReadPause.RATE
         return self.rate_limiter is None and not waits
 
+    @property
+    def open(self) -> bool:
+        """True while a small read need not wait here."""
+        return not (
+            self._rest
+            or self._continuing
+            or self._connection.decoding
+            or self._connection.paused & ReadPause.RATE
+        )
+
     def defer(self, data: bytes) -> bool:
         """Return whether input has to wait here; otherwise the caller takes it at once."""
         connection = self._connection
@@ -148,13 +158,13 @@ class InputThrottle:
         if self.rate_limiter is not None and (wait := self.rate_limiter.debt(self._connection.now)):
             self._wait(wait)
 
-    def count(self, packets: list[Packet], size: int) -> None:
-        """Count input; pause reading if it exceeds the rate."""
+    def count(self, messages: int, size: int) -> None:
+        """Count messages and bytes of input; pause reading if they exceed the rate."""
         rate_limiter, connection = self.rate_limiter, self._connection
         if rate_limiter is None:
             return
         now = connection.now
-        wait = rate_limiter.took(_asked(packets), size, now)
+        wait = rate_limiter.took(messages, size, now)
         if not wait:
             return
         if rate_limiter.is_throttled_too_long(now):
@@ -189,7 +199,7 @@ def _work_of(connection: Connection) -> int:
     return connection.packets_in + connection.caused // _DELIVERED
 
 
-def _asked(packets: list[Packet]) -> int:
+def count_messages(packets: list[Packet]) -> int:
     """Return the number of messages and topic filters in packets, which determine their cost."""
     count = 0
     for packet in packets:

@@ -7,8 +7,8 @@ that cost: they are read into columns, looked up, recorded as one event per kind
 
 The pass handles the common case: acknowledgements and PUBLISH packets of clients without special
 state, for receivers with an open window. Everything else is passed to its actor in the same
-turn, from that byte or that receiver on: input of a client that is new or has a rate limit, topics
-that were not looked up yet or are denied, full windows, queues, traces. A burst of one client on
+turn, from that byte or that receiver on: input of a client that is new or publishes too fast,
+topics that were not looked up yet or are denied, full windows, queues, traces. A burst of one client on
 one topic is passed on as well: its session handles it as a batch.
 
 All decisions precede all changes, and failed input is passed to its actor, where the same failure
@@ -214,6 +214,7 @@ class FastPath:
             self._windowed[window] = size
         columns = self._published.pids, self._inbound.pids, self._released.pids
         before = [*map(len, columns)] if window is not None else ()
+        published = self._message_count() if connection.has_rate else 0
         at, end, count = 0, len(data), 0
         while at < end - 1 and self._size < _ENOUGH:
             first = data[at]
@@ -233,12 +234,18 @@ class FastPath:
             self._size += count
             connection.took(at, count)
             session.handled += 1
+            if connection.has_rate:
+                connection.count_published(self._message_count() - published, at)
         if window is not None:
-            published, inbound, released = (
+            at_qos1, inbound, released = (
                 pids[begin:] for pids, begin in zip(columns, before, strict=True)
             )
-            self._windows.append((window, len(published), inbound, released))
+            self._windows.append((window, len(at_qos1), inbound, released))
         return at
+
+    def _message_count(self) -> int:
+        """Return the number of PUBLISH packets read in this pass."""
+        return len(self._published.pids) + len(self._inbound.pids) + len(self._passing.pids)
 
     def _read_ack(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBACK, PUBREC or PUBCOMP; return its end, 0 if the actor must handle it."""

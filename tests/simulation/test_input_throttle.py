@@ -49,6 +49,29 @@ def test_of_a_flood_no_more_is_taken_than_the_rate_allows() -> None:
     simulate(scenario)
 
 
+def test_a_client_with_a_rate_that_sends_one_message_at_a_time() -> None:
+    """Its messages are decided with those of others, and bounded all the same."""
+
+    async def scenario() -> None:
+        async with World(bounds=SLOW).running() as world:
+            reader = await world.connect("reader", filters=[("t", 0)])
+            writer = await world.connect("writer")
+            writer.send(p.publish("t", b"0", 0))
+            await world.go(5)
+            before = len(world.disk.records)
+            for number in range(1, 1000):
+                writer.send(p.publish("t", b"%d" % number, 1, number))
+                await world.go(0.001)
+            assert 200 <= len(numbers(reader)) <= 350
+            assert b'"TurnPublished"' in b"".join(world.disk.records[before:])
+            await world.go(3)
+            assert len(numbers(reader)) < 900
+            await world.go(10)
+            assert numbers(reader) == list(range(1000))
+
+    simulate(scenario)
+
+
 def test_who_leaves_in_good_order_has_said_so_although_it_was_not_read_yet() -> None:
     async def scenario() -> None:
         async with World(bounds=SLOW).running() as world:
