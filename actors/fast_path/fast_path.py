@@ -8,8 +8,8 @@ that cost: they are read into columns, looked up, recorded as one event per kind
 The pass handles the common case: acknowledgements and PUBLISH packets of clients without special
 state, for receivers with an open window. Everything else is passed to its actor in the same
 turn, from that byte or that receiver on: input of a client that is new or publishes too fast,
-topics that were not looked up yet or are denied, full windows, queues, traces. A burst of one client on
-one topic is passed on as well: its session handles it as a batch.
+topics that were not looked up yet or are denied, full windows, queues, traces. A burst of one
+client on one topic is passed on as well: its session handles it as a batch.
 
 All decisions precede all changes, and failed input is passed to its actor, where the same failure
 ends one connection or one session.
@@ -39,8 +39,8 @@ from eventstore.format import (
 )
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
-from protocol.mqtt import PID_BYTES, PacketType, Publishes
-from protocol.mqtt5 import expiry_of, known_properties
+from protocol.mqtt import PID_BYTES, PacketType, ProtocolError, Publishes
+from protocol.mqtt5 import expiry_of, known_properties, read_publish_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from actors.routing import Route
     from actors.session import MessageExchange, NodeContext, Session
     from eventstore.log import Message
+    from protocol.mqtt5 import ReceivedProperties
 
 _log = structlog.get_logger("foldmq")
 
@@ -303,13 +304,11 @@ class FastPath:
         block, is_text = b"", False
         if v5:
             # Properties precede the payload.
-            length = data[rest]
-            rest += 1 + length
-            if length:
-                known = known_properties.get(data[rest - length : rest])
-                if known is None or known.alias or length > 127 or rest > stop:
-                    return 0
-                block, is_text = known.block, known.is_text
+            found = _read_properties(data, rest, stop)
+            if found is None:
+                return 0
+            rest += 1 + data[rest]
+            block, is_text = found.block, found.is_text
         access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
         if (qos != _QOS0 and not pid) or not admits(
             rules, access, inbound, raw, qos & 3, pid, is_text=is_text
@@ -522,6 +521,24 @@ class FastPath:
             payloads.append(single.payloads[0])
             blocks.append(block)
         exchange.pass_on(messages.topics, payloads, blocks)
+
+
+def _read_properties(data: bytes, at: int, stop: int) -> ReceivedProperties | None:
+    """Return the properties of a PUBLISH, whose length is at an offset.
+
+    None: they are wrong, long or contain a topic alias; the actor must handle them.
+    """
+    end = at + 1 + data[at]
+    if data[at] > 127 or end > stop:
+        return None
+    raw = data[at + 1 : end]
+    found = known_properties.get(raw)
+    if found is None:
+        try:
+            found = read_publish_properties(raw)
+        except ProtocolError:
+            return None
+    return None if found.alias else found
 
 
 def is_bulk(data: bytes) -> bool:

@@ -182,6 +182,32 @@ def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() ->
     simulate(scenario)
 
 
+def test_properties_that_differ_in_each_message() -> None:
+    """They are read with all packets of the turn; wrong ones close the connection of their client."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            publishers, subscribers = await connected(world, 6, 1, lambda: True)
+            before = len(written(world))
+            for at, client in enumerate(publishers):
+                properties: Any = [(p5.USER_PROPERTY, ("number", str(at)))]
+                if at == 5:
+                    properties = b"\x01\x02"  # a Payload Format Indicator of 2
+                packet = p5.publish(f"t/{at}", b"x", 1, 5, properties=properties)
+                client.transport.arrived.append(packet)  # ``send`` adds a block of properties
+                client.transport.deliver()
+            await world.go(1)
+            assert written(world)[before:][:2] == ["TurnPublished", "TurnDelivered"]
+            for at, client in enumerate(publishers):
+                assert client.open == (at < 5)
+            for at, client in enumerate(subscribers):
+                assert [one.payload for one in client.take() if isinstance(one, Publish)] == (
+                    [b"x"] if at < 5 else []
+                )
+
+    simulate(scenario)
+
+
 def test_receivers_with_long_names_do_not_make_an_event_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
