@@ -183,7 +183,7 @@ def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() ->
 
 
 def test_properties_that_differ_in_each_message() -> None:
-    """They are read with all packets of the turn; wrong ones close the connection of their client."""
+    """They are read with all packets of the turn; wrong ones close the connection of one client."""
 
     async def scenario() -> None:
         async with World().running() as world:
