@@ -221,11 +221,11 @@ class PublicationBridge(Protocol):
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
 
-    def announce(self, filters: Sequence[str]) -> int:
-        """Subscribe to filters before a client does; return a number, 0: all are known already."""
+    def announce(self, filters: Sequence[str]) -> None:
+        """Count filters before a client subscribes to them; each call counts them once more."""
 
-    def withdraw(self, number: int) -> None:
-        """End what was announced under a number: the client has subscribed, or was refused."""
+    def withdraw(self, filters: Sequence[str]) -> None:
+        """End what one call announced: the client has subscribed, or will not."""
 
     @property
     def filter_changes(self) -> int:
