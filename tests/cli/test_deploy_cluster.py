@@ -79,7 +79,9 @@ def test_the_compose_file_says_how_the_nodes_alone_can_read_the_key() -> None:
     (uid,) = re.findall(r"--uid (\d+)", (ROOT / "Dockerfile").read_text("utf-8"))
     text = COMPOSE.read_text("utf-8")
     assert compose()["secrets"] == {"cluster_key": {"file": "./cluster.key"}}
-    assert f"(umask 077; openssl rand -hex 32 > cluster.key) && sudo chown {uid} cluster.key" in text
+    assert (
+        f"(umask 077; openssl rand -hex 32 > cluster.key) && sudo chown {uid} cluster.key" in text
+    )
     assert "chmod" not in text
 
 
