@@ -19,7 +19,7 @@ from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.log_follower import LogFollower
 from eventstore.format import Followed
 from eventstore.log import Journal
-from simulation import cluster_chaos, cluster_shares
+from simulation import cluster_shares, node_faults
 from simulation.broken_clusters import (
     Patch,
     follows_without_folding_every_record,
@@ -293,7 +293,7 @@ def test_a_cluster_with_several_logs_that_breaks_a_rule_is_caught(
 ) -> None:
     for seed in range(_MOST_SEEDS):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster_chaos, "LONGEST", 800.0)
+            patch.setattr(node_faults, "LONGEST", 800.0)
             mutant(patch)
             try:
                 run(seed)
