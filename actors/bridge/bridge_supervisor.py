@@ -123,6 +123,11 @@ class BridgeSupervisor:
         state = self._node.state.sessions.peek(session)
         return self.options.prefix(state.user if state is not None else None)
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+        if self._actor is not None:
+            self._try(self._actor.await_proof)
+
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
         if self._actor is not None:

@@ -369,6 +369,10 @@ class LogExchange(LoopActor):
         if not qos and not gated:
             self.pass_on(content.topics, content.payloads, content.blocks, retain=retain)
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+        self._qos0.await_proof()
+
     def pass_on(
         self,
         topics: Sequence[bytes],

@@ -218,6 +218,9 @@ class PublicationBridge(Protocol):
     ) -> None:
         """Send messages that take effect in this turn, with the entries between two positions."""
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
 
@@ -253,6 +256,9 @@ class MessageExchange(Protocol):
         retain: bool = False,
     ) -> None:
         """Send messages of QoS 0 to the other brokers."""
+
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
 
     def settle(self) -> None:
         """Record how far the other logs were taken; this belongs to each new subscription."""
