@@ -84,8 +84,8 @@ class CloseReason(NamedTuple):
 
 
 CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
-    "disconnect": CloseReason("disconnected", "the client sent DISCONNECT"),
-    "closed": CloseReason("no DISCONNECT", "the client closed the connection without a DISCONNECT"),
+    "disconnect": CloseReason("disconnect", "the client sent DISCONNECT"),
+    "closed": CloseReason("closed", "the client closed the connection without a DISCONNECT"),
     "error": CloseReason("network error", "the network connection failed"),
     "keep_alive": CloseReason(
         "keep alive", "the client sent no packet for one and a half times its keep alive"
