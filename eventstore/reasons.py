@@ -1,12 +1,12 @@
 """The reasons in events and counters for drops, and for the ends of connections and sessions.
 
-Commands and the web page show the sentences, events and JSON output have the codes. Names of
-settings are in backticks, which the functions remove.
+Commands and the web page show the sentences, and words in the columns of lists; events and JSON
+output have the codes. Names of settings are in backticks, which the functions remove.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.display import escaped
 
@@ -74,33 +74,73 @@ _OF_SHARED: Final[Mapping[str, str]] = {
     "packet_too_large": "larger than the Maximum Packet Size of each connected member",
 }
 
-CLOSE_REASONS: Final[Mapping[str, str]] = {
-    "disconnect": "the client sent DISCONNECT",
-    "closed": "the client closed the connection without a DISCONNECT",
-    "error": "the network connection failed",
-    "keep_alive": "the client sent no packet for one and a half times its keep alive",
-    "protocol_error": "the client violated the protocol",
-    "message_too_large": "the client published a message that fits into no record of the log",
-    "packet_too_large": "the client accepts no packet as large as an answer that it needs (MQTT 5)",
-    "qos2_rejected": "the client published at QoS 2 and `reject_qos2_publish` is set",
-    "not_permitted": "the permissions denied a publication and `denied_publish` is `close`",
-    "login_expired": "the client's credentials expired",
-    "login_revoked": "the user was removed from the password file, or the password changed",
-    "reauthentication_failed": "the client failed to authenticate again (AUTH, MQTT 5)",
-    "receive_maximum": "the client had more messages unacknowledged than `receive_maximum` allows",
-    "publish_rate": "the client was paused at its publish rate for `throttle_timeout` without a "
-    "break",
-    "slow_reader": "the client read none of its pending output for `slow_reader_time`",
-    "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",
-    "kicked": "an operator disconnected the client",
-    "taken_over": "another connection used the same client identifier",
-    "log_unavailable": "the log could not be written for `commit_timeout`",
-    "failed": "the actor of the connection failed",
-    "session_failed": "the actor of the session failed",
-    "session_lost": "the session belongs to another connection or has ended",
-    "broker_stopped": "the broker was stopped",
-    "shared": "it is a shared subscription, which has no connection of its own",
-    "broker_restarted": "the broker crashed; the next start found it connected",
+
+class CloseReason(NamedTuple):
+    """How the reason for the end of a connection is shown."""
+
+    words: str
+    """In a column of a list."""
+    sentence: str
+
+
+CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
+    "disconnect": CloseReason("disconnect", "the client sent DISCONNECT"),
+    "closed": CloseReason("closed", "the client closed the connection without a DISCONNECT"),
+    "error": CloseReason("network error", "the network connection failed"),
+    "keep_alive": CloseReason(
+        "keep alive", "the client sent no packet for one and a half times its keep alive"
+    ),
+    "protocol_error": CloseReason("protocol error", "the client violated the protocol"),
+    "message_too_large": CloseReason(
+        "large message", "the client published a message that fits into no record of the log"
+    ),
+    "packet_too_large": CloseReason(
+        "large packet", "the client accepts no packet as large as an answer that it needs (MQTT 5)"
+    ),
+    "qos2_rejected": CloseReason(
+        "QoS 2 refused", "the client published at QoS 2 and `reject_qos2_publish` is set"
+    ),
+    "not_permitted": CloseReason(
+        "not permitted", "the permissions denied a publication and `denied_publish` is `close`"
+    ),
+    "login_expired": CloseReason("login expired", "the client's credentials expired"),
+    "login_revoked": CloseReason(
+        "login revoked", "the user was removed from the password file, or the password changed"
+    ),
+    "reauthentication_failed": CloseReason(
+        "failed AUTH", "the client failed to authenticate again (AUTH, MQTT 5)"
+    ),
+    "receive_maximum": CloseReason(
+        "receive maximum",
+        "the client had more messages unacknowledged than `receive_maximum` allows",
+    ),
+    "publish_rate": CloseReason(
+        "publish rate",
+        "the client was paused at its publish rate for `throttle_timeout` without a break",
+    ),
+    "slow_reader": CloseReason(
+        "slow reader", "the client read none of its pending output for `slow_reader_time`"
+    ),
+    "unread_bytes": CloseReason(
+        "unread bytes", "slow clients had too much unread output in total (`max_unread_bytes`)"
+    ),
+    "kicked": CloseReason("kicked", "an operator disconnected the client"),
+    "taken_over": CloseReason("taken over", "another connection used the same client identifier"),
+    "log_unavailable": CloseReason(
+        "log unavailable", "the log could not be written for `commit_timeout`"
+    ),
+    "failed": CloseReason("internal error", "the actor of the connection failed"),
+    "session_failed": CloseReason("session failed", "the actor of the session failed"),
+    "session_lost": CloseReason(
+        "session lost", "the session belongs to another connection or has ended"
+    ),
+    "broker_stopped": CloseReason("broker stopped", "the broker was stopped"),
+    "shared": CloseReason(
+        "shared", "it is a shared subscription, which has no connection of its own"
+    ),
+    "broker_restarted": CloseReason(
+        "broker crashed", "the broker crashed; the next start found it connected"
+    ),
 }
 """Values of SessionClosed.reason."""
 
@@ -182,7 +222,14 @@ def drop_text_with_limit(
 
 def close_text(reason: str) -> str:
     """Return why a connection ended, as a sentence; an unknown reason as it is."""
-    return _plain(reason, CLOSE_REASONS)
+    found = CLOSE_REASONS.get(reason)
+    return found.sentence.replace("`", "") if found is not None else escaped(reason)
+
+
+def close_words(reason: str) -> str:
+    """Return why a connection ended, in a word or two; an unknown reason as it is."""
+    found = CLOSE_REASONS.get(reason)
+    return found.words if found is not None else escaped(reason)
 
 
 def expiry_text(reason: str) -> str:

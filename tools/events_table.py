@@ -258,10 +258,15 @@ def _section(row: EventRow) -> str:
 
 def _reasons() -> str:
     parts = ["## Reasons\n"]
-    for name, reasons in (("MessageDropped", DROP_REASONS), ("SessionClosed", CLOSE_REASONS)):
-        parts += [f"`{name}.reason` is one of:\n", "| reason | what happened |", "|---|---|"]
-        parts += [f"| `{reason}` | {meaning} |" for reason, meaning in reasons.items()]
-        parts.append("")
+    parts += ["`MessageDropped.reason` is one of:\n", "| reason | what happened |", "|---|---|"]
+    parts += [f"| `{reason}` | {meaning} |" for reason, meaning in DROP_REASONS.items()]
+    parts += ["", "`SessionClosed.reason` is one of:\n"]
+    parts += ["| reason | in lists | what happened |", "|---|---|---|"]
+    parts += [
+        f"| `{reason}` | {shown.words} | {shown.sentence} |"
+        for reason, shown in CLOSE_REASONS.items()
+    ]
+    parts.append("")
     return (
         "\n".join(parts)
         + "\n`SessionExpired.reason` is `expired`, `removed` by an operator, or `no_members` of a "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -111,6 +112,31 @@ class _ReplyOutput:
         self._link.write(data)
 
 
+class _UnprovenMessages:
+    """Messages that are in no record, while it is not known whether this node still leads."""
+
+    __slots__ = ("_queue", "_send", "gated", "size", "waits_for")
+
+    def __init__(self, send: Callable[[OutgoingMessages], None]) -> None:
+        self._queue: deque[OutgoingMessages] = deque()
+        self._send = send
+        self.size = 0
+        """Approximate bytes of their payloads."""
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+
+    def hold_back(self, leaving: OutgoingMessages) -> None:
+        """Keep messages until the gate releases them (:meth:`write`)."""
+        self._queue.append(leaving)
+        self.size += leaving.size
+
+    def write(self, data: bytes) -> None:
+        """Send as many publications as there are bytes."""
+        for leaving in [self._queue.popleft() for _ in data]:
+            self.size -= leaving.size
+            self._send(leaving)
+
+
 class Bridge(LoopActor):
     """Exchanges messages with NATS for the whole broker."""
 
@@ -150,6 +176,7 @@ class Bridge(LoopActor):
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
         self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
         self._departures.release_held = self._outbox.release_held
+        self._unproven = _UnprovenMessages(self._release)
         self._arrivals = FromNats(
             node,
             options,
@@ -293,6 +320,10 @@ class Bridge(LoopActor):
         if publisher is not None and not recorded and much:
             self._backpressure.hold(publisher)
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+        self._node.journal.order_behind(self._unproven)
+
     def _can(self, count: int) -> bool:
         """Return whether NATS accepts QoS 0 messages; otherwise count them as dropped."""
         if not self._link.connected:
@@ -305,13 +336,32 @@ class Bridge(LoopActor):
 
     def _room(self) -> bool:
         link = self._link
-        return link.connected and link.unsent + self._flows.held < self._options.most_held
+        held = self._flows.held + self._unproven.size
+        return link.connected and link.unsent + held < self._options.most_held
 
     def _much_room(self) -> bool:
         link = self._link
         return not link.connected or link.unsent + self._flows.held < _MUCH // 2
 
     def _send(self, leaving: OutgoingMessages) -> None:
+        if not leaving.since and self._unproven.waits_for is not None:
+            self._unproven.hold_back(leaving)
+            self._node.journal.send_unlogged(self._unproven, b".")
+        else:
+            self._pass_on(leaving)
+
+    def _release(self, leaving: OutgoingMessages) -> None:
+        """Send messages that waited until it was known that this node leads."""
+        if self._ended:
+            self._lost(len(leaving.content.topics), "bridge_unavailable")
+        elif self._can(len(leaving.content.topics)):
+            try:
+                self._pass_on(leaving)
+                self._flush()
+            except Exception as error:  # noqa: BLE001 - the gate goes on
+                self._failed(error)
+
+    def _pass_on(self, leaving: OutgoingMessages) -> None:
         self.stats.offered += len(leaving.content.topics)
         if leaving.expires:
             is_expired = self._properties.is_expired

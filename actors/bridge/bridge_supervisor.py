@@ -38,8 +38,6 @@ _AT_ONCE = 1.0
 _BEGIN_AGAIN = 1.0
 _BEGIN_AGAIN_AT_MOST = 60.0
 """Seconds before a failed bridge is restarted; doubled each time that it fails again."""
-_ANNOUNCED = 15.0
-"""Seconds after which announced filters end of which no client has become a subscriber."""
 _QUIET = 60.0
 """Seconds after which a failure counts as the first one again."""
 
@@ -64,9 +62,6 @@ class BridgeSupervisor:
         self._ended = False
         self._reports: FilterReports | None = None
         """What the brokers of several logs tell each other; None: there is one log."""
-        self._announcements = 0
-        self._announced: dict[int, list[str]] = {}
-        """Filters to which clients are about to subscribe."""
 
     def join(self, names: Sequence[str], send: Callable[[bytes], object]) -> None:
         """Share the work with the bridges of other logs; ``names`` are those of all logs.
@@ -125,6 +120,11 @@ class BridgeSupervisor:
         state = self._node.state.sessions.peek(session)
         return self.options.prefix(state.user if state is not None else None)
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+        if self._actor is not None:
+            self._try(self._actor.await_proof)
+
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
         if self._actor is not None:
@@ -132,22 +132,14 @@ class BridgeSupervisor:
 
     # The bridges of other logs.
 
-    def announce(self, filters: Sequence[str]) -> int:
-        """Subscribe to filters before a client does; return a number, 0: all are known already."""
-        new = [one for one in filters if not self.interest.has(one)]
-        if not new or self._reports is None:
-            return 0
-        self._announcements += 1
-        number = self._announcements
-        self._announced[number] = new
-        for topic_filter in new:
+    def announce(self, filters: Sequence[str]) -> None:
+        """Count filters before a client subscribes to them; each call counts them once more."""
+        for topic_filter in _in_nats(filters):
             self.added("", topic_filter)
-        self._node.timers.after(_ANNOUNCED, lambda: self.withdraw(number))
-        return number
 
-    def withdraw(self, number: int) -> None:
-        """End what was announced under a number: the client has subscribed, or was refused."""
-        for topic_filter in self._announced.pop(number, ()):
+    def withdraw(self, filters: Sequence[str]) -> None:
+        """End what one call announced: the client has subscribed, or will not."""
+        for topic_filter in _in_nats(filters):
             self.removed("", topic_filter)
 
     @property
@@ -166,7 +158,9 @@ class BridgeSupervisor:
 
     def _when_subscribed(self, done: Callable[[], None]) -> None:
         """Call ``done`` when NATS has all subscriptions; without a connection at once."""
-        if self._wire is None or self._actor is None or not self.stats.connected:
+        link = self._link
+        connected = link is not None and link.connected and self.stats.connected
+        if self._wire is None or self._actor is None or not connected:
             done()
         else:
             self._wire.fence(done)
@@ -210,6 +204,7 @@ class BridgeSupervisor:
         _log.error(f"the bridge failed: it restarts in {self._pause:g} s", **_cause(error))
         self._node.timers.after(self._pause, self._begin)
         self.stats.connected = False
+        self._forget_fences()  # their answers are for the actor that failed
         try:
             actor.end("failed")
             if not actor.stopped:
@@ -250,7 +245,7 @@ class BridgeSupervisor:
             access,
             on_messages=self._arrived,
             on_up=self._up,
-            on_down=lambda: self._tell(Disconnected()),
+            on_down=self._down,
             on_error=lambda line: _log.warning(f"bridge: {line}"),
             on_refused=self._refused,
         )
@@ -291,6 +286,14 @@ class BridgeSupervisor:
         self._try(self.interest.renewed)
         self._tell(Connected())
 
+    def _down(self) -> None:
+        self._forget_fences()
+        self._tell(Disconnected())
+
+    def _forget_fences(self) -> None:
+        if self._reports is not None:
+            self._reports.connection_lost()
+
     def _refused(self, subject: str) -> None:
         self._try(self.interest.refused, subject)
 
@@ -303,6 +306,11 @@ class BridgeSupervisor:
         actor = self._actor
         if actor is not None and not actor.stopped:
             self._node.kernel.tell(actor, message)
+
+
+def _in_nats(filters: Sequence[str]) -> list[str]:
+    """Return the filters that can be subjects in NATS."""
+    return [topic_filter for topic_filter in filters if not topic_filter.startswith("$")]
 
 
 def _cause(error: BaseException) -> dict[str, Any]:

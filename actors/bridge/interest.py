@@ -187,10 +187,6 @@ class Interest:
             if not prefix:
                 self.on_change(topic_filter, False)
 
-    def has(self, topic_filter: str) -> bool:
-        """Return whether a filter without a prefix is counted, or never is in NATS."""
-        return ("", topic_filter) in self._filters or topic_filter.startswith("$")
-
     def own_filters(self) -> list[str]:
         """Return the filters of this log without a prefix."""
         return [topic_filter for prefix, topic_filter in self._filters if not prefix]

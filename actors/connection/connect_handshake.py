@@ -62,7 +62,7 @@ class ConnectHandshake:
         """Bytes that are buffered and not decoded before the CONNECT is answered."""
         self._task: asyncio.Task[None] | None = None
         self.began = node.clock.monotonic()
-        """When the connection was accepted, in seconds of the broker's clock."""
+        """When the client connected, in seconds of the broker's clock."""
         self.authenticating = False
         """Whether the CONNECT is being verified; False while the client has to answer a
         challenge."""
@@ -75,9 +75,14 @@ class ConnectHandshake:
         """Authentication Data of the method for the CONNACK."""
 
     def expect_connect(self) -> None:
-        """Close the connection if no CONNECT is accepted within ``connect_timeout``."""
+        """Close the connection if no CONNECT is accepted within ``connect_timeout``.
+
+        The time that the client waited at the node that passes it on counts as well.
+        """
+        waited = self._connection.waited
+        self.began -= waited
         allowed = self._connection.listener.options.connect_timeout
-        self._set_deadline(allowed)
+        self._set_deadline(max(0.0, allowed - waited))
 
     def _connect_deadline(self) -> None:
         """Close a connection without an accepted CONNECT; waits for the broker do not count."""
@@ -99,7 +104,8 @@ class ConnectHandshake:
         limits.late.add(
             "connect_timeout", now, client=connection.client_id, address=connection.address
         )
-        if not self.authenticating and kept < allowed:
+        if not self.authenticating and max(kept, 2 * connection.waited) < allowed:
+            # It was not the broker that took most of the time.
             limits.count_fault(connection.host, now)
         connection.close("connect_timeout")
 

@@ -183,6 +183,12 @@ class SocketActor(LoopActor):
         return cast("float", found)
 
     @property
+    def waited(self) -> float:
+        """Seconds for which the client was connected to the node that passes it on, before."""
+        found = self._transport.get_extra_info("waited", 0.0) if self._transport else 0.0
+        return max(0.0, cast("float", found))
+
+    @property
     def paused(self) -> int:
         """The reasons why reading is paused; 0: it is not."""
         return self._paused

@@ -370,6 +370,10 @@ class LogExchange(LoopActor):
         if not batch.qos and not batch.gated:
             self.pass_on(batch.topics, batch.payloads, batch.blocks, retain=retain)
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+        self._qos0.await_proof()
+
     def pass_on(
         self,
         topics: Sequence[bytes],

@@ -83,10 +83,12 @@ class Qos0Exchange:
             self._send_apart(messages, gated=gated)
         elif gated:
             self._node.journal.send_when_durable(self._gated, frame)
-        elif messages.share:
-            self._node.journal.send_unlogged(self._gated, frame)
         else:
-            self._add_frame(frame)
+            self._node.journal.send_unlogged(self._gated, frame)
+
+    def await_proof(self) -> None:
+        """Let all messages wait until the events of this turn are on disk."""
+        self._node.journal.order_behind(self._gated)
 
     def _add_frame(self, frame: bytes) -> None:
         if not self._frames:

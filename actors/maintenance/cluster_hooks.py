@@ -50,6 +50,10 @@ class ClusterHooks:
         sequence = node.journal.end
         for connection in self._connections:
             node.journal.order_behind(connection)
+        if node.bridge is not None:
+            node.bridge.await_proof()
+        if node.exchange is not None:
+            node.exchange.await_proof()
         node.kernel.wake()
         return sequence
 

@@ -17,14 +17,13 @@ from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
     ChainChecker,
-    MessagePublished,
     MessagesCarried,
     expanded,
     from_runs,
     position,
     upcast,
 )
-from eventstore.log import LostBeginning, messages_of
+from eventstore.log import LostBeginning, retained_when_released
 from projections.clients import ClientHistories
 from projections.state import NodeState, RetainedMessage
 from projections.storage import BadProjection, ProjectionLoader
@@ -196,7 +195,9 @@ class StateReader:
         }
         found: dict[Position, RetainedMessage] = {}
         for record in await self._read(sequences):
-            found.update(_retained_at_qos2(record))
+            for ref, one in retained_when_released(record):
+                topic = one.topic.decode()
+                found[ref] = RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
         for session, refs in wanted.items():
             messages = [found[ref]._replace(publisher=session) for ref in refs if ref in found]
             if messages:
@@ -286,26 +287,6 @@ def _with_clients(state: NodeState) -> NodeState:
     """Return an empty state; the histories of clients are read with it."""
     state.clients = ClientHistories()
     return state
-
-
-def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessage]]:
-    """Yield the messages of a record that are retained with their PUBREL."""
-    base = position(record.sequence, 0)
-    waiting: set[Position] = set()
-    for index, event in record.events():
-        if isinstance(event, MessagePublished) and event.retain and event.qos == 2:
-            waiting.update(range(base + index, base + index + event.count))
-        elif isinstance(event, MessagesCarried):
-            waiting.update(from_runs(event.waiting))
-    if not waiting:
-        return
-    for stored in messages_of(record):
-        for number in range(len(stored.payloads)):
-            ref = stored.first + number
-            if ref in waiting:
-                one = stored.message(number)
-                topic = one.topic.decode()
-                yield ref, RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
 
 
 def _unknown_releases(

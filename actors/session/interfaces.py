@@ -222,14 +222,17 @@ class TopicObserver(PublishObserver, Protocol):
 class NatsBridge(Protocol):
     """The bridge to NATS: ``actors.bridge.bridge_supervisor.BridgeSupervisor``."""
 
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
+
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
 
-    def announce(self, filters: Sequence[str]) -> int:
-        """Subscribe to filters before a client does; return a number, 0: all are known already."""
+    def announce(self, filters: Sequence[str]) -> None:
+        """Count filters before a client subscribes to them; each call counts them once more."""
 
-    def withdraw(self, number: int) -> None:
-        """End what was announced under a number: the client has subscribed, or was refused."""
+    def withdraw(self, filters: Sequence[str]) -> None:
+        """End what one call announced: the client has subscribed, or will not."""
 
     @property
     def filter_changes(self) -> int:
@@ -257,6 +260,9 @@ class MessageExchange(Protocol):
         retain: bool = False,
     ) -> None:
         """Send messages of QoS 0 to the other brokers."""
+
+    def await_proof(self) -> None:
+        """Let messages without a record wait until the events of this turn are on disk."""
 
     def settle(self) -> None:
         """Record how far the other logs were taken; this belongs to each new subscription."""

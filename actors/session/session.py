@@ -459,6 +459,7 @@ class Session(LoopActor):
     def on_failure(self, *_exc_info: object) -> None:
         """Replace the session at once: no message may go to a dead actor."""
         self._delivery.release_publishers()
+        self._subscriptions.withdraw_announced()
         if self._lifecycle.attaching is not None:
             self._lifecycle.attaching.abort("session_failed")
         self._node.directory.on_session_failure(self)
@@ -466,6 +467,7 @@ class Session(LoopActor):
     def release(self) -> None:
         """Drop the references back to this stopped actor; they would be garbage in cycles."""
         self._delivery.forget()
+        self._subscriptions.withdraw_announced()
         self._work = None
         del self._delivery, self._lifecycle, self._packets, self._subscriptions
 

@@ -69,22 +69,29 @@ SUBACK all the same."""
 class SubscriptionHandler:
     """Changes the subscriptions of one session; starts and stops their actors."""
 
-    __slots__ = ("_changes", "_node", "_session", "throttled")
+    __slots__ = ("_announced", "_changes", "_node", "_session", "throttled")
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         self._node = node
         self._session = session
         self._changes = SubscriptionRate()
+        self._announced: list[list[str]] = []
+        """Filters that the bridges of other logs know before the client has subscribed."""
         self.throttled = False
         """Whether the client waits because it changed too many subscriptions."""
 
     def subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages of each subscription."""
+        try:
+            yield from self._subscribe(connection, packet)
+        finally:
+            self.withdraw_announced()
+
+    def _subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
         session = self._session
         bridge = self._node.bridge if self._node.exchange is not None else None
-        announced: list[int] = []
         if bridge is not None:
-            yield from self._announce(connection, packet, bridge, announced)
+            yield from self._announce(connection, packet, bridge)
         filters, codes, changes = packet.filters, bytearray(), 0
         replayed: dict[str, bool] = {}
         """Filter -> whether its retained messages were without those of the client itself."""
@@ -131,9 +138,7 @@ class SubscriptionHandler:
                 self._node.journal.order_behind(connection)
             at = stop
             changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
-        if bridge is not None:
-            for number in announced:
-                bridge.withdraw(number)
+        self.withdraw_announced()
         while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then no queued message is sent
         yield from _free(filters)
@@ -156,12 +161,10 @@ class SubscriptionHandler:
         connection: ClientConnection,
         packet: Subscribe,
         bridge: NatsBridge,
-        announced: list[int],
     ) -> Iterator[object]:
         """Wait until the bridges of other logs have subscribed to filters, or the client leaves.
 
-        A message that is published to NATS when the client has its SUBACK must not be missed. The
-        numbers of the announcements are added to ``announced``.
+        A message that is published to NATS when the client has its SUBACK must not be missed.
         """
         filters, access = packet.filters, connection.access
         for begin in range(0, len(filters), _FILTERS_AT_ONCE):
@@ -175,12 +178,18 @@ class SubscriptionHandler:
                 if not is_shared(topic_filter)
                 and (access is None or access.may_subscribe(topic_filter))
             ]
-            number = bridge.announce(some)
-            if number:
-                announced.append(number)
+            bridge.announce(some)
+            self._announced.append(some)
         changes = bridge.filter_changes
         if not bridge.is_known(changes):
             yield from self._wait(connection, lambda: bridge.is_known(changes))
+
+    def withdraw_announced(self) -> None:
+        """End what was announced: the client has subscribed, was refused, or its session failed."""
+        bridge, announced = self._node.bridge, self._announced
+        if announced and bridge is not None:
+            self._announced = []
+            self._node.in_parts(announced, 1, bridge.withdraw)
 
     def _wait(self, connection: ClientConnection, is_known: Callable[[], bool]) -> Iterator[object]:
         """Wait until other logs know of subscriptions, or until the client leaves."""

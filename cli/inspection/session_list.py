@@ -8,6 +8,7 @@ from cli.common import Column, seconds, text, time_ago, whole_span
 from cli.inspection.actor_list import Row, check_order, fetch, show
 from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
+from eventstore.reasons import close_words
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
 _HERE = ("dropped", "connects", "takeovers")
@@ -95,7 +96,7 @@ def session_columns() -> list[Column[Row]]:
         Column("TAKEOV.", lambda row: counted(row, row.get("takeovers", 0)), right=True, wide=True),
         Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=True),
         Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=True),
-        Column("LAST END", lambda row: row.get("last_close"), wide=True),
+        Column("LAST END", _last_end, wide=True, ready=True),
         Column(
             "EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, least_width=150
         ),
@@ -130,6 +131,11 @@ def session_state(row: Row) -> str:
     if row.get("members") is not None:
         return f"shared by {row['members']:,}"
     return "connected" if row["connected"] else "offline"
+
+
+def _last_end(row: Row) -> str | None:
+    reason = row.get("last_close")
+    return close_words(reason) if reason else None
 
 
 def _offline_for(row: Row, now_ms: int) -> str | None:

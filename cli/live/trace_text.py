@@ -8,6 +8,7 @@ from typing import Any
 
 from cli.common import text
 from eventstore.format import Position, UnreadableEvent, format_position, parse_event
+from eventstore.reasons import close_text
 from projections.replay import Published, words
 
 Line = Mapping[str, Any]
@@ -259,7 +260,7 @@ def _connection_words(about: Mapping[str, Any]) -> str:
 
 
 def _detached_words(about: Mapping[str, Any]) -> str:
-    said = text.escaped(about["reason"])
+    said = close_text(about["reason"])
     return f"{text.escaped(about['connection'])} {said}" if about.get("connection") else said
 
 
@@ -271,6 +272,7 @@ _TOLD: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "ConnectionAttached": _connection_words,
     "Batch": _batch_words,
     "ConnectRequest": _connection_words,
+    "Close": lambda about: close_text(about["reason"]),
     "ConnectionDetached": _detached_words,
     "Outgoing": _batch_words,
     "Packets": _packets_words,
@@ -318,5 +320,5 @@ _KINDS: dict[str, Callable[[TraceWords, Line], str]] = {
     "starts": lambda _of, _line: "starts",
     "ends": lambda _of, _line: "ends",
     "fails": lambda _of, line: f"fails: {text.escaped(str(line['what']))}",
-    "closes": lambda _of, line: f"closes: {text.escaped(str(line['what']))}",
+    "closes": lambda _of, line: f"closes: {close_text(str(line['what']))}",
 }

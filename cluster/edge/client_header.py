@@ -72,6 +72,8 @@ class ForwardedClient:
     """PUBLISH packets per second of the listener; 0: unlimited."""
     publish_bytes: float = 0.0
     """Bytes per second of the listener; 0: unlimited."""
+    waited: float = 0.0
+    """Seconds since the client connected, which count toward ``connect_timeout``."""
 
 
 _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
@@ -86,6 +88,7 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
     "connect_timeout": (int, float),
     "publish_rate": (int, float),
     "publish_bytes": (int, float),
+    "waited": (int, float),
 }
 
 

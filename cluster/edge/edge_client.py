@@ -63,6 +63,9 @@ class EdgeOwner(Protocol):
     def park(self, client: EdgeClient) -> None:
         """Open a connection to the leader of a client's log, as soon as there is one."""
 
+    def waited(self, client: EdgeClient) -> float:
+        """Return the seconds of its ``connect_timeout`` that a client has used."""
+
     def accepted(self, client: EdgeClient) -> None:
         """Record that the leader has accepted the CONNECT of a client."""
 
@@ -136,6 +139,14 @@ class EdgeClient(asyncio.Protocol):
     def connect_timeout(self) -> float:
         """Seconds for which the client may wait for a connection to the leader."""
         return self._options.connect_timeout
+
+    @property
+    def kept_waiting(self) -> float:
+        """Seconds of a handshake below for which the client waited for this node."""
+        if self.transport is None:
+            return 0.0
+        kept: float = self.transport.get_extra_info("kept_waiting", 0.0)
+        return min(kept, self.connect_timeout)
 
     # The client's socket.
 
@@ -234,6 +245,7 @@ class EdgeClient(asyncio.Protocol):
             connect_timeout=options.connect_timeout,
             publish_rate=options.quota.publish_rate,
             publish_bytes=options.quota.publish_bytes,
+            waited=self._edge.waited(self),
         )
         return encode_client(client, nonce, self._edge.key)
 

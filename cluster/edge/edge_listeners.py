@@ -181,6 +181,10 @@ class Edges:
             self._limits.refused.add("unauthenticated", self._now(), address=client.address)
             client.drop()
 
+    def waited(self, client: EdgeClient) -> float:
+        """Return the seconds of its ``connect_timeout`` that a client has used."""
+        return max(0.0, self._now() - client.began - client.kept_waiting)
+
     def accepted(self, client: EdgeClient) -> None:
         """Record that the leader has accepted the CONNECT of a client."""
         self._limits.unauthenticated.leave(client, client.host)
@@ -273,7 +277,7 @@ class Edges:
             one
             for one in self._clients
             if one.stage not in (ClientStage.OPEN, ClientStage.ENDED)
-            and now - one.began >= one.connect_timeout
+            and self.waited(one) >= one.connect_timeout
         ]
         for client in waiting:
             reason = "connect_timeout" if client.stage is ClientStage.SILENT else "no_leader"

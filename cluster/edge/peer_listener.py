@@ -149,7 +149,7 @@ class PeerStage(Stage):
     """One connection of another node: the stage below the connection of its client.
 
     Extra info: ``peername``, ``local_peer``, ``certified``, ``cipher`` and ``tls_version`` of the
-    client, as its node reports them, and ``via``, that node.
+    client and the seconds that it has ``waited``, as its node reports them, and ``via``, that node.
     """
 
     __slots__ = ("_client", "_head", "_late", "_listener", "_nonce")
@@ -234,6 +234,8 @@ class PeerStage(Stage):
                 return client.local_peer if client is not None else default
             case "certified":
                 return client.certified if client is not None else default
+            case "waited":
+                return float(client.waited) if client is not None else default
             case "via":
                 return client.node if client is not None else default
             case "cipher":

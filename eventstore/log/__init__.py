@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StoredMessages,
         messages_of,
         properties_of,
+        retained_when_released,
     )
     from eventstore.log.pending_record import (
         LARGE_PAYLOAD,
@@ -82,6 +83,7 @@ __all__ = [
     "read_some",
     "read_stored",
     "read_tail",
+    "retained_when_released",
     "salvage",
 ]
 
@@ -118,6 +120,7 @@ _MODULE_OF = {
     "StoredMessages": "message_store",
     "messages_of": "message_store",
     "properties_of": "message_store",
+    "retained_when_released": "message_store",
     "Appended": "conditional_append",
     "append_behind": "conditional_append",
     "Watermark": "watermark",

@@ -206,6 +206,24 @@ def messages_of(record: Record) -> list[StoredMessages]:
     return found
 
 
+def retained_when_released(record: Record) -> Iterator[tuple[Position, Message]]:
+    """Yield the messages at QoS 2 of a record that are retained with their PUBREL."""
+    base = position(record.sequence, 0)
+    waiting: set[Position] = set()
+    for index, event in record.events():
+        if isinstance(event, MessagePublished) and event.retain and event.qos == 2:
+            waiting.update(range(base + index, base + index + event.count))
+        elif isinstance(event, MessagesCarried):
+            waiting.update(from_runs(event.waiting))
+    if not waiting:
+        return
+    for stored in messages_of(record):
+        for number in range(len(stored.payloads)):
+            ref = stored.first + number
+            if ref in waiting:
+                yield ref, stored.message(number)
+
+
 def properties_of(
     record: Record, event: MessagePublished | MessagesCarried | RetainedSnapshot
 ) -> tuple[list[bytes], list[int]]:

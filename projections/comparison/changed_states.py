@@ -15,7 +15,6 @@ from eventstore.format import (
     INDEX_BITS,
     MAX_INDEX,
     MessagePublished,
-    MessagesCarried,
     Released,
     RetainedCleared,
     RetainedExpired,
@@ -28,7 +27,7 @@ from eventstore.format import (
     position,
 )
 from eventstore.index import SESSION, BadIndex
-from eventstore.log import messages_of
+from eventstore.log import retained_when_released
 from eventstore.reading import read_listed
 from projections.comparison.state_facts import session_facts
 from projections.indexing import IndexedSessions, count_entries
@@ -241,22 +240,11 @@ def _topics(event: MessagePublished) -> list[str]:
 
 def _retained_at_qos2(record: Record) -> Iterator[tuple[Position, tuple[str, int]]]:
     """Yield position, topic and size of the messages that are retained with their PUBREL."""
-    base = position(record.sequence, 0)
-    waiting: set[Position] = set()
-    for index, event in record.events():
-        if isinstance(event, MessagePublished) and event.retain and event.qos == 2:
-            waiting.update(range(base + index, base + index + event.count))
-        elif isinstance(event, MessagesCarried):
-            waiting.update(from_runs(event.waiting))
-        elif isinstance(event, RetainedSnapshot) and event.session is not None:
+    for raw in record.raw_events:
+        event = parse_event(raw) if raw["e"] == "RetainedSnapshot" else None
+        if isinstance(event, RetainedSnapshot) and event.session is not None:
             sizes = [len(payload) for payload in record.payloads(event)]
             what = zip(event.topics, sizes, strict=True)
             yield from zip(from_runs(event.refs), what, strict=True)
-    if not waiting:
-        return
-    for stored in messages_of(record):
-        for number in range(len(stored.payloads)):
-            ref = stored.first + number
-            if ref in waiting:
-                one = stored.message(number)
-                yield ref, (one.topic.decode(), len(one.payload))
+    for ref, message in retained_when_released(record):
+        yield ref, (message.topic.decode(), len(message.payload))

@@ -74,6 +74,17 @@ def test_the_nodes_of_the_compose_file_form_one_cluster() -> None:
         assert str(settings.cluster_key_file.parent) == "/run/secrets"
 
 
+def test_the_compose_file_says_how_the_nodes_alone_can_read_the_key() -> None:
+    """A secret that is a file keeps its owner and mode."""
+    (uid,) = re.findall(r"--uid (\d+)", (ROOT / "Dockerfile").read_text("utf-8"))
+    text = COMPOSE.read_text("utf-8")
+    assert compose()["secrets"] == {"cluster_key": {"file": "./cluster.key"}}
+    assert (
+        f"(umask 077; openssl rand -hex 32 > cluster.key) && sudo chown {uid} cluster.key" in text
+    )
+    assert "chmod" not in text
+
+
 def test_each_nats_server_knows_the_others() -> None:
     servers = {name: one for name, one in compose()["services"].items() if name.startswith("nats")}
     for name, one in servers.items():

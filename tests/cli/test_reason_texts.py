@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import io
 import re
 import sys
@@ -17,7 +18,10 @@ from actors.node import ReadPause
 from cli.diagnosis.status import status_lines
 from cli.history import log_events, why
 from cli.inspection import history_lines
+from cli.inspection.session_list import session_columns
 from cli.inspection.session_page import connection_lines
+from cli.top.text.columns import ACTORS
+from cli.web.pages.render import environment
 from eventstore.display import clock
 from eventstore.format import (
     Acked,
@@ -33,7 +37,7 @@ from eventstore.format import (
     decode_record,
     position,
 )
-from eventstore.reasons import drop_text, pause_text
+from eventstore.reasons import CLOSE_REASONS, close_text, close_words, drop_text, pause_text
 from projections.explanation import LogStory
 from projections.replay import EventEntry, TopicBook
 from projections.stories import StoryBuilder
@@ -105,6 +109,22 @@ def test_a_session_says_why_it_ended_and_what_it_lost() -> None:
         "    2: the queue had as many messages as max_queued_messages allows",
         "    1: the permissions do not let the client publish or read this topic (permissions)",
     ]
+
+
+def test_all_lists_say_in_the_same_words_why_a_connection_ended() -> None:
+    (in_list,) = [column for column in session_columns() if column.title == "LAST END"]
+    (in_top,) = [column for column in ACTORS if column.title == "LAST END"]
+    page = environment().from_string("{{ reason | close_words }}: {{ reason | close_reason }}")
+    assert in_list.cell({"last_close": None}) is None
+    assert in_top.show({"last_close": None}) == "-"
+    for reason in [*CLOSE_REASONS, "later"]:
+        words = close_words(reason)
+        row = {"last_close": reason}
+        assert in_list.cell(row) == in_top.show(row) == words
+        assert html.unescape(page.render(reason=reason)) == f"{words}: {close_text(reason)}"
+        assert "_" not in words
+        assert len(words) <= in_top.width
+    assert len({close_words(reason) for reason in CLOSE_REASONS}) == len(CLOSE_REASONS)
 
 
 def test_a_connection_says_why_it_is_not_read() -> None:

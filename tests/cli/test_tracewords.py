@@ -117,7 +117,7 @@ PUBLISHED_400 = (
                 "ConnectionDetached",
                 message={"connection": None, "reason": "kicked", "orderly": False},
             ),
-            "<- ConnectionDetached: kicked",
+            "<- ConnectionDetached: an operator disconnected the client",
         ),
         (line("gets", "Writable", message={}), "<- Writable"),
         (
@@ -173,7 +173,11 @@ PUBLISHED_400 = (
         (line("route", "route", topic="a", count=1, total=0, targets=[]), "a has no receiver"),
         (line("starts", "Session"), "starts"),
         (line("fails", "RuntimeError: boom"), "fails: RuntimeError: boom"),
-        (line("closes", "keep_alive"), "closes: keep_alive"),
+        (
+            line("closes", "keep_alive"),
+            "closes: the client sent no packet for one and a half times its keep alive",
+        ),
+        (line("closes", "later"), "closes: later"),
         (line("dances", "well"), "dances well"),
     ],
 )

@@ -79,7 +79,20 @@ class Owner:
         """Ignore it."""
 
 
-async def test_a_client_accepted_when_there_is_a_later_leader_is_closed() -> None:
+def answer(upstream: Upstream, what: PeerAnswer = PeerAnswer.ACCEPTED) -> None:
+    """Greet the edge as the leader does, and answer its header."""
+    upstream.data_received(GREETING + bytes(NONCE_SIZE))
+    upstream.data_received(what.value)
+
+
+async def settle(iterations: int = 5) -> None:
+    """Let the event loop run what is ready, and what follows from it."""
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+
+
+async def opening() -> tuple[LeaderLink, Client, Upstream, SilentTransport]:
+    """Return a client of a link whose leader has not answered yet."""
     owner = Owner()
     link = LeaderLink(0, owner, lambda: 0.0)
     link.follow(LeaderPlace(1, "a"))
@@ -87,12 +100,15 @@ async def test_a_client_accepted_when_there_is_a_later_leader_is_closed() -> Non
     link.park(client)
     await asyncio.sleep(0)
     ((upstream, transport),) = owner.made
-    upstream.data_received(GREETING + bytes(NONCE_SIZE))
-    upstream.data_received(PeerAnswer.ACCEPTED.value)
+    return link, client, upstream, transport
+
+
+async def test_a_client_accepted_when_there_is_a_later_leader_is_closed() -> None:
+    link, client, upstream, transport = await opening()
+    answer(upstream)
     link.follow(LeaderPlace(2, "b"))  # in the same iteration of the event loop
     assert client.stage is ClientStage.OPEN
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert client.closed
     assert transport.aborted
     assert not link.open
@@ -103,24 +119,11 @@ async def test_a_client_accepted_when_the_time_is_over_is_passed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leader_link, "_OPEN_SECONDS", 0.01)
-    loop = asyncio.get_running_loop()
-    owner = Owner()
-    link = LeaderLink(0, owner, lambda: 0.0)
-    link.follow(LeaderPlace(1, "a"))
-    client = Client()
-    link.park(client)
-    await asyncio.sleep(0)
-    ((upstream, transport),) = owner.made
-
-    def accept() -> None:
-        upstream.data_received(GREETING + bytes(NONCE_SIZE))
-        upstream.data_received(PeerAnswer.ACCEPTED.value)
-
+    link, client, upstream, transport = await opening()
     # The next iteration of the event loop runs both, the acceptance first.
-    loop.call_soon(accept)
+    asyncio.get_running_loop().call_soon(answer, upstream)
     time.sleep(0.02)  # noqa: ASYNC251 - the time limit passes
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert client.stage is ClientStage.OPEN
     assert list(link.open) == [client]
     assert not transport.aborted
@@ -137,13 +140,10 @@ async def test_a_client_whose_leader_changes_before_it_is_connected_to_waits_for
     link.park(client)
     link.follow(LeaderPlace(2, "b"))  # before the attempt has begun
     assert link.parked == 1
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     ((upstream, _),) = owner.made
-    upstream.data_received(GREETING + bytes(NONCE_SIZE))
-    upstream.data_received(PeerAnswer.ACCEPTED.value)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    answer(upstream)
+    await settle()
     assert [place.node for place, _ in link.open.values()] == ["b"]
 
 
@@ -155,8 +155,7 @@ async def test_a_leader_with_an_impossible_address_is_tried_now_and_then(error: 
     link = LeaderLink(0, owner, lambda: 0.0)
     link.follow(LeaderPlace(1, "a", "10.0.0.1", 65_536))
     link.park(Client())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await settle(20)
     assert owner.attempts == 1
     assert link.parked == 1
     link.close()
@@ -179,33 +178,22 @@ async def test_a_client_gets_one_connection_if_a_leader_is_heard_when_an_attempt
     link = LeaderLink(0, owner, lambda: 0.0)
     link.follow(LeaderPlace(1, "a"))
     link.park(client)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settle(10)
     assert owner.attempts == 1
     assert link.parked == 1
     ((upstream, _),) = owner.made
-    upstream.data_received(GREETING + bytes(NONCE_SIZE))
-    upstream.data_received(PeerAnswer.ACCEPTED.value)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    answer(upstream)
+    await settle()
     assert [one for _, one in link.open.values()] == [upstream]
     assert not link.parked
 
 
 async def test_a_client_waits_when_the_leader_takes_no_clients() -> None:
     """The leader does not know whether it still leads; it answers, and closes the connection."""
-    owner = Owner()
-    link = LeaderLink(0, owner, lambda: 0.0)
-    link.follow(LeaderPlace(1, "a"))
-    client = Client()
-    link.park(client)
-    await asyncio.sleep(0)
-    ((upstream, _),) = owner.made
-    upstream.data_received(GREETING + bytes(NONCE_SIZE))
-    upstream.data_received(PeerAnswer.LATER.value)
+    link, client, upstream, _ = await opening()
+    answer(upstream, PeerAnswer.LATER)
     upstream.connection_lost(None)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert client.stage is ClientStage.PARKED
     assert not client.closed
     assert link.parked == 1

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import pykka
 import pytest
@@ -42,6 +42,8 @@ from simulation.loop import VirtualLoop, simulate
 from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.world import World
+
+T_co = TypeVar("T_co", covariant=True)
 
 STEPS = 120
 _LONGEST = 2500.0
@@ -701,6 +703,36 @@ def small_parts(*, wanted: bool) -> Iterator[None]:
             patch.setattr(connection, "_LARGE", 40)
             patch.setattr(router, "_REMOVED_AT_ONCE", 1)
         yield
+
+
+class SeededRun(Protocol[T_co]):
+    """A random run; ``trace`` says what happened in it."""
+
+    trace: list[str]
+
+    async def run(self) -> T_co:
+        """Run; return what happened."""
+
+
+def run_seed(
+    make: Callable[[int, list[str]], SeededRun[T_co]],
+    seed: int,
+    loop: type[VirtualLoop] = VirtualLoop,
+    use: Callable[[Any], object] = lambda _run: None,
+) -> T_co:
+    """Run a seed, then ``use`` the run; an error names the seed and says what happened last.
+
+    ``make`` is called with the seed and with a list for errors that the broker logs.
+    """
+    with small_checkpoints(), errors_of_the_broker() as errors:
+        made = make(seed, errors)
+        try:
+            result = simulate(made.run, loop)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: " + "; ".join(made.trace[-40:]))
+            raise
+        use(made)
+        return result
 
 
 def run(seed: int, make_world: type[World] = World) -> Outcome:

@@ -10,10 +10,13 @@ from simulation.partitioned_nodes import LogNode, LogWorld, Machine, make_cluste
 from simulation.processes import ProcessLoop
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Sequence
 
     from simulation.faults import Faults
 
+LONGEST = 4000.0
+"""Seconds of virtual time that a run may take."""
 _LOGS = 2
 _AWAY = [0.3, 1.0, 3.0, 3.0, 10.0, 30.0]
 """Seconds for which something is suspended or cut off."""
@@ -155,3 +158,41 @@ class NodeFaults:
         for machine in self.machines:
             machine.kill()
         await asyncio.sleep(0)
+
+
+class ClusterRun:
+    """What random runs of a cluster have in common: the first base of one of several logs."""
+
+    def __init__(self, seed: int, errors: list[str]) -> None:
+        self.nodes = NodeFaults(seed, self.note, LONGEST)
+        super().__init__(seed, errors)  # type: ignore[call-arg]  # it is not the last base
+
+    if TYPE_CHECKING:
+        faults: Faults
+
+        def note(self, what: str) -> None: ...
+
+    def make_worlds(self, count: int, **options: Any) -> Sequence[LogWorld]:
+        """Return the logs; ``count`` is not used."""
+        del count
+        return self.nodes.make(self.faults, **options)
+
+    async def start(self) -> None:
+        """Start all nodes."""
+        await self.nodes.start()
+
+    async def repair(self) -> None:
+        """Start nodes again, some time after their end."""
+        self.nodes.repair()
+
+    async def mend(self) -> None:
+        """Let all nodes run and reach each other."""
+        self.nodes.mend()
+
+    async def run(self) -> Counter[str]:
+        """Run; return how often what happened."""
+        try:
+            counts: Counter[str] = await super().run()  # type: ignore[misc]
+        finally:
+            await self.nodes.end()
+        return counts + self.faults.counts

@@ -21,12 +21,11 @@ from harness import packets as p
 from eventstore.format import decode_record
 from projections.verification import audit_exchange
 from projections.verification.exchange_check import ExchangeCheck
-from simulation.chaos import errors_of_the_broker, small_checkpoints
+from simulation.chaos import run_seed
 from simulation.delivery_ledger import Account
 from simulation.devices import Device, Habits, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
-from simulation.loop import simulate
 from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
@@ -373,13 +372,7 @@ async def check_exchange(worlds: Sequence[Any]) -> None:
 
 def run(seed: int) -> Counter[str]:
     """Run a seed; an error names it and says what happened last."""
-    with small_checkpoints(), errors_of_the_broker() as errors:
-        chaos = PartitionChaos(seed, errors)
-        try:
-            return simulate(chaos.run)
-        except BaseException as error:
-            error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
-            raise
+    return run_seed(PartitionChaos, seed)
 
 
 if __name__ == "__main__":

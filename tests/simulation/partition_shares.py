@@ -19,10 +19,9 @@ if __name__ == "__main__":
 
 from harness import packets as p
 
-from simulation.chaos import errors_of_the_broker, small_checkpoints
+from simulation.chaos import run_seed
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
-from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.partition_chaos import check_exchange, check_partition
 from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
@@ -284,15 +283,7 @@ def run(
     seed: int, use: Callable[[list[PartitionWorld]], object] = lambda _worlds: None
 ) -> Counter[str]:
     """Run a seed, then ``use`` its brokers; an error names it and says what happened last."""
-    with small_checkpoints(), errors_of_the_broker() as errors:
-        chaos = PartitionShares(seed, errors)
-        try:
-            counts = simulate(chaos.run)
-        except BaseException as error:
-            error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
-            raise
-        use(chaos.worlds)
-        return counts
+    return run_seed(PartitionShares, seed, use=lambda shares: use(shares.worlds))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import packets as p
 from harness.packets import Publish
 
 from actors.configuration import BridgeOptions
+from actors.maintenance import ClusterHooks
 from eventstore.nats import ConnectionOptions
 from protocol.nats import Mapping, constant_part, header_block
 from simulation.natsserver import Got, SimLink, SimNatsServer
@@ -57,5 +59,50 @@ def test_what_a_replaced_leader_sends_to_nats_is_not_published_again(
         assert got == ([3, 4] if several_nodes else sent)
         nats.forget()
         await world.crash()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_leader_in_doubt_sends_nats_nothing_before_it_knows_that_it_leads(
+    replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its clients sent to it before may be older than what NATS has from the new leader."""
+    nats = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+    got: list[bytes] = []
+    nats.subscribe("out.>", lambda one: got.append(one.payload))
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
+        await world.start()
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        client = await world.connect("c")
+        client.send(p.publish("out/x", b"before"))
+        await world.go(0.2)
+        assert got == [b"before"]
+        world.log.hold()
+        ClusterHooks(world.broker.node, world.broker.admission.connections).prove(1)
+        client.send(p.publish("out/x", b"1", 1, 1), p.publish("out/x", b"2"))
+        client.send(p.publish("out/y", b"3", retain=True))
+        await world.go(0.2)
+        assert got == [b"before"]
+        if not replaced:
+            world.log.release()
+            await world.go(0.2)
+            assert sorted(got[1:]) == [b"1", b"2", b"3"]
+            client.send(p.publish("out/x", b"after"))
+            await world.go(0.01)
+            assert got[-1] == b"after"
+        nats.forget()
+        await world.crash()
+        assert len(got) == (1 if replaced else 5)
 
     simulate(scenario)

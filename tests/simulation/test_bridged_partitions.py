@@ -11,6 +11,7 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 
+from actors.session.session_messages import Loaded
 from eventstore.partitions import partition_of
 from protocol.nats import parse_headers
 from simulation.bridged_clients import Client5
@@ -83,6 +84,84 @@ def test_a_client_misses_nothing_after_its_suback(
         assert len(place.answers) == 2
 
     bridged(monkeypatch, scenario, seed=seed)
+
+
+def one_filter(place: BridgedPartitions, topic: str) -> Counter[bool]:
+    """Return how often the filters of a topic began (True) and ended in the first log."""
+    bridge = place.worlds[0].broker.bridge
+    assert bridge is not None
+    told, tell = Counter[bool](), bridge.interest.on_change
+
+    def noted(topic_filter: str, begun: bool) -> None:
+        told[begun] += topic_filter.startswith(topic)
+        tell(topic_filter, begun)
+
+    bridge.interest.on_change = noted
+    return told
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_client_that_leaves_while_it_waits_does_not_end_the_filter_of_another(
+    monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    async def scenario(place: BridgedPartitions) -> None:
+        place.nats.slowest = 0.5
+        topic = level_of(1)
+        told = one_filter(place, topic)
+        leaving = Client5(place.worlds[0])
+        leaving.send(p5.connect(name_in(place.worlds, 0, "leaving")))
+        staying = await place.connect(0, "staying")
+        for client in (leaving, staying) if first else (staying, leaving):
+            client.send(p5.subscribe(1, (f"{topic}/#", 1)))
+        await place.worlds[0].go(0.01)
+        assert not leaving.granted
+        leaving.drop()
+        await place.worlds[0].go(0.01)
+        assert not staying.granted
+        await place.until(lambda: staying.granted == 1)
+        place.publish(f"{topic}.a", b"1", "_INBOX.visitor.1", Foldmq_QoS="1")
+        await place.worlds[0].go(3.0)
+        assert payloads(staying) == {b"1": 1}
+        assert told == {True: 1}
+        staying.send(p5.unsubscribe(2, f"{topic}/#"))
+        await place.worlds[0].go(3.0)
+        assert told == {True: 1, False: 1}
+
+    bridged(monkeypatch, scenario)
+
+
+def test_filters_that_were_announced_end_when_the_session_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(place: BridgedPartitions) -> None:
+        place.nats.slowest = 0.5
+        topic = level_of(1)
+        told = one_filter(place, topic)
+        client = await place.connect(0)
+        client.send(p5.subscribe(1, *((f"{topic}/{number}", 1) for number in range(100))))
+        await place.worlds[0].go(0.01)
+        assert told == {True: 100}
+        broker = place.worlds[0].broker
+        session = broker.sessions.session(name_in(place.worlds, 0, "c"))
+        broken: Any = None
+        broker.kernel.tell(session, Loaded(broken))
+        await place.worlds[0].go(1.0)
+        assert told == {True: 100, False: 100}
+
+    bridged(monkeypatch, scenario)
+
+
+def test_subscriptions_are_confirmed_after_nats_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(place: BridgedPartitions) -> None:
+        place.nats.slowest = 0.5
+        client = await place.connect(0)
+        client.send(p5.subscribe(1, (f"{level_of(1)}/#", 1)))
+        await place.worlds[0].go(0.05)
+        place.nats.stop()
+        place.nats.start()
+        await place.until(lambda: client.granted == 1, 5.0)
+
+    bridged(monkeypatch, scenario)
 
 
 def test_a_suback_comes_before_the_retained_messages(monkeypatch: pytest.MonkeyPatch) -> None:

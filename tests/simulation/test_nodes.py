@@ -266,6 +266,34 @@ def test_clients_of_a_leader_in_doubt_wait() -> None:
     simulate(scenario)
 
 
+def test_a_client_waits_for_its_connect_timeout_once() -> None:
+    """First where it has connected, then at the leader."""
+
+    async def scenario() -> None:
+        world = NodesWorld()
+        await world.start()
+        await world.go(1)
+        client = SimClient(world)
+        while not client.through_edge:
+            client = SimClient(world)
+        node = world.broker.node
+        timeout = node.options.connect_timeout
+        node.unsure = "it cannot prove that it leads"
+        client.send(p.connect("c")[:3])
+        await world.go(timeout - 2)
+        open_then = [client.open]
+        node.unsure = ""
+        await world.go(1)
+        assert len(world.broker.admission.connections) == 1
+        open_then.append(client.open)
+        await world.go(2)
+        open_then.append(client.open)
+        assert open_then == [True, True, False]
+        await world.stop()
+
+    simulate(scenario)
+
+
 def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored() -> None:
     """It would refuse clients; they are to wait."""
 

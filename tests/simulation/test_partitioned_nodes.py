@@ -17,9 +17,10 @@ from harness import packets as p
 
 from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.log_follower import LogFollower
+from actors.exchange.qos0_exchange import Qos0Exchange
 from eventstore.format import Followed
 from eventstore.log import Journal
-from simulation import cluster_chaos, cluster_shares
+from simulation import cluster_shares, node_faults
 from simulation.broken_clusters import (
     Patch,
     follows_without_folding_every_record,
@@ -132,8 +133,16 @@ async def replaced(world: LogWorld, process: Process) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_qos_0_of_a_replaced_leader_does_not_overtake() -> None:
-    """It reads what a client sent before the client went to the new leader, and passes it on."""
+@pytest.mark.parametrize("waits", [True, False])
+def test_qos_0_of_a_replaced_leader_does_not_overtake(
+    monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """It reads what a client sent before the client went to the new leader.
+
+    It passes nothing on before it knows that it leads. If it does, the receiver drops it.
+    """
+    if not waits:
+        monkeypatch.setattr(Qos0Exchange, "await_proof", lambda _exchange: None)
 
     async def scenario(here: LogWorld, there: LogWorld) -> None:
         worlds = [here, there]
@@ -151,7 +160,7 @@ def test_qos_0_of_a_replaced_leader_does_not_overtake() -> None:
         await here.go(1)
         assert published(reader) == []
         dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
-        assert dropped == [1, 0]
+        assert dropped == [int(not waits), 0]
 
     in_cluster(scenario)
 
@@ -193,16 +202,18 @@ def test_a_leader_that_was_suspended_proves_that_it_leads_before_it_sends_anythi
         worlds = [here, there]
         sender = await there.connect(name_in(worlds, 1))
         reader = await there.connect(name_in(worlds, 1, "r"), filters=[("t", 0)])
+        other = await here.connect(name_in(worlds, 0, "o"), filters=[("t", 0)])
         process = await away(there)
         there.log.hold()
         sender.send(p.pingreq(), p.publish("t", b"1"))
         await here.go(1)
         process.resume()
         await here.go(0.5)
-        assert (sender.take(), reader.take()) == ([], [])
+        assert (sender.take(), reader.take(), other.take()) == ([], [], [])
         there.log.release()
         await here.go(0.5)
         assert (sender.take(), reader.take()) == ([p.Pingresp()], [p.Publish("t", b"1")])
+        assert other.take() == [p.Publish("t", b"1")]
 
     in_cluster(scenario)
 
@@ -293,7 +304,7 @@ def test_a_cluster_with_several_logs_that_breaks_a_rule_is_caught(
 ) -> None:
     for seed in range(_MOST_SEEDS):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster_chaos, "LONGEST", 800.0)
+            patch.setattr(node_faults, "LONGEST", 800.0)
             mutant(patch)
             try:
                 run(seed)

@@ -50,6 +50,7 @@ class _FiltersOfLog:
 
     __slots__ = (
         "arriving",
+        "asked",
         "confirmed",
         "filters",
         "heard",
@@ -66,6 +67,8 @@ class _FiltersOfLog:
         """Number of its changes that are known; -1: some are missing."""
         self.confirmed = -1
         """Number of those for which NATS has the subscriptions."""
+        self.asked: object | None = None
+        """Identifies the fence that NATS has not answered yet; None: there is none."""
         self.filters: set[str] = set()
         """Filters that this log subscribes to for it, and those of requests."""
         self.heard = float("-inf")
@@ -82,7 +85,8 @@ class FilterReports:
 
     ``own_filters`` returns the filters of this log. ``wanted`` is called with a filter of another
     log that this one is to subscribe to, ``unwanted`` when it is not any more. ``fence`` calls its
-    argument when NATS has all subscriptions. ``send`` sends a report to the other brokers.
+    argument when NATS has all subscriptions, or not at all if the connection is lost before: then
+    call :meth:`connection_lost`. ``send`` sends a report to the other brokers.
     """
 
     def __init__(
@@ -295,14 +299,30 @@ class FilterReports:
         else:
             self._unwanted(topic_filter)
 
+    def connection_lost(self) -> None:
+        """Forget the fences that NATS has not answered: the next regular reports ask again."""
+        for other in self._others.values():
+            other.asked = None
+
     def _confirm(self, other: _FiltersOfLog) -> None:
-        """Note when NATS has the subscriptions for all filters that are known."""
+        """Note when NATS has the subscriptions for all filters that are known.
+
+        What becomes known while NATS has not answered yet is confirmed by the next fence.
+        """
+        if other.asked is not None:
+            return
+        other.asked = asked = object()
         incarnation, through = other.incarnation, other.through
 
         def confirmed() -> None:
+            if other.asked is not asked:  # of a connection that was lost
+                return
+            other.asked = None
             if other.incarnation == incarnation and other.confirmed < through:
                 other.confirmed = through
                 self._tell_soon()
+            if other.confirmed < other.through:
+                self._confirm(other)
 
         self._fence(confirmed)
 

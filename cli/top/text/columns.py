@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cli.common import text
 from cli.top.text import number_format
 from cli.top.text.styled_text import Line, Role, fit_text
+from eventstore.reasons import close_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,6 +103,11 @@ def _of_history(row: Row, key: str) -> str:
     return number_format.NOTHING if without else number_format.count(row.get(key))
 
 
+def _last_end(row: Row) -> str:
+    reason = row.get("last_close")
+    return close_words(reason) if reason else number_format.NOTHING
+
+
 def _reconnects(row: Row) -> str:
     connects = row.get("connects")
     if connects is not None:
@@ -126,7 +132,7 @@ ACTORS = (
     TopColumn("DROPS", 5, lambda row: _of_history(row, "dropped"), 3),
     TopColumn("RECONN", 6, _reconnects, 5),
     TopColumn("TAKEOV", 6, lambda row: _of_history(row, "takeovers"), 6),
-    TopColumn("LAST END", 12, lambda row: _name(row, "last_close"), 7, right=False),
+    TopColumn("LAST END", 15, _last_end, 7, right=False),
 )
 """Columns of a row of ``actors``; ``now_ms`` in it is the time of the reply."""
 

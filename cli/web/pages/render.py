@@ -17,7 +17,7 @@ from cli.common import text, version
 from cli.inspection import outcome_text
 from cli.top.text import number_format
 from eventstore.format import format_position
-from eventstore.reasons import close_text, drop_text
+from eventstore.reasons import close_text, close_words, drop_text
 from projections.replay import options_text
 
 _TITLE = 2000
@@ -51,6 +51,7 @@ def environment() -> Environment:
         "short_log": lambda log: log.rpartition("-")[2],
         "drop_reason": drop_text,
         "close_reason": close_text,
+        "close_words": close_words,
     }
     made.globals |= {"url": url, "version": version}
     return made
