@@ -136,7 +136,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
 
 HIDDEN = (
     CommandEntry(
-        "complete", "cli.program.completion", "Print what may stand in place of the last word."
+        "complete", "cli.program.completion", "Print the completions of the last word."
     ),
 )
 """Commands that shells call."""

@@ -1,4 +1,5 @@
-"""A process as a node of a cluster: it follows the log, takes it over, and announces that."""
+"""A process as a node of a cluster: it follows the log, takes over the leadership, and announces
+it."""
 
 from __future__ import annotations
 

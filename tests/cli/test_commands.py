@@ -336,7 +336,7 @@ CONNACK5_OK = b"\x20\x03\x00\x00\x00"
         (b"\x20\x03\x00\x87\x00", 5, "not authorized (0x87)"),
         (b"\x20\x08\x00\x89\x05\x1f\x00\x02a\n", 3, 'try again later (0x89, "a\\n")'),
         (b"\x20\x03\x00\x8a\x00", 1, "the client is banned (0x8A)"),
-        (b"\x20\x02\x00\x01", 1, "it does not speak this version of MQTT (see -V) (0x84)"),
+        (b"\x20\x02\x00\x01", 1, "the broker does not support this version of MQTT (see -V) (0x84)"),
     ],
     ids=["reason", "words", "banned", "level 4 only"],
 )
@@ -365,7 +365,7 @@ def test_refused_message(qos: str, answer: bytes) -> None:
 def test_refused_subscription_at_level_5() -> None:
     with fake_broker(CONNACK5_OK, b"\x90\x05\x00\x01\x00\x01\x9e") as port:
         result = foldmq("sub", "-p", str(port), "-t", "a", "-t", "$share/g/b", "-V", "5")
-    reason = "the broker has no shared subscriptions (0x9E)"
+    reason = "the broker does not support shared subscriptions (0x9E)"
     expected = f"127.0.0.1:{port} refused the subscription to '$share/g/b': {reason}"
     assert refused(result, 1) == expected
 
@@ -381,7 +381,7 @@ def test_sub_does_not_take_back_what_was_taken_over() -> None:
     taken_over = b"\x90\x04\x00\x01\x00\x00\xe0\x02\x8e\x00"
     with fake_broker(CONNACK5_OK, taken_over) as port:
         result = foldmq("sub", "-p", str(port), "-t", "a", "-V", "5")
-    reason = "another connection has taken the client identifier over (0x8E)"
+    reason = "another connection took over the client identifier (0x8E)"
     assert refused(result, 1) == f"127.0.0.1:{port} closed the connection: {reason}"
 
 

@@ -114,7 +114,7 @@ def test_a_connection_says_why_it_is_not_read() -> None:
         **{f"{what}_{way}": 0 for what in ("messages", "bytes") for way in ("in", "out")},
     }  # fmt: skip
     assert list(connection_lines(found, None, 5000))[-1] == (
-        "  not read now: the disk does not keep up, it publishes to a client that does not read "
+        "  reading paused: the disk does not keep up, it publishes to a client that does not read "
         "fast enough"
     )
 

@@ -181,7 +181,7 @@ def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float
     kept, damage, advice = result.lines
     assert kept.startswith("kept ")
     assert damage.startswith("damage: record ")
-    assert advice == f"go on with: foldmq serve --data-dir {saved_in}"
+    assert advice == f"continue with: foldmq serve --data-dir {saved_in}"
     assert digests(stopped.data_dir) == before
     stopped.data_dir = saved_in
     stopped.start()

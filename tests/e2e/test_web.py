@@ -489,8 +489,8 @@ def test_one_can_walk_from_event_to_event(page: Page, events: list[dict[str, Any
         walked.append(re.search(r"Last event: (\S+)", got.shown)[1])  # type: ignore[index]
         got = page.ask("GET", previous)
     assert walked == places[::-1]
-    assert "There was no such session at that moment" in got.shown
-    assert "No event of this session comes before" in got.shown
+    assert "The session did not exist at that moment" in got.shown
+    assert "The session has no earlier event" in got.shown
     following = page.ask("GET", got.link("next") or "")
     assert "+ session" in following.shown
 
@@ -545,7 +545,7 @@ def test_two_moments_of_a_session_are_compared(page: Page, events: list[dict[str
         assert "+ subscription late/# QoS 0" in shown
     part = page.good("/session/diff", client="away", a=early, b=early, part="live")
     assert "<html" not in part.text
-    assert "The state is the same." in part.shown
+    assert "The states are equal." in part.shown
     assert page.get("/session/diff", client="away", a=early).status == 400
     assert page.get("/session", client="away", a="zz", b="1").status == 400
 

@@ -176,7 +176,8 @@ class Listeners:
         self._kept = None
 
     def bequeath(self) -> str:
-        """Return a text that lets this process, restarted, go on listening; empty: it cannot.
+        """Return a text that lets this process continue listening after a restart; empty: it
+        cannot.
 
         Clients that connect meanwhile wait in the queues of the sockets.
         """

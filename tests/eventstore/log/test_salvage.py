@@ -363,7 +363,7 @@ def test_report(problem: str | None, line: str, tmp_path: Path) -> None:
     assert report(saved, old, new).replace(str(old), "OLD").replace(str(new), "NEW") == (
         "kept 1,200 of 1,300 records (5,000 entries), up to 2023-11-14 22:13:20.250 UTC\n"
         f"{line}\n"
-        "go on with: foldmq serve --data-dir NEW"
+        "continue with: foldmq serve --data-dir NEW"
     )
 
 
