@@ -336,7 +336,11 @@ CONNACK5_OK = b"\x20\x03\x00\x00\x00"
         (b"\x20\x03\x00\x87\x00", 5, "not authorized (0x87)"),
         (b"\x20\x08\x00\x89\x05\x1f\x00\x02a\n", 3, 'try again later (0x89, "a\\n")'),
         (b"\x20\x03\x00\x8a\x00", 1, "the client is banned (0x8A)"),
-        (b"\x20\x02\x00\x01", 1, "the broker does not support this version of MQTT (see -V) (0x84)"),
+        (
+            b"\x20\x02\x00\x01",
+            1,
+            "the broker does not support this version of MQTT (see -V) (0x84)",
+        ),
     ],
     ids=["reason", "words", "banned", "level 4 only"],
 )
