@@ -82,8 +82,7 @@ def _sub(
             "-t",
             "--topic",
             metavar="FILTER",
-            help="Topic filter to subscribe to; $share/NAME/FILTER for a shared subscription. May be "
-            "repeated.",
+            help="Topic filter to subscribe to; shared: $share/NAME/FILTER. May be repeated.",
         ),
     ],
     qos: Qos = 0,

@@ -33,7 +33,9 @@ SENTENCES: Mapping[int, str] = MappingProxyType(
         ReasonCode.MALFORMED_PACKET: "a packet is malformed",
         ReasonCode.PROTOCOL_ERROR: "a packet violates the protocol",
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "the broker does not accept this",
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "the broker does not support this version of MQTT (see -V)",
+        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: (
+            "the broker does not support this version of MQTT (see -V)"
+        ),
         ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "the client identifier is not allowed",
         ReasonCode.BAD_USER_NAME_OR_PASSWORD: "bad user name or password",
         ReasonCode.NOT_AUTHORIZED: "not authorized",
@@ -41,7 +43,9 @@ SENTENCES: Mapping[int, str] = MappingProxyType(
         ReasonCode.SERVER_BUSY: "the broker is busy, try again later",
         ReasonCode.BANNED: "the client is banned",
         ReasonCode.SERVER_SHUTTING_DOWN: "the broker is shutting down",
-        ReasonCode.BAD_AUTHENTICATION_METHOD: "the broker does not support this authentication method",
+        ReasonCode.BAD_AUTHENTICATION_METHOD: (
+            "the broker does not support this authentication method"
+        ),
         ReasonCode.KEEP_ALIVE_TIMEOUT: "the broker received nothing within the keep alive",
         ReasonCode.SESSION_TAKEN_OVER: "another connection took over the client identifier",
         ReasonCode.TOPIC_FILTER_INVALID: "the topic filter is not allowed",
@@ -54,12 +58,14 @@ SENTENCES: Mapping[int, str] = MappingProxyType(
         ReasonCode.MESSAGE_RATE_TOO_HIGH: "messages are sent too fast",
         ReasonCode.QUOTA_EXCEEDED: "a limit of the broker is reached",
         ReasonCode.ADMINISTRATIVE_ACTION: "an operator closed the connection",
-        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8 as its Payload Format Indicator says",
+        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8, as declared by the message",
         ReasonCode.RETAIN_NOT_SUPPORTED: "the broker does not support retained messages",
         ReasonCode.QOS_NOT_SUPPORTED: "the broker does not support this QoS",
         ReasonCode.USE_ANOTHER_SERVER: "use another broker",
         ReasonCode.SERVER_MOVED: "the broker has moved",
-        ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker does not support shared subscriptions",
+        ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: (
+            "the broker does not support shared subscriptions"
+        ),
         ReasonCode.CONNECTION_RATE_EXCEEDED: "too many connections in a short time",
         ReasonCode.MAXIMUM_CONNECT_TIME: "the connection has reached its maximum duration",
         ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: (

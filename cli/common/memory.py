@@ -1,10 +1,11 @@
 """Memory of a serving process: garbage collection, large blocks, and memory returned to the system.
 
 Reference counts free nearly everything: the broker breaks its own cycles. The garbage collector
-therefore finds little, but it examines all young objects, and the event loop stops meanwhile. Python begins a collection when the number of objects has grown. Where connections,
-sessions and subscriptions end as fast as new ones begin, the number does not grow while the young
-ones become many, and a collection takes tens of milliseconds. :class:`GarbageCollector` collects
-them before they are many.
+therefore finds little, but it examines all young objects, and the event loop stops meanwhile.
+Python begins a collection when the number of objects has grown. Where connections, sessions and
+subscriptions end as fast as new ones begin, the number does not grow while the young ones become
+many, and a collection takes tens of milliseconds. :class:`GarbageCollector` collects them before
+they are many.
 """
 
 from __future__ import annotations

@@ -360,8 +360,7 @@ class Member:
         return True
 
     def tell_counts(self, clients: int, parked: int) -> None:
-        """Report to the process the numbers of its log's clients that are passed on, and that
-        wait."""
+        """Report the numbers of clients of the log that are passed on, and that wait."""
         channel = self._channel
         if channel is not None:
             with contextlib.suppress(OSError):  # it has ended, or does not keep up

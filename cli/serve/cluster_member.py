@@ -1,5 +1,4 @@
-"""A process as a node of a cluster: it follows the log, takes over the leadership, and announces
-it."""
+"""A process as a node of a cluster: it follows the log, takes over, and announces that."""
 
 from __future__ import annotations
 
