@@ -254,8 +254,8 @@ def test_a_crash_is_told_for_an_hour() -> None:
     (one,) = advise_on_broker(status, [])
     assert (one.severity, one.title) == ("warning", "started after a crash")
     assert one.evidence == (
-        "it started 5 min ago; the previous run did not end cleanly, its last write was 1 min before "
-        "that"
+        "it started 5 min ago; the previous run did not end cleanly, its last write was 1 min "
+        "before that"
     )
     assert not [*advise_on_broker({**status, "time_ms": 3_700_000}, [])]
     assert not [*advise_on_broker({**status, "crashed_ms": None}, [])]
