@@ -214,7 +214,7 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["pub", "-t", "a"], "give exactly one of -m, -f, -n and -l"),
+        (["pub", "-t", "a"], "use exactly one of -m, -f, -n and -l"),
         (["pub", "-t", "a", "-m", "x", "-n"], "exactly one of"),
         (["pub", "-t", "a", "-f", "/nonexistent"], "/nonexistent: cannot read: No such file"),
         (["pub", "-t", "a", "-n", "-P", "x"], "needs a user name (-u)"),
@@ -223,7 +223,7 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
         (["pub", "-t", "a", "-n", "-c"], "needs a client identifier (-i)"),
         (["sub", "-t", "a", "-c"], "needs a client identifier (-i)"),
         (["sub", "-t", "a", "-E", "-C", "1"], "cannot be combined"),
-        (["sub", "-t", "a", "-v", "--json"], "give at most one of -v, --json and -F"),
+        (["sub", "-t", "a", "-v", "--json"], "use at most one of -v, --json and -F"),
         (["sub", "-t", "a", "-F", "%t %x"], '-F "%t %x": there is no field %x; fields are %%'),
         (["sub", "-t", "$share/g/a", "--no-local"], "--no-local cannot be combined"),
         (["sub", "-t", "$share//a", "-V", "5"], 'topic "$share//a": share name is empty'),

@@ -224,7 +224,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
                 error="ModuleNotFoundError: No module named 'projections.state.single_session'"
             ),
             69,
-            "the executors do not have foldmq: ship foldmq and what it needs with the job",
+            "the executors do not have foldmq: ship foldmq and its dependencies with the job",
         ),
         (
             IN_EXECUTOR.format(error="ModuleNotFoundError: No module named 'orjson'"),
@@ -245,15 +245,15 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
         (
             "Caused by: java.io.IOException: No space left on device",
             74,
-            "no space left on device for what Spark keeps while it works",
+            "no space left for Spark's temporary files or its output",
         ),
         ("java.lang.OutOfMemoryError: Java heap space", 71, "Spark ran out of memory"),
-        ("System memory 99614720 must be at least 471859200.", 2, "--memory 450m at least"),
+        ("System memory 99614720 must be at least 471859200.", 2, "set --memory to at least 450m"),
         ("Python worker exited unexpectedly (crashed)", 71, "a Python worker of Spark ended"),
         (
             "[PATH_ALREADY_EXISTS] Path hdfs://h/out already exists. Set mode as overwrite",
             73,
-            "hdfs://h/out is there already",
+            "hdfs://h/out already exists",
         ),
         ("Could not parse Master URL: 'mesos://x'", 2, "not a master of Spark: mesos://x"),
         ("All masters are unresponsive! Giving up.", 69, "the master of the Spark cluster does"),
@@ -303,8 +303,12 @@ def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "exit_code", "says"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), 74, "no space left on device for what"),
-        (OSError(errno.EIO, "Input/output error", "/tmp/x\n"), 74, r"works with: /tmp/x\n: Input/"),
+        (OSError(errno.ENOSPC, "No space left on device"), 74, "no space left for Spark"),
+        (
+            OSError(errno.EIO, "Input/output error", "/tmp/x\n"),
+            74,
+            r"temporary files: /tmp/x\n: Input/",
+        ),
         (ConnectionResetError(errno.ECONNRESET, "reset"), 70, "Spark failed: "),
     ],
 )
@@ -328,7 +332,7 @@ def test_a_disk_without_room_for_spark_s_directory(monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/foldmq-spark-x")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    with pytest.raises(OutOfDisk, match="what it works with: /tmp/foldmq-spark-x: No space left"):
+    with pytest.raises(OutOfDisk, match="its temporary files: /tmp/foldmq-spark-x: No space left"):
         Jvm()
 
 
@@ -373,8 +377,8 @@ Could not reserve enough space for 966367641600KB object heap
     [
         (YARN, "Spark does not start: HADOOP_CONF_DIR must be set"),
         (NO_MODULE, "this Java lacks a module that Spark needs"),
-        (NO_ROOM, "--memory is nothing that this machine can give"),
-        ("", "Spark does not start: it ends at once"),
+        (NO_ROOM, "--memory is more than this machine has"),
+        ("", "Spark does not start: it exits immediately"),
     ],
 )
 def test_a_jvm_that_does_not_start(said: str, says: str) -> None:

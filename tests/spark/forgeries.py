@@ -880,7 +880,7 @@ def _carries_one(moment: Moment) -> Iterator[list[Told]]:
             yield _carries(one.ref, one.topic, one.payload)
 
 
-@forges(MessagesCarried, "of a message with another content")
+@forges(MessagesCarried, "of a message with different content")
 def _carries_another(moment: Moment) -> Iterator[list[Told]]:
     for one in [*moment.messages.values()][-1:]:
         yield _carries(one.ref, one.topic, b"made")

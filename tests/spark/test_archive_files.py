@@ -481,7 +481,7 @@ def write_lines(directory: Path, found: list[dict[str, object]]) -> None:
         (lambda found: found[3].update(files=[["a"]]), "line 4 is not a segment"),
         (lambda found: found[3].update(last=20), "line 4 is not a segment"),
         (lambda found: found[3].update(link="g" * 64), "line 4 is not a segment"),
-        (lambda found: found[0].pop("stream"), "does not say whose log it is"),
+        (lambda found: found[0].pop("stream"), "does not name its log"),
     ],
 )
 def test_a_ledger_that_does_not_fit_together(
@@ -543,5 +543,5 @@ def test_an_archive_that_was_replaced_meanwhile(tmp_path: Path) -> None:
     (stored,) = archived_logs(str(tmp_path / "a"))
     (tmp_path / "a").rename(tmp_path / "b")
     archived(tmp_path / "a", built(20))
-    with pytest.raises(NoArchive, match="does not have record 30 any more"):
+    with pytest.raises(NoArchive, match="no longer has record 30"):
         list(stored.read(1, 30))

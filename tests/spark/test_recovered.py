@@ -168,14 +168,14 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
     "will of a clean session once more": (
         [opened(resumed=False, clean=True, generation=1), armed()],
         [WillFired("c"), will(), CLOSED, will()],
-        "MessagePublished for a session that there was not",
+        "MessagePublished for a session that did not exist",
     ),
     "taken out of its queue while it ends": (
         [*BEFORE, LEFT, QUEUED, opened()],
         [UNQUEUED, SessionClosed("c", "broker_restarted", 2)],
         "MessageDropped before",
     ),
-    "taken out of its queue while away": ([*BEFORE, LEFT, QUEUED], [UNQUEUED], "was away"),
+    "taken out of its queue while away": ([*BEFORE, LEFT, QUEUED], [UNQUEUED], "was offline"),
     "PUBREL not sent again": (
         RELEASING,
         [CLOSED, opened(), Subscribed("c", [("u", 1)]), SessionClosed("c", "closed", 2)],
@@ -200,15 +200,15 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
         [MessagePublished("c", 1, False, ["t"], [], [1], 1, 0, 1)],
         "without its client",
     ),
-    "sent while away": ([*BEFORE, LEFT], [delivered([4])], "was away"),
+    "sent while away": ([*BEFORE, LEFT], [delivered([4])], "was offline"),
     "thrown away": (BEFORE, [CLOSED, opened(resumed=False)], "state was thrown away"),
     "a clean session resumed": (
         [opened(resumed=False, clean=True, generation=1)], [CLOSED, opened()], "was resumed",
     ),
     "a clean session gets messages": (
-        [opened(resumed=False, clean=True, generation=1)], [CLOSED, QUEUED], "there was not",
+        [opened(resumed=False, clean=True, generation=1)], [CLOSED, QUEUED], "did not exist",
     ),
-    "resumed out of nothing": ([], [opened()], "resumed that there was not"),
+    "resumed out of nothing": ([], [opened()], "resumed that did not exist"),
     "its count of connections is lost": (
         BEFORE, [CLOSED, opened(generation=1)], "connection 1 was opened, the last was 1",
     ),
@@ -221,7 +221,7 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
     "something new before what was on its way": (
         BEFORE,
         [CLOSED, opened(), Redelivered("c", [1], "resumed"), delivered([4])],
-        "before packet 2 was again",
+        "before packet 2 was redelivered",
     ),
 }  # fmt: skip
 

@@ -204,12 +204,12 @@ def test_what_is_wrong_is_told_with_its_position(
 OTHERWISE = [
     ("session", "kept", "0" * 16, "has another state of the session"),
     ("session", "kept", None, "does not have the session"),
-    ("session", "kept", "unsaid", "does not tell of the session"),
-    ("session", "never there", "1" * 16, "has a session that the log does not tell of"),
+    ("session", "kept", "unsaid", "does not report the session"),
+    ("session", "never there", "1" * 16, "has a session that is not in the log"),
     ("retained", "r", "0" * 16, "has another retained message"),
     ("retained", "r", None, "does not have the retained message"),
     ("retained", "r", "unsaid", "does not have the retained message"),
-    ("retained", "x", "1" * 16, "has a retained message that the log does not tell of"),
+    ("retained", "x", "1" * 16, "has a retained message that is not in the log"),
 ]
 """Kind and name of a claim, what the broker says instead, and what is told of it."""
 
