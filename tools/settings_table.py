@@ -197,10 +197,10 @@ def _lines(rows: list[str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code says whether it is up to date."""
+    """Write or check the page; the exit code is 1 if it is not up to date."""
     missing = [name for name in OTHER_VARIABLES if f"`{name}`" not in OUTLOOK]
     if missing:
-        sys.stderr.write(f"tools/settings_table.py: say what {', '.join(missing)} is\n")
+        sys.stderr.write(f"tools/settings_table.py: no description of {', '.join(missing)}\n")
         return 1
     text = page()
     if "--check" in arguments:

@@ -140,7 +140,7 @@ def replaced(text: str, group: str, content: str) -> str:
     begin, end = f"<!-- make bench: {group} -->", f"<!-- end of {group} -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(text)) != 1:
-        raise BenchError(f"docs/benchmarks.md has not once what stands between {begin} and {end}")
+        raise BenchError(f"docs/benchmarks.md must have exactly one part between {begin} and {end}")
     return marked.sub(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
 
 
