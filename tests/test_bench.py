@@ -87,7 +87,7 @@ def test_rows_and_rounds_are_chosen() -> None:
         (["--beside", "emqx"], "there is no broker 'emqx'; there are released, mosquitto, nats"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_line(
+def test_invalid_arguments_are_refused_in_a_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -150,7 +150,7 @@ def test_a_99th_percentile_is_not_judged() -> None:
     assert rounds.worse(rows(own, waited(2.0))) == []
 
 
-def test_the_line_says_which_row_is_worse_and_by_how_much() -> None:
+def test_the_line_names_the_row_and_the_difference() -> None:
     (line,) = rounds.worse(rows(delivered(70), delivered(100)))
     assert line == (
         "pairs: delivered /s is 70, foldmq 0.1.0 100: 30 % worse in the median of the pairs"
@@ -399,7 +399,7 @@ def test_an_optimised_build_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_last_release_is_a_tag_or_what_is_recorded(
+def test_the_last_release_is_a_tag_or_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(released_version, "_git", lambda *_: "v1.2.3")
@@ -435,7 +435,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.system
-def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: Path) -> None:
+def test_a_commit_is_checked_out_separately(clone: Path, tmp_path: Path) -> None:
     with released_version.checked_out("v0.1.0", tmp_path):
         assert (Released.root / "cli" / "main.py").read_text() == "released\n"
         assert Released.root != clone
@@ -444,7 +444,7 @@ def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: 
 
 @pytest.mark.system
 @pytest.mark.usefixtures("clone")
-def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_commit_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(BenchError, match=r"v9 is neither a directory .* --beside mosquitto,nats"),
         released_version.checked_out("v9", tmp_path),

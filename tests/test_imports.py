@@ -143,7 +143,7 @@ def test_no_test_module_imports_another() -> None:
     assert not found
 
 
-def test_what_tests_share_exists_once() -> None:
+def test_shared_test_code_exists_once() -> None:
     """A helper module has a name of its own, and so has what waits or finds a port."""
     helpers = [module for module in TESTS if not module.name.startswith(("test_", "__init__"))]
     programs = ("conftest.py", "run.py")
@@ -424,7 +424,7 @@ def test_an_import_past_the_package_is_found(name: str, source: str, wrong: bool
 
 
 @pytest.mark.slow
-def test_packages_hold_what_they_name() -> None:
+def test_packages_define_the_names_they_export() -> None:
     for name in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
         package = importlib.import_module(name)
         assert package.__doc__, name

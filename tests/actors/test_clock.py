@@ -54,7 +54,7 @@ def test_timers_fire_in_the_order_of_their_deadlines(wheel: Wheel) -> None:
     assert len(wheel.timers) == 0
 
 
-def test_a_shorter_timer_is_asked_for_and_a_longer_is_not(wheel: Wheel) -> None:
+def test_only_a_shorter_timer_reschedules_the_loop(wheel: Wheel) -> None:
     wheel.after(10, "later")
     wheel.after(20, "last")
     assert len(wheel.calls) == 1

@@ -61,7 +61,7 @@ def test_each_name_comes_once_and_in_time(names: list[tuple[float, float]]) -> N
         assert when <= wanted[name] + 0.2
 
 
-def test_a_name_stands_there_once_and_can_be_forgotten() -> None:
+def test_a_name_is_stored_once_and_can_be_removed() -> None:
     time = Time()
     due: list[tuple[str, float]] = []
     expiries = Expiries(lambda: time.now, time.after, noting(due, time))

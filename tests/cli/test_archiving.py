@@ -58,7 +58,7 @@ def archive(*, as_json: bool = False) -> None:
     run_archive(SparkFlags(SourceFlags()), "/a", as_json=as_json)
 
 
-def test_what_was_archived_is_said(
+def test_the_archived_range_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(monkeypatch, Report([NEW, OLD, NOTHING]))
@@ -96,7 +96,7 @@ def test_the_same_for_machines(
     assert (nothing["through"], nothing["time"], nothing["told"]) == (0, None, False)
 
 
-def test_a_broker_that_does_not_run_is_told_the_next_time(
+def test_a_stopped_broker_is_notified_by_the_next_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(monkeypatch, Report([NEW]))

@@ -186,7 +186,7 @@ def test_every_qos_from_url_to_json(mosquitto: int, qos: str) -> None:
     assert json.loads(out) == {"topic": "a", "qos": int(qos), "retain": False, "payload": "ä"}
 
 
-def test_payload_from_file_is_bytes_and_empty_clears_what_is_retained(
+def test_a_payload_from_a_file_is_bytes_and_an_empty_one_clears_the_retained_message(
     mosquitto: int, tmp_path: Path
 ) -> None:
     port = str(mosquitto)
@@ -201,7 +201,7 @@ def test_payload_from_file_is_bytes_and_empty_clears_what_is_retained(
     assert refused(result, 27) == "timed out after 0.5 s"
 
 
-def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
+def test_a_kept_session_gets_only_unprinted_messages(mosquitto: int) -> None:
     port = str(mosquitto)
     session = ["sub", "-p", port, "-t", "k", "-q", "1", "-i", "keeper", "-c"]
     assert foldmq(*session, "-E").returncode == 0
@@ -374,14 +374,14 @@ def test_refused_subscription_at_level_5() -> None:
     assert refused(result, 1) == expected
 
 
-def test_a_broker_that_says_why_it_closes() -> None:
+def test_the_reason_of_a_closed_connection_is_printed() -> None:
     with fake_broker(CONNACK5_OK, b"\xe0\x02\x95\x00") as port:
         result = foldmq("pub", "-p", str(port), "-t", "a", "-m", "x", "-q", "1", "-V", "5")
     closed = f"127.0.0.1:{port} closed the connection: a packet is too large (0x95)"
     assert refused(result, 1) == f"{closed}; messages not acknowledged: 1"
 
 
-def test_sub_does_not_take_back_what_was_taken_over() -> None:
+def test_sub_does_not_reconnect_after_a_takeover() -> None:
     taken_over = b"\x90\x04\x00\x01\x00\x00\xe0\x02\x8e\x00"
     with fake_broker(CONNACK5_OK, taken_over) as port:
         result = foldmq("sub", "-p", str(port), "-t", "a", "-V", "5")
@@ -512,7 +512,7 @@ def test_a_url_that_is_none_is_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("where", [("a..b", 1883), ("x" * 64, 1883), ("127.0.0.1", 0)])
-def test_what_is_no_host_and_port_is_said_in_a_line(where: tuple[str, int]) -> None:
+def test_an_invalid_host_or_port_is_one_line(where: tuple[str, int]) -> None:
     target = connection.find_target(*where, None, None, None)
     made = connection.new_client(target, SESSION)
     with pytest.raises(connection.BadArgumentError, match="is not a valid host and port"):

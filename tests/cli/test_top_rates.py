@@ -146,7 +146,7 @@ def test_rates_of_several_logs_are_added_up() -> None:
     assert between_all([]) is None
 
 
-def test_drops_are_told_by_reason_also_when_a_reason_is_new() -> None:
+def test_drops_are_shown_by_reason_also_for_a_new_reason() -> None:
     before = status(dropped={"queue_full": 3})
     after = status(dropped={"queue_full": 3, "slow_reader": 8}, seconds=2)
     found = between(before, after)
@@ -302,7 +302,7 @@ def test_figures_are_short(value: float) -> None:
 
 
 @given(st.text(), st.integers(1, 40), st.booleans())
-def test_what_is_fitted_has_its_width(text: str, width: int, right: bool) -> None:
+def test_fitted_text_has_the_given_width(text: str, width: int, right: bool) -> None:
     shown = "".join(letter for letter in text if letter.isprintable())
     assert cell_len(fit_text(shown, width, right=right)) == width
 
@@ -359,7 +359,7 @@ def test_all_columns_are_shown_where_there_is_room() -> None:
     assert narrow == ["ACTOR", "NAME", "BUSY", "MSG/S", "BOX"]
 
 
-def test_what_clients_chose_is_harmless_in_a_row() -> None:
+def test_names_chosen_by_clients_are_harmless_in_a_row() -> None:
     row = plain(cells_of(ROW, fitting(ACTORS, 200)))
     assert row.isprintable()
     assert "\\u001b[31m[red]\\u202e" in row

@@ -52,7 +52,7 @@ def test_session_present_is_0_where_the_connect_is_refused(clients: Clients5, to
 
 @pytest.mark.mqtt5("MQTT-3.2.2-8", "MQTT-3.1.2-28", "MQTT-2.2.2-1", "MQTT-3.2.2-9")
 @pytest.mark.parametrize("asked", [None, 0])
-def test_no_response_information_unless_asked_for(clients: Clients5, asked: int | None) -> None:
+def test_no_response_information_unless_requested(clients: Clients5, asked: int | None) -> None:
     properties = () if asked is None else ((p.REQUEST_RESPONSE_INFORMATION, asked),)
     found = clients.five(properties=properties).connack
     assert found.get(p.RESPONSE_INFORMATION) is None
@@ -70,7 +70,7 @@ def test_session_expiry_of_the_connack_is_that_of_the_connect(clients: Clients5)
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-23", "MQTT-4.1.0-2")
-def test_session_expiry_that_the_operator_bounds_is_told(
+def test_a_limited_session_expiry_is_in_connack(
     own: Callable[..., tuple[Broker, Clients5]], topic: str
 ) -> None:
     _, clients = own('session_expiry = "1s"')
@@ -159,7 +159,7 @@ def test_will_that_is_not_permitted(guarded: Callable[..., Clients5]) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-3.9.3-1", "MQTT-3.9.3-2", "MQTT-3.8.4-7")
-def test_what_is_not_permitted_says_so(guarded: Callable[..., Clients5]) -> None:
+def test_denials_have_a_reason_string(guarded: Callable[..., Clients5]) -> None:
     client = ann(guarded())
     client.send(p.publish("closed/x", b"", 1, 1))
     client.expect_answer(PUBACK, 1, 0x87)
@@ -372,7 +372,7 @@ def test_pingreq(clients: Clients5) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-4.13.2-1", "MQTT-3.14.4-2", "MQTT-3.14.2-2", "MQTT-3.14.2-1")
-def test_server_that_shuts_down_says_so(own: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_a_server_shutdown_sends_disconnect(own: Callable[..., tuple[Broker, Clients5]]) -> None:
     broker, clients = own()
     new, old = clients.five(), clients.connect()
     broker.stop()

@@ -195,7 +195,7 @@ def test_expiry_does_not_end_an_exchange_that_was_begun(clients: Clients5, topic
 
 @pytest.mark.mqtt5("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 @pytest.mark.parametrize("kill", [False, True])
-def test_expiry_goes_on_over_a_restart(
+def test_expiry_continues_over_a_restart(
     own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
 ) -> None:
     broker, clients = own()

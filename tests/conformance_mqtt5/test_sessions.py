@@ -277,7 +277,7 @@ def test_nothing_is_sent_again_on_a_live_connection(
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-1", "MQTT-3.3.1-1")
-def test_dup_only_on_what_was_sent_before(clients: Clients5, topic: str) -> None:
+def test_dup_only_on_redeliveries(clients: Clients5, topic: str) -> None:
     client = clients.five(topic, properties=expiry(100))
     assert client.subscribe((topic, 1)) == (1,)
     other = clients.five()

@@ -135,7 +135,7 @@ def reacted(broker: Broker) -> set[str]:
     }
 
 
-def test_who_behaves_does_not_notice_who_does_not(guarded: Broker) -> None:
+def test_well_behaved_clients_do_not_notice_abusive_ones(guarded: Broker) -> None:
     (tls_port,) = re.findall(r"tls://127\.0\.0\.1:(\d+)", guarded.config_file.read_text())
     with helper("wellbehaved_clients", guarded.port, "--clients", 20, "--rate", 200) as good:
         assert good.hear() == {"ready": 20}

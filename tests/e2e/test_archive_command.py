@@ -46,7 +46,7 @@ def records_of(directory: Path) -> list[tuple[int, bytes]]:
     return list(stored.read(1, 1 << 40))
 
 
-def test_what_is_archived_is_cut_off_and_nothing_else(
+def test_only_archived_records_are_cut_off(
     make_broker: Callable[..., Broker], tmp_path: Path, spark: SparkSession
 ) -> None:
     broker = make_broker(CONFIG)

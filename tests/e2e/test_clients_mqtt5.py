@@ -248,7 +248,7 @@ def asks(stand: Stand, topic: str) -> JsPeer:
     return found
 
 
-def test_paho_asks_mqttjs(stand: Stand, topic: str) -> None:
+def test_a_request_from_paho_to_mqttjs(stand: Stand, topic: str) -> None:
     service, client = asks(stand, topic), stand.connect("paho-tcp")
     client.subscribe(f"{topic}/answers", 1)
     for number in (1, 2):
@@ -266,7 +266,7 @@ def test_paho_asks_mqttjs(stand: Stand, topic: str) -> None:
 
 
 @needs_mosquitto
-def test_mosquitto_rr_asks_mqttjs(stand: Stand, topic: str) -> None:
+def test_a_request_from_mosquitto_rr_to_mqttjs(stand: Stand, topic: str) -> None:
     service = asks(stand, topic)
     where = ["-p", str(stand.ports["tcp"]), "-V", "mqttv5", "-q", "1", "-W", "20"]
     command = ["mosquitto_rr", *where, "-t", f"{topic}/service", "-e", f"{topic}/answers"]
@@ -277,7 +277,7 @@ def test_mosquitto_rr_asks_mqttjs(stand: Stand, topic: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "websockets"])
-async def test_aiomqtt_asks_aiomqtt(stand: Stand, topic: str, transport: str) -> None:
+async def test_a_request_from_aiomqtt_to_aiomqtt(stand: Stand, topic: str, transport: str) -> None:
     port = stand.ports["tcp" if transport == "tcp" else "ws"]
 
     def client() -> aiomqtt.Client:

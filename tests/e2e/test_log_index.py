@@ -87,7 +87,7 @@ def test_the_index_of_another_log_is_replaced(played: Broker, tmp_path: Path) ->
         other.clean_up()
 
 
-def test_no_index_is_wanted(played: Broker, tmp_path: Path) -> None:
+def test_a_disabled_index(played: Broker, tmp_path: Path) -> None:
     config = tmp_path / "none.toml"
     config.write_text("index_bytes = 0\n")
     data = ("--data-dir", str(played.data_dir), "--config", str(config))

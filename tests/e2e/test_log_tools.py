@@ -63,7 +63,7 @@ def position_of(data: tuple[str, str], number: int, topic: str = "hall/door") ->
 # ------------------------------------------------------------------------------------- log
 
 
-def test_log_says_what_happened(data: tuple[str, str]) -> None:
+def test_log_shows_the_events(data: tuple[str, str]) -> None:
     ran = run("log", *data)
     assert len(ran.lines) == len(events(data))
     door = position_of(data, 0)
@@ -125,7 +125,7 @@ def test_log_bounds(data: tuple[str, str]) -> None:
     assert events(data, "--to", "1h ago") == []
 
 
-def test_log_escapes_what_clients_chose(data: tuple[str, str]) -> None:
+def test_log_escapes_text_from_clients(data: tuple[str, str]) -> None:
     ran = run("log", *data, "--payload", "-n", "50")
     (line,) = [line for line in ran.lines if "published" in line and "il/" in line]
     assert '"evil\\u001b[2J\\n\\u009b\\u007f id" published' in line
@@ -333,7 +333,7 @@ def test_why_of_qos_2(data: tuple[str, str]) -> None:
     assert "waiting for PUBREL from its publisher" in out
 
 
-def test_why_a_client_got_nothing(data: tuple[str, str]) -> None:
+def test_why_explains_a_missing_message(data: tuple[str, str]) -> None:
     out = run("why", *data, "--client", "archive", "--topic", "lamp").out
     assert "  archive was offline and had no matching subscription\n" in out
     out = run("why", *data, "--client", "screen", "--topic", "lamp").out

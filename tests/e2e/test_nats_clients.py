@@ -172,7 +172,7 @@ def test_a_log_outlives_letting_clients_in_and_out(
         own.stop()
 
 
-def test_the_banner_says_where_clients_connect(
+def test_the_banner_has_the_address_for_clients(
     make_broker: Callable[..., Broker], users: Path
 ) -> None:
     port = free_port()
@@ -184,9 +184,7 @@ def test_the_banner_says_where_clients_connect(
     assert PASSWORD not in own.log
 
 
-def test_what_keeps_it_from_starting_is_one_line(
-    make_broker: Callable[..., Broker], users: Path
-) -> None:
+def test_a_start_error_is_one_line(make_broker: Callable[..., Broker], users: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -375,7 +373,7 @@ users = [
 """
 
 
-def test_each_user_may_do_what_the_file_says(
+def test_each_user_has_the_permissions_of_the_file(
     make_broker: Callable[..., Broker], users: Path
 ) -> None:
     users.write_text(PERMITTED)

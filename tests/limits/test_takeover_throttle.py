@@ -22,7 +22,7 @@ def story(*steps: tuple[float, str, str, float]) -> list[bool]:
     ]
 
 
-def test_who_was_thrown_out_and_comes_back_waits() -> None:
+def test_a_displaced_client_that_reconnects_waits() -> None:
     assert story((0, B, A, 0.1), (0.1, A, B, 0.1), (1.2, B, A, 0.1)) == [False, True, True]
 
 
@@ -30,7 +30,7 @@ def test_a_silent_connection_is_no_rival() -> None:
     assert story((0, B, A, 5), (0.1, A, B, math.inf), (0.2, B, A, 1)) == [False, False, False]
 
 
-def test_who_comes_back_late_enough_does_not_wait() -> None:
+def test_a_client_that_reconnects_later_does_not_wait() -> None:
     assert story((0, B, A, 0), (2, A, B, 0), (4, B, A, 0)) == [False, False, False]
 
 
@@ -48,14 +48,14 @@ def test_so_many_in_a_row_and_one_in_the_time_of_the_jail_are_free() -> None:
     assert not any(story(*((float(second), A, A, 0) for second in range(1000))))
 
 
-def test_who_waits_pays_for_it() -> None:
+def test_a_wait_counts_as_paid() -> None:
     """What comes as soon as the last one was let in waits as well."""
     free = [(0.0, A, A, 0.0)] * 12
     late = [(float(second), A, A, 0.0) for second in range(10)]
     assert story(*free, *late)[12:] == [True] * 10
 
 
-def test_without_a_jail_nobody_waits() -> None:
+def test_without_a_delay_no_client_waits() -> None:
     takeovers = TakeoverThrottle()
     assert not any(
         takeovers.must_wait("c", A, PreviousConnection(A, 0), 0.0, 0.0) for _ in range(100)

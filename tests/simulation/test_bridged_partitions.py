@@ -112,7 +112,7 @@ def test_a_suback_does_not_wait_for_a_broker_that_is_down(monkeypatch: pytest.Mo
     bridged(monkeypatch, scenario)
 
 
-def test_what_the_home_acknowledged_waits_for_a_broker_that_is_down(
+def test_acknowledged_messages_wait_for_a_broker_that_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(place: BridgedPartitions) -> None:

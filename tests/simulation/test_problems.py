@@ -169,7 +169,7 @@ def test_a_publication_without_a_release_is_found_in_a_frozen_session() -> None:
     simulate(scenario)
 
 
-def test_a_protocol_error_is_told_for_an_hour() -> None:
+def test_a_protocol_error_is_reported_for_an_hour() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c")

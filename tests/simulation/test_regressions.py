@@ -171,7 +171,7 @@ def test_a_filter_repeated_in_one_packet_is_replayed_once() -> None:
     simulate(scenario)
 
 
-def test_what_waits_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
+def test_output_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
     async def scenario() -> None:
         async with World(max_outbound_bytes=100_000).running() as world:
             receiver = await world.connect("r", filters=[("t", 1)])
@@ -188,7 +188,7 @@ def test_what_waits_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
     simulate(scenario)
 
 
-def test_a_resumed_client_that_reads_nothing_is_sent_no_more_than_it_may_have() -> None:
+def test_output_to_a_resumed_client_that_reads_nothing_is_bounded() -> None:
     async def scenario() -> None:
         async with World(max_outbound_bytes=100_000).running() as world:
             receiver = await world.connect("r", filters=[("t", 1)])
@@ -210,7 +210,7 @@ def test_a_resumed_client_that_reads_nothing_is_sent_no_more_than_it_may_have() 
     simulate(scenario)
 
 
-def test_a_login_that_nobody_waits_for_is_given_up() -> None:
+def test_a_check_is_cancelled_when_its_client_leaves() -> None:
     class Slow:
         def __init__(self) -> None:
             self.begun = self.cancelled = 0
@@ -390,7 +390,7 @@ def test_a_subscription_may_link_filters_for_which_messages_wait(then: str) -> N
 
 
 @pytest.mark.mqtt("MQTT-3.10.4-3")
-def test_what_waits_in_a_queue_that_is_left_may_belong_to_another_subscription() -> None:
+def test_messages_in_an_abandoned_queue_may_belong_to_another_subscription() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=1).running() as world:
             receiver = await world.connect("r", filters=[("a/x", 2), ("+/x", 1), ("b/x", 1)])

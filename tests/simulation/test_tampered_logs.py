@@ -204,7 +204,7 @@ def test_the_log_keeps_every_promise() -> None:
 @pytest.mark.parametrize(
     ("change", "rule", "what"), TAMPERED, ids=[one.__name__ for one, _, _ in TAMPERED]
 )
-def test_what_is_broken_is_said(change: Callable[[Tampered], None], rule: str, what: str) -> None:
+def test_violations_are_reported(change: Callable[[Tampered], None], rule: str, what: str) -> None:
     log = Tampered()
     change(log)
     said = log.said()

@@ -54,9 +54,7 @@ def records(log: LogBuilder, first: int = 1, last: int | None = None) -> list[tu
     return list(enumerate(log.records[first - 1 : last], first))
 
 
-def test_each_run_goes_on_behind_the_one_before(
-    tmp_path: Path, new_log: New, opened: Opened
-) -> None:
+def test_each_run_continues_the_previous_one(tmp_path: Path, new_log: New, opened: Opened) -> None:
     log = new_log()
     directory = tmp_path / "of 100%25 [a], {b} \u00e9:1#?"
     publish(log, 60)
@@ -75,7 +73,7 @@ def test_each_run_goes_on_behind_the_one_before(
     assert sorted(names) == ["_foldmq", "date=2023-11-14"]
 
 
-def test_a_large_log_goes_in_batches_each_of_which_counts(
+def test_a_large_log_is_archived_in_complete_batches(
     tmp_path: Path, new_log: New, opened: Opened
 ) -> None:
     log = new_log()
@@ -93,7 +91,7 @@ def test_a_large_log_goes_in_batches_each_of_which_counts(
     assert [one.records for one in told] == [one.through for one in told]
 
 
-def test_what_of_a_turn_is_not_complete_waits(tmp_path: Path, new_log: New, opened: Opened) -> None:
+def test_an_incomplete_turn_waits(tmp_path: Path, new_log: New, opened: Opened) -> None:
     log = new_log()
     publish(log, 10)
     event = BrokerStarted("x")

@@ -60,7 +60,7 @@ def told(directory: Path) -> set[str]:
 # ---------------------------------------------------------------------------------- the chain
 
 
-def test_only_what_continues_it_is_taken(tmp_path: Path) -> None:
+def test_only_continuing_records_are_added(tmp_path: Path) -> None:
     log, other = built(40), LogBuilder()
     publish(other, 40, 30)
     archived(tmp_path, log, 20)
@@ -239,7 +239,7 @@ def power_cut(disk: Disk) -> None:
     disk.power_on()
 
 
-def test_what_was_told_survives_a_power_cut(disk: Disk) -> None:
+def test_reported_records_survive_a_power_cut(disk: Disk) -> None:
     log = built(30)
     archived(disk.place / "deep" / "er", log, 12)
     power_cut(disk)
@@ -249,7 +249,7 @@ def test_what_was_told_survives_a_power_cut(disk: Disk) -> None:
     assert all_of(disk.place / "deep" / "er") == records(log, 1, 30)
 
 
-def test_what_was_not_synced_is_gone(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsynced_files_are_lost(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: that nothing is lost is because it was synced."""
     log = built(30)
     archived(disk.place / "a", log, 12)
@@ -290,7 +290,9 @@ def test_power_cut_at_any_step(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> N
 # -------------------------------------------------------------------------------- the disk
 
 
-def test_what_is_told_is_on_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_on_disk_before_they_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files, then their names, then the line of the ledger; that is synced when all is said."""
     done: list[tuple[str, str]] = []
     synced, moved, written = os.fsync, Path.replace, os.write
@@ -429,7 +431,7 @@ def test_a_disk_that_is_full(
     assert all_of(tmp_path) == records(log, 1, 20)
 
 
-def test_what_a_failed_run_cannot_remove_is_removed_by_the_next(
+def test_leftovers_of_a_failed_run_are_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = built(30)

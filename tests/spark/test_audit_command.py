@@ -50,7 +50,7 @@ def test_audit_of_a_log_that_breaks_a_promise(
 @pytest.mark.parametrize(
     ("flags", "limits"), [((), HERE), (("--memory", "1g"), HERE), (("--master", "local[2]"), SMALL)]
 )
-def test_with_a_master_spark_audits_what_is_not_small(
+def test_with_a_master_spark_audits_larger_logs(
     spark: SparkSession,
     nats: Nats,
     new_log: Callable[..., LogBuilder],

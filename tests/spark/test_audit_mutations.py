@@ -152,7 +152,7 @@ def told(outcome: Outcome, log: LogBuilder) -> Found:
     }
 
 
-def test_what_breaks_is_found(outcome: Outcome, logs: list[LogBuilder]) -> None:
+def test_violations_are_found(outcome: Outcome, logs: list[LogBuilder]) -> None:
     seen: set[str] = set()
     for log in logs:
         unexpected = {(at, session) for rule, at, session in expected(log) if rule == UNEXPECTED}

@@ -44,7 +44,7 @@ def audited(log: LogBuilder, stream: _Stream) -> list[Wrong]:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_what_is_broken_is_found(make: Callable[[str], Case]) -> None:
+def test_violations_are_found(make: Callable[[str], Case]) -> None:
     case, stream = make(make.__name__), _Stream()
     if case.after is not None:
         case.after(stream)  # type: ignore[arg-type]

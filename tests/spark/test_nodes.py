@@ -44,7 +44,7 @@ def test_a_node_has_one_log() -> None:
         nodes_of([*logs, HeldLog(log("n1", "ANOTHER"))])
 
 
-def test_what_is_claimed_of_others_is_refused() -> None:
+def test_claims_about_other_nodes_are_refused() -> None:
     check_claimed_nodes(["n1"], {"n1": 1, "n2": 2})
     with pytest.raises(BadOption, match=r"claimed of node n3, whose log .*: there is n1, n2"):
         check_claimed_nodes(["n1", "n3"], ["n2", "n1"])

@@ -70,7 +70,7 @@ def test_a_log_that_is_too_short(look_at: Callable[[int, bytes], list[int]]) -> 
         look_at(6, bytes(32))
 
 
-def test_what_is_damaged_is_left_to_who_reads_it(
+def test_damage_is_left_to_the_reader(
     log: LogBuilder, look_at: Callable[[int, bytes], list[int]], nats: Nats
 ) -> None:
     log.record(Acked("s", [9]))

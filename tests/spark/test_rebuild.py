@@ -104,7 +104,7 @@ def expected(looked_at: list[FoldedLog]) -> dict[str, list[Row]]:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_rebuilt_is_what_is_folded(
+def test_the_rebuilt_state_equals_the_folded_one(
     opened_logs: Log, expected: dict[str, list[Row]], job: str
 ) -> None:
     assert expected[job], "nothing to compare"

@@ -238,7 +238,7 @@ def test_a_finding_has_the_position_that_shows_it() -> None:
     assert [one.at for one in found] == [position(103, 1)]
 
 
-def test_what_is_not_looked_at_is_not_missed() -> None:
+def test_unchecked_events_are_not_reported() -> None:
     """The log is looked at up to the middle of the turn in which the client came back."""
     for torn, count in ((position(102, 0), 0), (position(103, 0), 1)):
         found = SessionRecovery("c", STARTED)
@@ -262,7 +262,7 @@ def test_findings_of_a_session_are_bounded() -> None:
     assert len(findings(BEFORE, [*flood, CLOSED])) == 100
 
 
-def test_a_log_that_tells_of_no_start_is_only_folded() -> None:
+def test_a_log_without_a_start_is_only_folded() -> None:
     found = SessionRecovery("c", None)
     for number, event in enumerate(BEFORE):
         found.take(event, position(number + 1, 0), 1000)
@@ -272,7 +272,7 @@ def test_a_log_that_tells_of_no_start_is_only_folded() -> None:
     assert found.fold.state is not None
 
 
-def test_what_there_was_is_counted() -> None:
+def test_recovered_state_is_counted() -> None:
     found = recovery([*BEFORE, armed()], [WillFired("c"), will(), CLOSED, opened()])
     assert found.before is not None
     assert found.before == (True, False, True, 3, 0, 0, 0)
@@ -317,7 +317,7 @@ def test_a_will_that_ends_with_its_session_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize(("clean_start", "resumed"), [(False, True), (True, False)])
-def test_clean_start_asks_for_another_session(*, clean_start: bool, resumed: bool) -> None:
+def test_clean_start_begins_another_session(*, clean_start: bool, resumed: bool) -> None:
     back = SessionOpened("c", resumed, False, 5, generation=2, clean_start=clean_start)
     assert findings(DELAYED[:1], [CLOSED, back]) == []
     back.resumed = not resumed

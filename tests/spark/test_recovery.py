@@ -129,7 +129,7 @@ def numbers(node: NodeRecovery) -> dict[str, int]:
     return {"at": node.start.at, **{name: getattr(node, name) for name in NUMBERS}}
 
 
-def test_what_there_was_is_there_after_crashes(logs: list[FoldedLog], log: Log) -> None:
+def test_state_survives_crashes(logs: list[FoldedLog], log: Log) -> None:
     claims = [claim for one in logs for claim in claims_of(one)]
     outcome = recovery_check(log, claims)
     assert outcome.kept, outcome.violations
@@ -168,7 +168,7 @@ def crashed(log: LogBuilder) -> LogBuilder:
     return log
 
 
-def test_what_is_wrong_is_told_with_its_position(
+def test_errors_have_positions(
     new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
 ) -> None:
     good, bad, odd, first = (crashed(new_log()), crashed(new_log()), new_log(), new_log())

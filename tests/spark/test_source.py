@@ -187,7 +187,7 @@ NAMES = ("node", "seq", "index", "position", "time", "time_ms", "type", "session
 
 @pytest.mark.parametrize("number", range(len(FILTERS)))
 @pytest.mark.usefixtures("pushing")
-def test_what_filters_pushed_down_leave_over_is_what_spark_leaves_over(
+def test_pushed_down_filters_agree_with_spark(
     spark: SparkSession, nats: Nats, filtered: tuple[LogBuilder, list[Any]], number: int
 ) -> None:
     log, whole = filtered
@@ -291,7 +291,7 @@ def test_errors_of_planning_are_found_again(
     assert "hidden" not in str(error)
 
 
-def test_a_text_without_a_mark_tells_nothing() -> None:
+def test_a_text_without_a_mark_has_no_error() -> None:
     assert find_error("java.lang.OutOfMemoryError") is None
     assert find_error("FOLDMQ-ERROR {broken") is None
 
@@ -339,7 +339,7 @@ def test_credentials_are_in_no_plan_no_log_and_no_argument(
     assert {name: places for name, places in shown.items() if places} == {}
 
 
-def test_no_option_is_shown_by_what_holds_it(opened: Opened, new_log: NewLog) -> None:
+def test_options_are_not_shown_in_representations(opened: Opened, new_log: NewLog) -> None:
     log = new_log()
     log.record(WillFired("a"))
     source = opened(log)

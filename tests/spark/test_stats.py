@@ -356,6 +356,6 @@ def test_without_keys_there_are_nodes_only(
         ({"window_s": 0}, "a window of 0 s"),
     ],
 )
-def test_what_is_no_option_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         traffic_windows(None, **{"by": (), "levels": 1, "window_s": 1, **wrong})  # type: ignore[arg-type]

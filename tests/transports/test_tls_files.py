@@ -141,7 +141,7 @@ def test_bad_files(
     assert raised.value.exit_code == 78
 
 
-def test_what_has_expired_is_a_warning(good: TlsOptions, tmp_path: Path) -> None:
+def test_expired_certificates_are_a_warning(good: TlsOptions, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "expired")
     server = authority.server(expired=True)
     options = TlsOptions(
