@@ -50,7 +50,7 @@ def counts(seeds: int, world: type[World]) -> Counter[str]:
     "seed",
     [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)],
 )
-def test_a_random_run_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_keeps_every_guarantee(seed: int) -> None:
     outcome(seed, World)
 
 
@@ -58,7 +58,7 @@ def test_a_random_run_keeps_every_promise(seed: int) -> None:
     "seed",
     [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
 )
-def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_a_standby_keeps_every_guarantee(seed: int) -> None:
     outcome(seed, StandbyWorld)
 
 
@@ -66,7 +66,7 @@ def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
     "seed",
     [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
 )
-def test_a_random_run_with_three_nodes_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_three_nodes_keeps_every_guarantee(seed: int) -> None:
     """They are killed and cut off; another one takes over while the old one still believes."""
     outcome(seed, NodesWorld)
 

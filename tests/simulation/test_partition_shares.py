@@ -505,7 +505,7 @@ AT_EVERY_SAVE = 3
         for seed in range(SEEDS)
     ],
 )
-def test_a_random_run_with_groups_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_groups_keeps_every_guarantee(seed: int) -> None:
     counts = run(seed)
     assert counts["acked"]
 
@@ -570,7 +570,7 @@ MUTANTS = [
 
 @pytest.mark.plain
 @pytest.mark.parametrize("mutate", MUTANTS)
-def test_sharing_between_logs_that_breaks_a_rule_is_caught(
+def test_sharing_between_logs_that_violates_a_rule_is_detected(
     mutate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)

@@ -59,7 +59,7 @@ def marks_of(seed: int) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)]
 )
-def test_a_random_run_of_several_nodes_and_logs_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_of_several_nodes_and_logs_keeps_every_guarantee(seed: int) -> None:
     counts(seed)
 
 
@@ -70,7 +70,7 @@ def test_a_random_run_of_several_nodes_and_logs_keeps_every_promise(seed: int) -
         for seed in range(max(2, SEEDS // 5))
     ],
 )
-def test_a_random_run_with_a_shared_subscription_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_a_shared_subscription_keeps_every_guarantee(seed: int) -> None:
     assert cluster_shares.run(seed)["acked"]
 
 
@@ -288,7 +288,7 @@ def records_the_position_in_another_turn(patch: Patch) -> None:
     ],
 )
 @pytest.mark.slow
-def test_a_cluster_with_several_logs_that_breaks_a_rule_is_caught(
+def test_a_cluster_with_several_logs_that_violates_a_rule_is_detected(
     mutant: Callable[[Patch], None],
 ) -> None:
     for seed in range(_MOST_SEEDS):

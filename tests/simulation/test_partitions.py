@@ -376,7 +376,7 @@ AT_EVERY_SAVE = 4
         for seed in range(SEEDS)
     ],
 )
-def test_a_random_run_of_several_logs_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_of_several_logs_keeps_every_guarantee(seed: int) -> None:
     run(seed)
 
 
@@ -406,7 +406,7 @@ MUTANTS = ["position later", "position earlier", "cut at once", "no position wit
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_an_exchange_that_breaks_a_rule_is_caught(
+def test_an_exchange_that_violates_a_rule_is_detected(
     mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mutant == "position later":

@@ -159,7 +159,7 @@ class Run:
     "seed",
     [pytest.param(seed, marks=[pytest.mark.long] if seed >= 5 else []) for seed in range(60)],
 )
-def test_every_promise_is_kept(seed: int) -> None:
+def test_every_guarantee_is_kept(seed: int) -> None:
     async def scenario() -> None:
         world, choice = World(max_queued_messages=1000), random.Random(seed)
         world.cutting = choice.random() < 0.4

@@ -64,7 +64,7 @@ async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> Non
     assert [(one[0], len(one)) for one in found[:-1]] == [(at, 1_000_000) for at in range(40)]
 
 
-async def test_without_a_stream_there_is_nothing(client: DirectClient) -> None:
+async def test_without_a_stream_the_store_is_empty(client: DirectClient) -> None:
     assert await contents(KeyedStore(client, "NONE", "none.")) == []
 
 

@@ -123,7 +123,7 @@ def test_filters_that_nearly_match_are_named() -> None:
     "topic_filter",
     ["hall/doors", "Hall/door", "/hall/door", "hall/door/", "hal/+", "$share/g/hall/doar"],
 )
-def test_what_resembles_a_topic(topic_filter: str) -> None:
+def test_similar_topics(topic_filter: str) -> None:
     assert filters_alike("hall/door", [topic_filter, "cellar/window"]) == [topic_filter]
 
 
