@@ -268,7 +268,7 @@ def test_a_comparison_in_which_messages_are_lost_fails(monkeypatch: pytest.Monke
 
 
 class Machine:
-    """Stands for the runs: says in which order brokers ran, and gives the rates it was told."""
+    """Replaces the runs: records the order of the brokers, and returns the given rates."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **rates: float) -> None:
         self.ran: list[str] = []

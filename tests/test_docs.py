@@ -87,7 +87,7 @@ def _functions(path: Path) -> frozenset[str]:
 
 
 def _resolve(dotted: str) -> object:
-    """What a dotted name stands for; raises ImportError or AttributeError when nothing does."""
+    """The object with a dotted name; raises ImportError or AttributeError if there is none."""
     package, *parts = dotted.split(".")
     found: object = importlib.import_module(package)
     for part in parts:

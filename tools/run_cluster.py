@@ -2,8 +2,8 @@
 
     make cluster
 
-It prints the addresses, and example commands. Ctrl-C stops all processes. The logs of the processes and
-the event log are in foldmq-cluster/, which is emptied at each start.
+It prints the addresses, and example commands. Ctrl-C stops all processes. The logs of the processes
+and the event log are in foldmq-cluster/, which is emptied at each start.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_cla
     assert await decided(chain, login("", forged)) == LOCKED_OUT
     assert await decided(chain, login("eve", TOKEN)) == LOCKED_OUT
     assert (await decided(chain, login("", TOKEN))).accepted
-    # Tokens that name nobody are locked out together.
+    # Tokens without a user are locked out together.
     for _ in range(3):
         assert await decided(chain, login("", nameless)) == WRONG
     assert await decided(chain, login("", nameless)) == LOCKED_OUT

@@ -60,7 +60,7 @@ OPTIONS = TokenOptions(keys=KEYS)
 
 
 def why(shown: bytes, now: int = NOW, **options: Any) -> str:
-    """Why a token lets nobody in."""
+    """The reason why a token is refused."""
     with pytest.raises(BadToken) as caught:
         read_token(shown, TokenOptions(**{"keys": KEYS, **options}), now * 1000)
     return str(caught.value)

@@ -63,7 +63,7 @@ async def test_one_network_with_many_addresses_is_served_like_one_address() -> N
         queues.leave()
         await settle()
     assert order == [
-        "192.0.2.1",  # nobody waited
+        "192.0.2.1",  # no caller waited
         "192.0.2.2",
         "2001:db8:7:1::1",
         "::ffff:198.51.100.9",

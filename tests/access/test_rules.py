@@ -39,7 +39,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 class Client(NamedTuple):
-    """Somebody who asks."""
+    """A client."""
 
     user: str | None
     groups: frozenset[str]
@@ -87,7 +87,7 @@ class Model:
         mine = [(rule, client.filter_of(rule)) for rule in rules if client.meant(rule)]
         self.rules = [(rule, text) for rule, text in mine if text is not None]
         levels = [text.split("/") for _, text in self.rules] + [asked.split("/")]
-        # A level that stands in no filter stands for all that do not.
+        # A level that occurs in no filter represents all such levels.
         alphabet = sorted({"other"}.union(*levels) - {"+", "#"})
         deepest = max(map(len, levels)) + 1
         self.topics = [

@@ -24,7 +24,7 @@ TROUBLE = RuntimeError("made up")
 
 
 class Log:
-    """What is said."""
+    """The log lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -36,7 +36,7 @@ class Log:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -87,7 +87,7 @@ class Actor:
 
 
 class FakeLink:
-    """A connection that keeps what is subscribed to; `outcomes` says what becomes of attempts."""
+    """A connection that records subscriptions; `outcomes` are the results of the attempts."""
 
     outcomes: list[Exception | asyncio.Event]
     opened: list[FakeLink]

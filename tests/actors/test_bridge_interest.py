@@ -86,7 +86,7 @@ class Server:
         return True
 
     def publish(self, subject: str, payload: bytes = b"", *, backwards: bool = False) -> None:
-        """Have somebody in NATS publish."""
+        """Publish as a NATS client."""
         matching = [sid for sid, pattern in self.subscribed.items() if matches(pattern, subject)]
         for sid in reversed(matching) if backwards else matching:
             self._coming.append(lambda sid=sid: self._arrived(sid, subject, payload))  # type: ignore[misc]
@@ -190,7 +190,7 @@ def test_a_filter_removed_while_disconnected_hides_no_other(server: Server, when
     server.interest.added("two", "a/+")
     server.settle()
     if when == "before":
-        server.interest.removed("one", "a/#")  # the server is not told any more
+        server.interest.removed("one", "a/#")  # the server no longer gets it
     server.lose()
     if when == "after":
         server.interest.removed("one", "a/#")
@@ -402,7 +402,7 @@ def test_users_with_a_prefix_have_subjects_of_their_own() -> None:
     assert server.patterns() == ["a", "a.>", "tenants.ann.a", "tenants.ann.a.>"]
     place = server.interest.place(b"tenants.ann.a.b")
     assert (place.prefix, place.topic) == ("tenants.ann", b"a/b")
-    server.users.clear()  # whoever it is now
+    server.users.clear()  # whatever its current owner
     server.interest.removed("hers", "a/#")
     assert server.patterns() == ["a", "a.>"]
 

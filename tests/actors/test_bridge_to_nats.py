@@ -24,7 +24,7 @@ MOST = 1024 * 1024
 
 
 class Scanned(list[bytes]):
-    """Topics that count how often all of them are looked at."""
+    """Topics that count how often all of them are scanned."""
 
     def __init__(self, topics: Sequence[bytes]) -> None:
         super().__init__(topics)

@@ -13,7 +13,7 @@ from actors.kernel.clock import _AT_ONCE, _REMOVED_AT_ONCE
 
 
 class Wheel:
-    """A clock and the calls that timers asked for, like an event loop."""
+    """A clock and the calls that timers scheduled, like an event loop."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,7 +26,7 @@ class Wheel:
         heapq.heappush(self.calls, self.now + delay)
 
     def go(self, seconds: float) -> None:
-        """Let time pass; run what was asked for when its time comes."""
+        """Let time pass; run scheduled calls when they are due."""
         end = self.now + seconds
         while self.calls and self.calls[0] <= end:
             self.now = max(self.now, heapq.heappop(self.calls))

@@ -35,7 +35,7 @@ class Time:
 def noting(
     due: list[tuple[str, float]], time: Time, subscriptions: int = 0
 ) -> Callable[[str], int]:
-    """Return a callback that notes names, of sessions with so many subscriptions."""
+    """Return a callback that records names, of sessions with this many subscriptions."""
 
     def is_due(name: str) -> int:
         due.append((name, time.now))

@@ -22,7 +22,7 @@ class Loop:
         self.kernel = Kernel(self.asked.append)
 
     def run(self) -> int:
-        """Run the turns that were asked for, until none is; give their number."""
+        """Run the requested turns until there are none; return their number."""
         turns = 0
         while self.asked:
             self.asked.pop(0)()
@@ -31,7 +31,7 @@ class Loop:
 
 
 class Recorder(LoopActor):
-    """Keeps what it is told; a callable is called with the actor."""
+    """Keeps its messages; a callable is called with the actor."""
 
     def __init__(self, journal: list[Any] | None = None, name: str = "") -> None:
         super().__init__()
@@ -538,7 +538,7 @@ def test_each_slice_is_followed_by_a_pause_while_others_work() -> None:
     go()
     slices.turn()
     assert slices.handled[3:] == [1]
-    slices.now += 1  # nobody else is at work any more
+    slices.now += 1  # no other actor works any longer
     slices.breaks[1][1]()
     slices.turn()
     assert slices.handled[4:] == [2]

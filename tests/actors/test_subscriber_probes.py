@@ -36,9 +36,9 @@ class Server:
         self.now = 100.0
         self.up = True
         self.wanted: set[bytes] = set()
-        """Subjects that somebody subscribed to."""
+        """Subjects with a subscriber."""
         self.delivered: list[tuple[bytes, bytes, bytes]] = []
-        """(subject, headers, payload) of what somebody got."""
+        """(subject, headers, payload) of received messages."""
         self.ignored = 0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.writes: list[int] = []
@@ -170,7 +170,7 @@ def test_a_subscriber_gets_all_messages_in_order(server: Server) -> None:
 
 def test_a_subscriber_during_a_probe_gets_later_messages(server: Server) -> None:
     server.publish(["a"], [b"before"])
-    server.process()  # nobody was there
+    server.process()  # there was no subscriber
     server.wanted.add(b"a")
     server.publish(["a"], [b"1"])
     server.read()
@@ -206,12 +206,12 @@ def test_an_answer_that_is_late_is_not_for_a_later_question(server: Server) -> N
         server.publish(["a"], [b"%d" % number])
     while server.process():
         pass
-    assert server.read()  # nobody wanted 1
+    assert server.read()  # 1 had no subscriber
     server.publish(["a"], [b"3"])
     server.publish(["a"], [b"4"])
     server.wait(0.01)  # 3 is a probe, which covers 4
     server.wanted.add(b"a")
-    while server.read():  # nobody wanted 2
+    while server.read():  # 2 had no subscriber
         pass
     server.settle()
     assert server.got("a") == [b"0", b"3", b"4"]

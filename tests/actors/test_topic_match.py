@@ -212,7 +212,7 @@ def test_topics_that_wait_for_others_are_not_looked_up_again(
     for _ in range(5):
         assert not router.routes.look_up([b"waits"])
     assert looked_up.count("waits") == 1
-    # When there is room, it is looked up anew.
+    # When there is room, it is looked up again.
     router._matches.clear()
     while not router.routes.look_up([b"waits"]):
         pass

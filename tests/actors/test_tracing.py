@@ -514,7 +514,7 @@ def test_of_a_large_batch_the_beginning_is_shown(wanted: dict[str, str], qos: in
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")
-            await world.go(1.5)  # what somebody new sends is taken bit by bit
+            await world.go(1.5)  # input of new clients is handled in slices
             tracer, sink = tracing(world)
             tracer.start({"token": TOKEN, "rate": 5000, **wanted})
             sender.send(
@@ -747,7 +747,7 @@ def test_a_traced_broker_does_what_an_untraced_one_does() -> None:
 
 
 class ActorObserver:
-    """Notes what a kernel tells it."""
+    """Records the notifications of a kernel."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -777,7 +777,7 @@ class ActorObserver:
 
 
 class Doer(LoopActor):
-    """Does what it is told."""
+    """Runs the callables that it gets."""
 
     def on_receive(self, message: Any) -> None:
         if callable(message):

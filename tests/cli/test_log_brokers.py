@@ -1,4 +1,5 @@
-"""The brokers of several logs, asked together: answers are put together, missing ones are told."""
+"""The brokers of several logs, queried together: answers are combined, missing ones are
+reported."""
 
 from __future__ import annotations
 
@@ -222,7 +223,7 @@ YES = bulk_change.ChangeOptions(yes=True, dry_run=False)
 def test_a_purge_reports_its_progress_when_a_broker_ends(
     refused: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The changes of the other logs are made and told, as is the broker that is gone."""
+    """The changes of the other logs are made and reported, and so is the missing broker."""
 
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
         if endpoint == "sessions":

@@ -476,7 +476,7 @@ def test_a_log_that_is_cut_while_it_is_checked() -> None:
 def test_a_log_that_is_cut_while_it_is_read(
     monkeypatch: pytest.MonkeyPatch, first: int, live: bool
 ) -> None:
-    """Record 2 goes while it is next to be read: that is damage only if nobody cut the log."""
+    """Record 2 is removed before it is read: that is damage only if the log was not cut."""
     log = checkpointed()
 
     async def read(*_: object) -> AsyncIterator[Record]:

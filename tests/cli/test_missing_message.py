@@ -64,7 +64,7 @@ def source() -> LogSource:
 
 
 def told(source: LogSource, *asked: Any) -> list[str]:
-    """What is said after the sentence on QoS 0 and, with a client, the one on its session."""
+    """The text after the sentence on QoS 0 and, with a client, the one on its session."""
     said = asyncio.run(explain_no_message(source, *asked)).split("; ")
     return said[1 if asked[1] is None else 2 :]
 

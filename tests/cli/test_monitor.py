@@ -186,14 +186,14 @@ async def test_a_query_changes_nothing() -> None:
 async def test_metrics_are_served_only_under_allowed_names(
     host: str | None, *, allowed: bool
 ) -> None:
-    """A browser that a page of somebody else's leads here names that page's host."""
+    """A browser that a foreign page sends here names that page's host."""
     names = ["foldmq", "broker.example.com"]
     async with serving(metrics_hosts=names) as (_, port):
         metrics = await get(port, "/metrics", host=host)
         assert metrics.status == (200 if allowed else 421)
         assert (b"foldmq_ready" in metrics.body) == allowed
         assert (b"metrics_hosts" in metrics.body) == (not allowed)
-        # Health checks do not depend on names; why a broker is not ready is for those who may know.
+        # Health checks do not depend on names; the reasons are only for allowed names.
         assert (await get(port, "/healthz", host=host)).status == 200
         ready = await get(port, "/readyz", host=host)
         reasons = ["starting"] if allowed else []

@@ -202,7 +202,7 @@ ASK = bulk_change.ChangeOptions(yes=False, dry_run=False)
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Makes stdin a terminal on which somebody types."""
+    """Makes stdin a terminal with this input."""
     master, slave = os.openpty()
     with os.fdopen(slave) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)

@@ -198,7 +198,7 @@ def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def slowly(file: Path, lines: list[str]) -> None:
         if not others:
-            # Somebody else comes between reading and writing, and could be done by the time.
+            # Another process comes between reading and writing.
             others.append(threading.Thread(target=passwd.set_user, args=(path, "bob", b"b")))
             others[0].start()
             others[0].join(0.5)

@@ -602,7 +602,7 @@ def test_a_reload_applies_only_reloadable_settings(config: Path) -> None:
     assert (merged.max_sessions, merged.max_connections) == (1_000_000, 2)
     assert merged.event_loop == "auto"
     assert merged.listeners()[0].unix_mode == "600"
-    # A limit that nobody set is lowered without a warning, also by a reload.
+    # A default limit is lowered without a warning, also by a reload.
     assert merged.model_fields_set == {"listen", "nats_replicas", "max_connections"}
     config.write_text("listen = '127.0.0.1:2'\nunix_mode = '600'\n")
     merged = old.reloaded(load_settings({}, {}, config))

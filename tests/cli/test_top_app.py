@@ -233,7 +233,7 @@ async def test_a_slow_list_is_requested_less_often(
         polls = len(broker.requests("status"))
         await screen.until(lambda: len(broker.requests("status")) > polls + 5)
         assert len(broker.requests("actors")) == lists + 1
-        # What is asked for on purpose comes at once.
+        # Explicit requests are made at once.
         await screen.press("s")
         await screen.until(lambda: len(broker.requests("actors")) > lists + 1)
 
@@ -449,7 +449,7 @@ async def test_page_of_an_actor_and_back(broker: Inspected) -> None:
         actors = len(broker.requests("actors"))
         polls = len(broker.requests("actor"))
         await screen.until(lambda: len(broker.requests("actor")) > polls + 1)
-        # Lists are not asked for while nobody sees them.
+        # Lists are not requested while they are not visible.
         assert len(broker.requests("actors")) <= actors + 1
         assert broker.requests("status")[-1] == {"topics": False}
         broker.answers["actor"] = Refused("no actor connection:40")

@@ -257,7 +257,7 @@ def test_bars_exist_only_for_events() -> None:
 
 
 class FakeLink:
-    """Answers `sessions` with so many rows, 500 at a time, as the broker does."""
+    """Answers `sessions` with this many rows, 500 at a time, as the broker does."""
 
     def __init__(self, count: int) -> None:
         self.rows = [{"client": f"c{number}"} for number in range(count)]

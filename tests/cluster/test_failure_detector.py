@@ -20,7 +20,7 @@ LITTLE = 0.01
 
 
 def after(*told: tuple[float, LeaderAnswer | str]) -> FailureDetector:
-    """Return a suspicion that was told this, at these times."""
+    """Return a failure detector that received these, at these times."""
     suspicion = FailureDetector(0.0)
     for at, what in told:
         if what == "heard":

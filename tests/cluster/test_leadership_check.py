@@ -19,7 +19,7 @@ LITTLE = 0.01
 
 
 class Look(NamedTuple):
-    """So many looks, one in each tick, with the same answers."""
+    """This many checks, one in each tick, with the same answers."""
 
     looks: int
     durable: int = 7

@@ -59,7 +59,7 @@ def test_the_leader_is_that_of_the_highest_epoch() -> None:
         ([other("a")], ["a", "", "a"]),
         ([other("z")], ["", "z", ""]),
         ([other("a"), other("z")], ["a", "", "z"]),
-        # Nobody is preferred that could not take over now, and a start is awaited.
+        # Only nodes that could take over now are preferred, and a start is awaited.
         ([other("a"), other("z", Role.LEADING)], ["a", "", ""]),
         ([other("a"), other("z", Role.STARTING)], ["", "", ""]),
     ],

@@ -322,7 +322,7 @@ def test_a_server_without_qos_2(own: Callable[..., tuple[Broker, Clients5]], top
 
 @pytest.mark.mqtt5("MQTT-3.1.2-22", "MQTT-3.1.2-20", "MQTT-3.2.2-22", "MQTT-3.1.2-8")
 def test_keep_alive(clients: Clients5, topic: str) -> None:
-    """A silent client is cut as if the network had failed, and is told; others are not."""
+    """A silent client is closed as if the network had failed, and gets DISCONNECT."""
     watcher = clients.listening(topic)
     pinging = clients.five(keepalive=1)
     unlimited = clients.five(keepalive=0)
@@ -348,7 +348,7 @@ def test_keep_alive(clients: Clients5, topic: str) -> None:
 def test_a_longest_keep_alive(
     own: Callable[..., tuple[Broker, Clients5]], asked: int, told: int | None
 ) -> None:
-    """The client is told if it differs from what it asked for; the broker enforces it."""
+    """CONNACK has the value if it differs from the requested one; the broker enforces it."""
     _, clients = own('max_keep_alive = "2s"\n')
     silent = clients.five(keepalive=asked)
     assert silent.connack.get(p.SERVER_KEEP_ALIVE) == told

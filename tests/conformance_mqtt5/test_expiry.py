@@ -82,7 +82,7 @@ def test_expiry_counts_down_in_the_queue(clients: Clients5, topic: str, qos: int
 @pytest.mark.mqtt5("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_expiry_counts_down_until_the_release(clients: Clients5, topic: str, qos: int) -> None:
-    """A message of QoS 2 waits until its PUBREL; if it expires before that, nobody gets it."""
+    """A message of QoS 2 waits until its PUBREL; if it expires before that, it is not delivered."""
     client, old = clients.listening(topic, qos), clients.connect()
     assert old.subscribe((topic, qos)) == (qos,)
     publisher = clients.five()

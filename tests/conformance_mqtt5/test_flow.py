@@ -25,7 +25,7 @@ def at_most(number: int) -> Properties:
 
 
 def messages(client: RawClient5, count: int) -> list[Publish]:
-    """So many messages, and nothing but them."""
+    """This many messages, and nothing else."""
     found = [client.receive() for _ in range(count)]
     assert all(isinstance(one, Publish) for one in found), f"{found}"
     return [one for one in found if isinstance(one, Publish)]

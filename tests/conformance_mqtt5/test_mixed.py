@@ -38,7 +38,7 @@ properties."""
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message, and who published it."""
+    """A message and its publisher."""
 
     peer: int
     name: str

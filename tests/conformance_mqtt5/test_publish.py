@@ -221,7 +221,7 @@ def test_property_length_that_is_none(clients: Clients5, topic: str, body: bytes
 @pytest.mark.mqtt5("MQTT-3.3.2-12", "MQTT-3.1.2-27", "MQTT-3.3.2-3", "MQTT-3.3.2-11")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_every_alias_up_to_the_maximum(clients: Clients5, topic: str, qos: int) -> None:
-    """Subscribers are sent the topic, and no alias of somebody else's connection."""
+    """Subscribers get the topic, and no alias of another connection."""
     watcher = clients.listening(f"{topic}/#", qos)
     client = clients.five()
     most = client.connack.number(p.TOPIC_ALIAS_MAXIMUM, 0)
@@ -383,7 +383,7 @@ def test_properties_survive_a_restart(
 
 
 def test_request_and_response(clients: Clients5, topic: str) -> None:
-    """The dialogue of section 4.10, each side told by properties alone."""
+    """The dialogue of section 4.10, based on properties alone."""
     asking, answering = clients.listening(f"{topic}/answer", 1), clients.listening(topic, 1)
     asked: Properties = ((p.RESPONSE_TOPIC, f"{topic}/answer"), (p.CORRELATION_DATA, b"\x07"))
     asking.publish(topic, b"?", 1, properties=asked)

@@ -65,7 +65,7 @@ CLOSED = {
 
 
 class Helper:
-    """A program of bench/attacks that is told words and answers with JSON."""
+    """A program of bench/attacks that gets commands and answers with JSON."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -125,7 +125,7 @@ def descriptors(broker: Broker) -> int:
 
 
 def reacted(broker: Broker) -> set[str]:
-    """The kinds of abuse that the broker has told of."""
+    """The kinds of abuse that the broker reported."""
     said = {(line["event"], line.get("reason", "")) for line in broker.told("")}
     events = {event for event, _ in said}
     return {

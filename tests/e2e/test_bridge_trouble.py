@@ -90,7 +90,7 @@ class Load:
         self._thread.start()
 
     def after(self, count: int) -> None:
-        """Return when so many more were acknowledged."""
+        """Return when this many more were acknowledged."""
         wanted = self.acknowledged + count
         until(lambda: self.acknowledged >= wanted, f"{count} more acknowledgements")
 

@@ -209,7 +209,7 @@ def test_a_session_until_it_expires(connect: Connect, topic: str) -> None:
     sender = connect()
     sender.publish(topic, b"short", 1, messageExpiryInterval=1)
     sender.publish(topic, b"waited", 1, messageExpiryInterval=1000)
-    # A will with a delay of three seconds tells that the second is over.
+    # A will with a delay of three seconds marks the end of the second.
     clock, late = connect(), connect(expiry=1000, will=PeerWill(f"{topic}/late", b"late", 3))
     clock.subscribe(f"{topic}/#", 0)
     late.vanish()
@@ -361,7 +361,7 @@ def test_mosquitto_and_foldmq_understand_each_other(stand: Stand, topic: str, qo
 def test_mosquitto_sub_shares_with_foldmq_sub(stand: Stand, topic: str) -> None:
     port = str(stand.ports["tcp"])
     name = unique("member")
-    # Its member is away: what it is owed is given to the other.
+    # Its member is offline: its messages go to the other one.
     session = ["-p", port, "-i", name, "-c", "-V", "5", "-t", f"$share/pair/{topic}", "-q", "1"]
     run("sub", *session, "-E")
     sender = stand.connect("paho-ws")

@@ -63,7 +63,7 @@ def before(clients: Clients) -> None:
 
 
 def load(client: RawClient, topic: str, mebibytes: int) -> None:
-    """Publishes so much to nobody, at QoS 1."""
+    """Publishes this many bytes without subscribers, at QoS 1."""
     count = mebibytes * 1024 * 1024 // len(PAYLOAD)
     for start in range(0, count, AT_ONCE):
         pids = range(start + 1, min(count, start + AT_ONCE) + 1)
@@ -408,7 +408,7 @@ def test_removed_records(cut: Cut, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("behind", [True, False], ids=["behind the cut", "before the cut"])
 def test_salvage(cut: Cut, tmp_path: Path, behind: bool) -> None:
-    """Whether the record of the cut is among those that are saved or not, a broker goes on."""
+    """A broker continues, whether or not the record of the cut is among the salvaged ones."""
     copy = copy_of(cut, tmp_path)
     said_at = record_of(cut.of("LogCut")[-1])
     carried_at = record_of(cut.of("MessagesCarried")[0])

@@ -228,7 +228,7 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
         strike_move(nodes, nats)
         with pytest.raises((ConnectionClosedError, OSError)):
             client.receive(PATIENCE)
-    # Both take clients: the one that has moved goes on listening.
+    # Both accept clients: the previous leader continues to listen.
     for node in (first, second):
         with RawClient(node.port) as client:
             assert client.connect("c").code == 0

@@ -192,7 +192,7 @@ def test_certificates_are_reloaded_and_clients_stay(place: Place) -> None:
         with Client(place, "tls", "new", context=newer.client_context()) as other:
             other.publish("stays", b"still there?")
         client.expect("stays", b"still there?")
-        # Files that do not fit are refused, and all goes on as it was.
+        # Invalid files are refused, and the old ones stay in effect.
         old.key.write_bytes(place.revoked.key.read_bytes())
         place.broker.hangup()
         until(lambda: "does not belong to the certificate" in place.broker.log, "the log line")

@@ -115,7 +115,7 @@ def lower(external: Nats, what: str) -> None:
 def test_nats_lowers_its_maximum_payload(
     external: Nats, on_external: Callable[..., Broker], what: str
 ) -> None:
-    """The broker begins anew from its log; then it is the publisher alone that is closed."""
+    """The broker restarts from its log; then only the publisher is closed."""
     broker = on_external()
     broker.start()
     with RawClient(broker.port) as other, RawClient(broker.port) as sender:
@@ -125,7 +125,7 @@ def test_nats_lowers_its_maximum_payload(
         lower(external, what)
         sender.send(p.publish("t", bytes(MIB + 500_000), 1, 1))
         again = "restarting from the log"
-        # A server that ends connections when it reads its file anew is noticed at once.
+        # A server that ends connections when it rereads its file is noticed at once.
         until(lambda: again in broker.log or "message_too_large" in broker.log, "a reaction")
         assert what == "server" or again in broker.log
         if again in broker.log:

@@ -45,7 +45,7 @@ def publish_some(port: int, count: int = 20) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What is stored: all files but those in which somebody says who works here."""
+    """The stored files, without those about the process that uses them."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.rglob("*"))
@@ -60,7 +60,7 @@ def block(broker: Broker) -> Path:
 class Load(threading.Thread):
     """Publishes numbered messages at QoS 1 until it is stopped, with one unacknowledged at most.
 
-    After each failure it connects anew and goes on with the next number.
+    After each failure it reconnects and continues with the next number.
     """
 
     def __init__(self, port: int) -> None:
@@ -207,7 +207,7 @@ def test_log_cut_short(stopped: Broker) -> None:
 def test_damage_to_the_last_acknowledged_records(
     make_broker: Callable[..., Broker], damage: str
 ) -> None:
-    """The last record looks as if it had never been stored whole, but a client was told so."""
+    """The last record looks incomplete, although it was acknowledged."""
     broker = make_broker()
     broker.start()
     publish_some(broker.port)
@@ -335,7 +335,7 @@ def test_external_server_under_load(
 def test_external_server_missing_at_the_end(
     external: Nats, on_external: Callable[..., Broker]
 ) -> None:
-    """Nothing waits to be written but the end itself: it is told, and without a traceback."""
+    """Only the end itself could not be written: it is reported without a traceback."""
     broker = on_external("commit_timeout = 1\n")
     broker.start()
     publish_some(broker.port, 3)

@@ -55,7 +55,7 @@ def test_answers_are_the_same_with_an_index(played: Broker) -> None:
     assert "are indexed in" in run("log", "-n", "1", *data, "-v").err
     assert [run(*question, *data).out for question in QUESTIONS] == before
 
-    # A file that is damaged is not believed, and made anew.
+    # A damaged file is not used, and is rebuilt.
     (segment,) = index.rglob("*.index")
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1

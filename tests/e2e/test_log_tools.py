@@ -84,7 +84,7 @@ def test_log_shows_the_events(data: tuple[str, str]) -> None:
     ):
         line = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +\d+\.\d+  " + pattern
         assert re.search(line, ran.out, re.MULTILINE), pattern
-    assert "open" not in ran.out  # payloads are shown when they are asked for
+    assert "open" not in ran.out  # payloads are shown on request
     assert '4 B, packet 1: "open"' in run("log", *data, "--payload", "--session", "sensor").out
 
 
@@ -144,7 +144,7 @@ def test_log_follows(running: Broker, data: tuple[str, str]) -> None:
     ):
         assert process.stdout is not None
         client = clients.connect("follower")
-        # published until it is seen: nobody knows when following begins
+        # published until it is seen: the start of following is unknown
         while not _readable(process.stdout.fileno()):
             client.publish("followed", b"now", 1)
         line = process.stdout.readline()

@@ -209,7 +209,7 @@ def test_the_connection_ends_with_the_token(place: Place) -> None:
 
 
 def ends_by_itself(place: Place, login: Callable[[float], tuple[str, str]]) -> None:
-    """A login that is good for so many seconds gets in, and is out after that."""
+    """A login that is valid for this many seconds is accepted, and ends after that."""
     for seconds in (1.0, 3.0, 9.0):  # it must still be good when the broker looks at it
         name = unique("short")
         client, answer = tried(place, *login(seconds), name)
@@ -416,7 +416,7 @@ def test_guessing_is_locked_out(place: Place) -> None:
         if line["user"] == "guessed"
     ]
     assert line["address"] == "127.0.0.1"
-    # Who was right before gets in; nobody else, and nobody else is kept out.
+    # Only earlier verified credentials are accepted; other users are not affected.
     assert answered(place, "guessed", "guess 6") == WRONG
     assert answered(place, "guessed", "right for guessed") == ACCEPTED
     assert answered(place, "ada", "right for ada") == ACCEPTED

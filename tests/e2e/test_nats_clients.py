@@ -92,7 +92,7 @@ def retained(own: Broker, *topics: str) -> list[bytes]:
 
 
 async def answered(client: Any, subject: str, data: bytes) -> object:
-    """The code of the error that is the answer to a request, None if nobody answers."""
+    """The code of the error that answers a request, None without an answer."""
     try:
         answer = await client.request(subject, data, timeout=5)
     except nats.errors.NoRespondersError:
@@ -260,7 +260,7 @@ def test_clients_speak_tls(make_broker: Callable[..., Broker], users: Path, tmp_
     own.start()
     assert f"127.0.0.1:{port} (TLS), for the one user" in own.log
     exchanged(own, port, authority.client_context())
-    # who does not trust the authority does not get in, nor who speaks no TLS
+    # clients without TLS or without trust in the authority cannot connect
     stranger = Authority(tmp_path / "others").client_context()
     for options in ({"tls": stranger}, {}):
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -339,7 +339,7 @@ def test_renewed_certificates_are_taken_over_by_sighup(
     exchanged(own, port, both)
     stays.flush()
     stays.close()
-    # the bridge is let in again as well
+    # the bridge connects again as well
     nats_pid = int((own.data_dir / "nats-clients" / "nats.pid").read_text())
     os.kill(nats_pid, signal.SIGKILL)
     until(

@@ -62,7 +62,7 @@ def port_of(broker: Broker) -> int:
 
 
 def said_to(port: int, login: object, subject: str) -> bytes:
-    """All that a NATS server says to whoever logs in so and asks on a subject."""
+    """All output of a NATS server for this login and a request on a subject."""
     lines = [] if login is None else [f"CONNECT {json.dumps(login)}"]
     lines += ["SUB answers 1", f"PUB {subject} answers 2", "{}", "PING", ""]
     heard = b""
@@ -151,7 +151,7 @@ def test_no_broker_is_one_line(tmp_path: Path) -> None:
 
 
 def test_another_listener_on_the_port_gets_no_password(tmp_path: Path) -> None:
-    """The port of an embedded NATS server may be somebody else's when the broker is gone."""
+    """Another process may use the port of an embedded NATS server when the broker is gone."""
     broker = Broker(tmp_path, args=QUIET, forked=True)
     broker.start()
     broker.stop()

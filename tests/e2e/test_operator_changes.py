@@ -69,7 +69,7 @@ class Place:
         return sessions, self.run("retained", "ls", "--json").objects, last
 
     def acted(self, action: str) -> list[tuple[str, str]]:
-        """Target and position of all that operators did; each event must name who asked."""
+        """Target and position of all operators' changes; each event must name the operator."""
         events = self.run("log", "--json", "--type", "OperatorActed").objects
         found = [one for one in events if one["action"] == action]
         assert {one["by"] for one in found} <= {ME}

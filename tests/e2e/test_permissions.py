@@ -120,7 +120,7 @@ def closing(shared: Place, place: Place) -> Place:
 
 
 def got(client: RawClient, count: int) -> list[tuple[str, bytes]]:
-    """So many messages, each acknowledged, and no more: what comes next is the answer to a ping."""
+    """This many messages, each acknowledged, and no more: next comes the answer to a ping."""
     messages = []
     for _ in range(count):
         message = client.expect_a(Publish)
@@ -292,7 +292,7 @@ def test_topics_denied_below_a_granted_subscription(place: Place, qos: int) -> N
     late = place.client("ann")
     late.subscribe((f"open/{topic}/#", qos))
     assert _all(late) == [(f"open/{topic}/seen", b"x")]
-    if qos:  # What was owed and not sent is told in the log.
+    if qos:  # Unsent deliveries are recorded as dropped.
         about = ("--client", late.client_id, "--topic", f"open/{topic}/hidden")
         code, out, err = forkserver.run(
             ("why", *about, "--data-dir", str(place.broker.data_dir)), environment(), 60
@@ -414,7 +414,7 @@ def test_queued_messages_are_checked_when_they_are_sent(place: Place, restarted:
     for part in ("lost", "kept"):
         writer.publish(f"open/{topic}/{part}", b"live", 1)
     assert got(back, 1) == [(f"open/{topic}/kept", b"live")]
-    # What was dropped is not owed any more.
+    # Dropped messages are not delivered later.
     place.reload(RULES)
     back.disconnect()
     again = place.client("ann", name, clean=False, session_present=True)
@@ -481,7 +481,7 @@ def test_the_bridge_is_bound_as_well(place: Place) -> None:
         assert got(reader, 1) == [(f"in/yes/{topic}", b"x")]
 
 
-# ------------------------------------------------------------------ being told
+# ------------------------------------------------------------------ log lines
 
 
 def test_denials_are_logged_at_a_limited_rate(shared: Place, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_unsynced_data_is_lost(make_disk: Callable[[Cache], Disk], cache: Cache)
 
 
 def cut_the_power(broker: Broker, disk: Disk) -> None:
-    """Nobody answers a client any more from the moment on which decides what was written."""
+    """From the moment of the cut on, no client gets an answer."""
     stand_still(broker.pid)
     stand_still(broker.nats_pid)
     disk.cut()

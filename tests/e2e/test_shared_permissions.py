@@ -165,7 +165,7 @@ def test_messages_that_no_member_may_read_wait_for_one_that_may(
         assert taker.subscribe((f"$share/g/{topic}", qos)) == (qos,)
     else:
         taker = bob
-        guarded.reload(RULES)  # sessions are told of it in later turns
+        guarded.reload(RULES)  # sessions get them in later turns
     found: list[bytes] = []
 
     def has_all() -> bool:

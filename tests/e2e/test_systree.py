@@ -27,7 +27,7 @@ SHAPES = {
 }
 """What a payload looks like, by the first level below $SYS/broker; all others are numbers."""
 ONLY_MOSQUITTO = {"heap/current", "heap/maximum"}
-"""The memory is told by /metrics."""
+"""Memory use is in /metrics."""
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
 
 
 def test_memory_that_missed_an_event(debug: DebugBroker, clients_of: Clients) -> None:
-    """What came later is as it should be: the field tells."""
+    """Later changes are equal: the field shows the difference."""
     client = clients_of.connect(HOSTILE_ID, clean=False)
     client.subscribe(("kept", 1), ("left", 1))
     client.send(p.unsubscribe(7, "left"))

@@ -209,7 +209,7 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
         found += [page.get("/why", topic=topic, client=topic)]
         found += [page.get("/log", from_=topic), page.get("/log", type=topic)]
     for one in found:
-        # A field of a form holds what was asked for as it is, or it would ask for something else.
+        # A form field has the request unchanged, so that it repeats the same request.
         shown = re.sub(r'<input [^>]*value="[^"]*"', "", one.text)
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
         assert "Traceback" not in one.text

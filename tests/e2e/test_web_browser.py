@@ -223,7 +223,7 @@ def test_the_slider_shows_the_past(
     )
     assert float(slider.input_value()) < fullest
 
-    # As it was asked for it can be loaded again; and back to what is now.
+    # The requested moment can be reloaded; then back to now.
     page.reload()
     page.get_by_text("queued 2 -> 3 messages").wait_for()
     page.get_by_role("link", name="Now", exact=True).click()

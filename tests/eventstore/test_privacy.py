@@ -123,7 +123,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @as_root
 def test_a_broker_of_another_user_is_found_where_it_runs(tmp_path: Path) -> None:
-    """Commands that look into the log then ask it, whoever calls them."""
+    """Commands that read the log use its server, whatever their user."""
     with DataDir(tmp_path):
         os.chown(tmp_path, STRANGER, -1)
         with pytest.raises(DataDirBusy) as caught:
@@ -172,7 +172,7 @@ def test_files_of_another_user_are_refused(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_volume_of_roots_that_a_group_writes(bits: int, said: str) -> None:
-    """As Kubernetes makes them (fsGroup): told of, and refused if everybody writes there."""
+    """As created by Kubernetes (fsGroup): a warning, and refused if writable by all users."""
     code = f"""
 import os, sys
 from eventstore.datadir import DataDir

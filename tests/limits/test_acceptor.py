@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 class Taken(asyncio.Protocol):
-    """Those who were let in."""
+    """The accepted connections."""
 
     all: list[Taken]
 
@@ -54,7 +54,7 @@ class Taken(asyncio.Protocol):
 def clients(
     address: object, count: int, family: int = socket.AF_INET
 ) -> Iterator[list[socket.socket]]:
-    """Connections that somebody opened and waits on."""
+    """Connections whose clients wait."""
     with contextlib.ExitStack() as stack:
         found = []
         for _ in range(count):
@@ -295,7 +295,7 @@ def descriptors_up_to(limit: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """So many descriptors may be opened, whatever others have open or left behind."""
+    """This many descriptors may be opened, whatever others have open or left behind."""
     with contextlib.ExitStack() as stack:
         left: list[int] = []
         while len(left) < count:

@@ -1,4 +1,4 @@
-"""Overload begins when lateness goes on, and ends when that is over: never with one sample."""
+"""Overload begins when the loop stays late, and ends when that is over: never with one sample."""
 
 from __future__ import annotations
 

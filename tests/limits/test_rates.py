@@ -202,7 +202,7 @@ def test_without_a_timeout_no_client_is_disconnected() -> None:
 
 
 def test_no_client_is_paused_longer_than_the_timeout() -> None:
-    """The peer may be gone, which is noticed by reading only; what it owes is not forgotten."""
+    """The peer may be gone, which only reading detects; its debt is kept."""
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert client.took(1010, 100, 0.0) == 10.0

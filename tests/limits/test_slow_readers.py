@@ -24,7 +24,7 @@ class Client:
 def sweeps(
     readers: SlowReaders[Client], clients: list[Client], first: int, last: int
 ) -> list[SlowReader[Client]]:
-    """Looks once a second; gives who was found."""
+    """Checks once a second; returns the clients found."""
     return [slow for now in range(first, last) for slow in readers.sweep(clients, float(now))]
 
 

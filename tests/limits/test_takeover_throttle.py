@@ -49,7 +49,7 @@ def test_so_many_in_a_row_and_one_in_the_time_of_the_jail_are_free() -> None:
 
 
 def test_a_wait_counts_as_paid() -> None:
-    """What comes as soon as the last one was let in waits as well."""
+    """A takeover right after an accepted one waits as well."""
     free = [(0.0, A, A, 0.0)] * 12
     late = [(float(second), A, A, 0.0) for second in range(10)]
     assert story(*free, *late)[12:] == [True] * 10

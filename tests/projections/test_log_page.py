@@ -46,7 +46,7 @@ def everything(fake: FakeSource) -> Iterator[tuple[Position, str, str | None]]:
 
 
 def ticking(step: float) -> Callable[[], float]:
-    """A clock that goes on whenever it is looked at."""
+    """A clock that advances at each reading."""
     ticks = itertools.count()
     return lambda: next(ticks) * step
 
@@ -250,7 +250,7 @@ def rows_at(*times: int) -> LogPage:
 
 
 def test_rows_wait_for_a_log_in_which_the_time_ran_out() -> None:
-    """That log was looked through as far as time 20: it may have rows at 25."""
+    """That log was searched up to time 20: it may have rows at 25."""
     pages = {"a": rows_at(10, 30), "b": rows_at(15)}
     rows, taken = merge_rows(pages, 10, {"b": 20}, backwards=False)
     assert ([row.time_ms for row in rows], taken) == ([10, 15], {"a": 1, "b": 1})

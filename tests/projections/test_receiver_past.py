@@ -78,7 +78,7 @@ def story(path: Path, indexed: float, *turns: list[Event], at: int) -> MessageSt
 
 
 def told(path: Path, indexed: float, *turns: list[Event], at: int) -> str:
-    """What is said to ``c`` of the message."""
+    """The text for ``c`` about the message."""
     lines = list(story_lines(story(path, indexed, *turns, at=at), "c", 0))
     (line,) = (one.strip() for one in lines if one.startswith("  c "))
     return line

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def no_pause(_sequence: int) -> None:
-    """Goes on at once."""
+    """Continues at once."""
 
 
 def grown(fake: FakeSource, name: str, *stops: int) -> SessionHistory:

@@ -72,7 +72,7 @@ class ClusterChaos(PartitionChaos):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = ClusterChaos(seed, errors)
         try:

@@ -63,7 +63,7 @@ class ClusterShares(PartitionShares):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = ClusterShares(seed, errors)
         try:

@@ -372,7 +372,7 @@ async def check_exchange(worlds: Sequence[Any]) -> None:
 
 
 def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = PartitionChaos(seed, errors)
         try:

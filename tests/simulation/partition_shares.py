@@ -283,7 +283,7 @@ class PartitionShares:
 def run(
     seed: int, use: Callable[[list[PartitionWorld]], object] = lambda _worlds: None
 ) -> Counter[str]:
-    """Run a seed, then ``use`` its brokers; an error names it and says what happened last."""
+    """Run a seed, then ``use`` its brokers; an error names it and the last actions."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = PartitionShares(seed, errors)
         try:

@@ -161,7 +161,7 @@ class Late(Listed):
 
     async def check(self, shown: Credentials) -> Verdict:
         reread = self.world.broker.reload
-        # Behind this check, and before the connection is told of it.
+        # After this check, and before the connection gets its result.
         asyncio.get_running_loop().call_soon(reread, self.world.broker.node.options, self.later)
         verdict = super().check_now(shown)
         assert verdict is not None
@@ -196,7 +196,7 @@ def test_a_reload_disconnects_clients_with_changed_passwords() -> None:
             absent.send(p.disconnect())
             await world.go(1)
             was = about(world, "away")
-            # The same users once more: nobody is ended.
+            # The same users again: no connection ends.
             broker.reload(broker.node.options, Listed(ann=1, bob=1, carl=1, dora=1))
             await world.go(1)
             assert all(client.open for client in clients.values())

@@ -139,7 +139,7 @@ def test_an_archive_alone_changes_nothing() -> None:
             assert world.disk.stream.first > through + 1
             assert {one.reason for one in of(world, LogCut)} == {"keep_bytes"}
             assert size(world) < BOUND * 1.2
-            # That is gone with the records before it: the log tells of no archive any more.
+            # It was cut with the records before it: the log no longer has a report of an archive.
             assert world.broker.node.state.archived is None
             compare(world)
 
@@ -171,7 +171,7 @@ def test_an_unarchived_log_that_grows_is_reported(
                     await world.go(10_000)
                 assert warnings(lines) == []
             await world.go(MINUTE)
-            # It is said at once when that begins anew.
+            # It is reported at once when that happens again.
             with capture_logs() as lines:
                 await traffic(world, noisy, 600)
             assert len(warnings(lines)) == 1
@@ -201,7 +201,7 @@ def test_an_unarchived_log_that_is_too_old_is_reported(
 
 
 def test_the_last_report_counts() -> None:
-    """An archive that was begun anew has less than the one that is gone."""
+    """A new archive has less than the previous one."""
 
     async def scenario() -> None:
         async with guarded().running() as world:
@@ -334,7 +334,7 @@ def test_the_archive_of_another_log_is_refused() -> None:
 
 
 def test_a_cut_that_was_decided_before_is_given_up() -> None:
-    """What is set and what is archived are looked at again when the cut is put on record."""
+    """Settings and archive are checked again when the cut is recorded."""
 
     async def scenario() -> None:
         async with World(keep=0.0, keep_bytes=0).running() as world:
@@ -377,7 +377,7 @@ def test_killed_at_any_step_no_unarchived_record_is_lost(steps: int) -> None:
                     break
                 await traffic(world, noisy, 4)
                 if world.up:
-                    # From the moment at which it is said it may count. Who is dead says nothing.
+                    # A report may count from its event on. A dead broker reports nothing.
                     told = world.broker.node.journal.durable
                     asked = asyncio.create_task(tell(world, told))
                     await world.go(0.1)

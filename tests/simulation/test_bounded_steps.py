@@ -198,7 +198,7 @@ def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
 
             def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
                 nonlocal ended
-                # Those with a will are told to end it: actors whose turn is cut.
+                # Sessions with a will get a message to end it: actors whose turn is split.
                 ended += isinstance(event, SessionClosed) and event.session not in wills
                 return emit(node, event, *rest)
 

@@ -140,7 +140,7 @@ def test_a_home_that_restarts_learns_the_filters_again(monkeypatch: pytest.Monke
         place.publish(f"{topic}.a", b"missed", "_INBOX.visitor.1", Foldmq_QoS="1")
         place.publish(f"{topic}.a", b"volatile")
         await place.worlds[1].go(1.0)
-        assert not place.answers  # nobody promised anything
+        assert not place.answers  # nothing was acknowledged
         assert payloads(client) == {b"volatile": 1}
         await place.restart(place.worlds[0])
         await place.worlds[1].go(1.0)

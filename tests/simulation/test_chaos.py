@@ -24,7 +24,7 @@ from simulation.world import World
 
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "20"))
 AT_EVERY_SAVE = 4
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 def marks_of(seed: int) -> list[pytest.MarkDecorator]:
@@ -42,7 +42,7 @@ def outcome(seed: int, world: type[World]) -> Outcome:
 
 
 def counts(seeds: int, world: type[World]) -> Counter[str]:
-    """How often what happened in so many runs."""
+    """Counts of what happened in this many runs."""
     return sum((outcome(seed, world).counts for seed in range(seeds)), Counter())
 
 

@@ -1,4 +1,4 @@
-"""A failed actor is replaced; nobody else notices and nothing acknowledged is lost."""
+"""A failed actor is replaced; no other client notices and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.plain
 
 
 class Trap:
-    """Makes a method raise when the message fits, so many times."""
+    """Makes a method raise for matching messages, this many times."""
 
     def __init__(
         self,
@@ -516,7 +516,8 @@ def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
 def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its publisher is told in the same turn, and the broker may be killed in the next one."""
+    """Its publisher is acknowledged in the same turn, and the broker may be killed in the next
+    one."""
     trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:

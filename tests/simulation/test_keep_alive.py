@@ -74,7 +74,7 @@ class Caller:
         await self.world.go(0.1)
 
     async def trickle(self, wire: bytes, rate: int, seconds: float, step: float = 1.0) -> None:
-        """Put so many bytes a second, ``step`` seconds apart, while the connection lasts."""
+        """Send this many bytes a second, ``step`` seconds apart, while the connection lasts."""
         size = round(rate * step)
         for at in range(0, round(seconds / step) * size, size):
             self.client.send(wire[at : at + size])

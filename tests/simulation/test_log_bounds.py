@@ -1,4 +1,4 @@
-"""Messages beyond the log's bounds: their publisher is disconnected, nobody else is affected."""
+"""Messages too large for the log: only their publisher is disconnected."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_more_retained_messages_than_a_record_has_room_for(
 
 
 def test_a_lowered_limit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream is looked at every ten seconds."""
+    """The stream is checked every ten seconds."""
     monkeypatch.setattr(SimNats, "max_payload", 4 * MIB)
 
     async def scenario() -> None:
@@ -164,7 +164,7 @@ def test_a_lowered_limit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker begins anew from its log, and then refuses the message to its publisher alone."""
+    """The broker restarts from its log, and then disconnects only the publisher."""
     monkeypatch.setattr(SimNats, "max_payload", 4 * MIB)
 
     async def scenario() -> None:
@@ -212,7 +212,7 @@ def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.M
 )
 @pytest.mark.slow
 def test_a_stream_that_refuses_every_record_loses_nothing(code: int, description: str) -> None:
-    """However long it lasts: until then nothing is acknowledged, the reason is told."""
+    """However long it lasts: until then nothing is acknowledged, and the reason is reported."""
 
     async def scenario() -> None:
         async with World(max_record=MIB // 2).running() as world:

@@ -131,7 +131,7 @@ def test_no_client_waits_if_cutting_keeps_up() -> None:
 @pytest.mark.parametrize("needed", ["retained", "queued"])
 @pytest.mark.slow
 def test_needed_data_may_exceed_the_limit_and_is_reported(needed: str) -> None:
-    """Nobody waits for it to go; the log is bounded all the same."""
+    """No client waits for the cut; the log is bounded nevertheless."""
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -228,7 +228,7 @@ def test_a_lowered_limit_stops_no_client_for_long() -> None:
 
 
 def test_a_log_that_cannot_be_purged_stops_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a user who may not: it is tried again and again."""
+    """As with a user without permission: it is retried."""
 
     async def refused(self: EventLog, first: int) -> None:
         raise LogUnavailable("stream FOLDMQ_LOG_sim does not answer")

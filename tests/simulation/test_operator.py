@@ -228,7 +228,7 @@ def test_a_change_is_answered_when_it_is_on_disk() -> None:
             asking = asyncio.ensure_future(change(world, "kick", client="c"))
             await world.go(3)
             assert not asking.done()
-            # Whoever only looks is not kept waiting.
+            # Requests without changes do not wait.
             assert (await ask(world, "sessions"))["rows"][0]["connected"] is False
             world.log.release()
             answer = await asking

@@ -12,7 +12,7 @@ from harness.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, S
 from simulation.world import SimClient, World, simulate
 
 Script = Callable[[World], Awaitable[tuple[SimClient, list[p.Packet]]]]
-"""Does something while the log is held; gives who must get what when it no longer is."""
+"""Acts while the log is held; returns the expected output of each client afterwards."""
 
 
 async def connack(world: World) -> tuple[SimClient, list[p.Packet]]:

@@ -495,7 +495,7 @@ def test_messages_too_large_for_the_members_of_a_log_go_to_another_log() -> None
 
 SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5)
 AT_EVERY_SAVE = 3
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")))
 _MOST_SEEDS = 20
 """Runs within which each mutant is caught."""
 AT_EVERY_SAVE = 2
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 @cache

@@ -366,7 +366,7 @@ def test_the_log_is_not_cut_before_the_others_have_taken_it() -> None:
 
 SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5)
 AT_EVERY_SAVE = 4
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 @pytest.mark.parametrize(

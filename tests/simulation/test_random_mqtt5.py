@@ -26,7 +26,7 @@ READERS = "rst"
 
 
 class Receiver(SimClient):
-    """An MQTT 5 client that acknowledges what it receives, unless it is told not to."""
+    """An MQTT 5 client that acknowledges its messages by default."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -31,7 +31,7 @@ class Taker:
 
 
 def test_a_record_behind_one_that_was_refused_is_not_stored() -> None:
-    """Somebody else's append came first; the second of two records in flight fits behind it."""
+    """Another writer's append came first; the second of two records in flight fits behind it."""
 
     async def scenario() -> tuple[int, list[bytes], list[EventStoreError]]:
         stream = SimStream(STREAM, SUBJECT)

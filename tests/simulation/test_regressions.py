@@ -285,7 +285,7 @@ def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
             await world.connect("c", will=will, filters=[("t", 1)])
             monkeypatch.setattr(MessageLoader, "_step", later)
             await world.restart()
-            await world.go(4)  # it has nothing to do: it is told to retire
+            await world.go(4)  # it has nothing to do, and is stopped
             new = SimClient(world)
             new.send(p.connect("c", clean=True))
             await world.go(1)
@@ -317,7 +317,7 @@ def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its_turn(
 
 
 async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
-    """Let something happen to a session and its client; give the client that goes on."""
+    """Let something happen to a session and its client; return the client that continues."""
     if how == "nothing":
         return receiver
     if how == "killed":

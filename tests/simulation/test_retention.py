@@ -94,7 +94,7 @@ def test_endless_load_needs_bounded_space_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("lost", ["nothing", "the end", "everything"])
 def test_a_cut_log_is_enough(lost: str) -> None:
-    """Without projections, or with such as a power cut left, the log tells the same."""
+    """Without projections, or with those left by a power cut, the log gives the same state."""
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -266,7 +266,7 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
 def test_a_message_that_moves_during_the_search_is_carried(
     monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Who is to get it may have been looked at before it came, its publisher after it left."""
+    """Its receiver may have been examined before it arrived, its publisher after it left."""
     carry, breathe = Retention._carry, Retention._breathe
     carrying: list[Position] = []
 
@@ -348,7 +348,7 @@ def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
 )
 @pytest.mark.slow
 def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
-    """Whatever was done until then, the next life goes on, and nothing is lost."""
+    """Whatever was done until then, the next run continues, and nothing is lost."""
 
     async def scenario() -> None:
         async with bounded().running() as world:

@@ -96,7 +96,7 @@ def test_filters_that_begin_with_a_wildcard_do_not_match() -> None:
             assert publishes(client) == []
             subscribe(client, "$SYS/+/uptime")
             await world.go(0.1)
-            # As the last update told it to those who had subscribed by then.
+            # As in the last update to the subscribers of that time.
             assert values(client) == {"uptime": "20 seconds"}
 
     simulate(scenario)

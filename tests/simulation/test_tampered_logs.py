@@ -125,7 +125,7 @@ def will_is_published_twice(log: Tampered) -> None:
 
 
 def will_is_published_after_disconnect(log: Tampered) -> None:
-    """Nobody subscribes to its topic: the log keeps all other promises."""
+    """Its topic has no subscriber: the log keeps all other guarantees."""
     record, cancelled = log.find("WillCancelled", session="kind")
     log.find("WillArmed", session="kind")[1]["topic"] = "nobody"
     published = deepcopy(log.find("MessagePublished", session="lost")[1])

@@ -119,7 +119,7 @@ def test_a_client_that_leaves_meanwhile_stops_the_work() -> None:
 
 @pytest.mark.parametrize("ends", [p.disconnect(), b""])
 def test_a_client_that_leaves_at_once_leaves_little_work_behind(ends: bytes) -> None:
-    """What it asked for first is done: it was connected when it subscribed [MQTT-3.8.4-1]."""
+    """Its first request is carried out: it was connected when it subscribed [MQTT-3.8.4-1]."""
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -123,7 +123,7 @@ def test_a_log_that_was_cut(tmp_path: Path, nats: Nats, new_log: New, opened: Op
 def test_several_logs_and_other_programs(
     tmp_path: Path, spark: SparkSession, new_log: New, opened: Opened
 ) -> None:
-    """Whoever reads Parquet sees records, their days and nodes."""
+    """Readers of Parquet see records, their days and nodes."""
     midnight = (BEGIN_MS // DAY_MS + 1) * DAY_MS
     logs = [new_log(), new_log()]
     for log in logs:
@@ -233,7 +233,7 @@ def test_files_that_the_driver_does_not_see(
 
 
 def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened: Opened) -> None:
-    """Nothing half done is in the archive, and with room it goes on."""
+    """Nothing incomplete is in the archive, and with free space it continues."""
     log = new_log()
     publish(log, 10)
     found = opened(log)
@@ -278,7 +278,7 @@ with running_session("local[1]", "700m", INTERPRETED) as spark:
 def test_killed_while_it_works(tmp_path: Path, nats: Nats, new_log: New, opened: Opened) -> None:
     """``kill -9`` of the driver, behind some batches and amid one: the JVM goes with it.
 
-    What was committed is there, and the next run goes on behind it.
+    Committed records are there, and the next run continues after them.
     """
     log = new_log()
     publish(log, 800, 1000)

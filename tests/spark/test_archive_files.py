@@ -216,7 +216,7 @@ def test_times_are_looked_up_in_the_ledger_as_they_are_in_the_log(tmp_path: Path
 
 
 def test_a_file_that_another_one_replaced_is_noticed_at_its_end(tmp_path: Path) -> None:
-    """Who reads behind it takes the link before it from the ledger."""
+    """A reader behind it takes the previous link from the ledger."""
     log, other = built(20), built(9)
     publish(other, 1, 21)
     archived(tmp_path / "a", log)
@@ -448,7 +448,7 @@ def test_every_record_is_checked(tmp_path: Path) -> None:
             write(rows)
         with pytest.raises(CorruptLog, match="record 4 does not continue record 3"):
             write([*rows[:3], (4, log.records[4])])
-        # What is missing ends a run; whoever takes the runs finds out.
+        # A missing record ends a run; the reader of the runs detects it.
         runs = write([*rows[:2], *rows[4:]])
         assert [(run.first, run.last) for run in runs] == [(1, 2), (5, 6)]
 

@@ -188,7 +188,7 @@ class Fuse:
 
 
 def test_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the ledger told stays, nothing is there twice, and the next writer goes on."""
+    """The contents of the ledger stay, nothing is there twice, and the next writer continues."""
     log = built(30)
     fuse = Fuse(monkeypatch)
     begun = {"half": 12, "new": 0}
@@ -293,7 +293,7 @@ def test_power_cut_at_any_step(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> N
 def test_records_are_on_disk_before_they_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, then their names, then the line of the ledger; that is synced when all is said."""
+    """Files, then their names, then the line of the ledger; that is synced last."""
     done: list[tuple[str, str]] = []
     synced, moved, written = os.fsync, Path.replace, os.write
 
@@ -335,7 +335,7 @@ def test_records_are_on_disk_before_they_are_reported(
 def test_a_line_that_was_not_synced_is_synced_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so to the broker, who cuts the log: who wrote the line may have been killed."""
+    """It notifies the broker, which cuts the log: the writer of the line may have been killed."""
     archived(tmp_path, built(10))
     synced: list[str] = []
     whole = os.fsync
@@ -487,7 +487,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    """What a killed writer left goes; what is no file of ours, or is told, stays."""
+    """Leftovers of a killed writer are removed; foreign files and those in the ledger stay."""
     log = built(20)
     archived(tmp_path, log)
     (day,) = (tmp_path / NODE).glob("date=*")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark.audit.facts.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
-"""Position, session, and words of what is said."""
+"""Position, session, and part of the message."""
 
 CLEARED = (OperatorActed("clear_retained", "ops", "q"), RetainedCleared(["q"]))
 
@@ -67,7 +67,7 @@ def fold(log: LogBuilder, bound: Position) -> NodeState:
 
 
 def claims(log: LogBuilder, bound: Position, where: str = BROKER) -> list[StateClaim]:
-    """Everything that is so at a position, as it is claimed by who is right."""
+    """The correct claims at a position."""
     state = fold(log, bound)
     told = [StateClaim(where, log.node, ALL_CLAIM, "", bound, None)]
     for name in state.sessions.names():

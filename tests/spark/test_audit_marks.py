@@ -125,7 +125,7 @@ def test_cuts_that_leave_something(seed: int, *, in_order: bool) -> None:
 
 
 class Watched(LogNote):
-    """A note that counts how often it is looked at."""
+    """A note that counts how often it is compared."""
 
     looked = 0
 

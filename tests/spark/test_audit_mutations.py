@@ -127,7 +127,7 @@ def expected(log: LogBuilder) -> Found:
 def of_false_repetitions(log: LogBuilder) -> Found:
     """Unexpected deliveries of messages that a checkpoint repeats wrongly.
 
-    Spark tells the checkpoint, and takes the message for published.
+    Spark reports the checkpoint, and takes the message for published.
     """
     records = [decode_record(sequence, data) for sequence, data in enumerate(log.records, 1)]
     wrong = [(session, one) for session, found in violations(records).items() for one in found]

@@ -29,7 +29,7 @@ class Silent(SimClient):
 
 
 def comes(world: World, name: str, most: int = 0) -> Silent:
-    """A client that keeps its session and accepts packets of so many bytes; 0: of any size."""
+    """A client that keeps its session and accepts packets of this many bytes; 0: of any size."""
     properties: list[Any] = [(p.SESSION_EXPIRY, 1000)]
     properties += [(p.MAXIMUM_PACKET_SIZE, most)] if most else []
     client = Silent(world)

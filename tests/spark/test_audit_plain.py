@@ -55,7 +55,7 @@ def test_violations_are_found(make: Callable[[str], Case]) -> None:
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.records")), ids=lambda file: file.stem)
 def test_logs_of_earlier_versions_are_audited(file: Path) -> None:
-    """They hold one event of each type, whether it fits or not; what fits in no log is told."""
+    """They hold one event of each type, whether it fits or not; impossible ones are reported."""
     data, log, at = file.read_bytes(), LogBuilder("golden"), 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")

@@ -55,7 +55,7 @@ def history(chance: random.Random) -> list[Row]:
 
 
 def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
-    """Node, session, position, message and filter of all that is owed, one by one."""
+    """Node, session, position, message and filter of each message that must be sent."""
     found, last = [], {}
     for row in rows:
         if row["kind"] == RETAINED:

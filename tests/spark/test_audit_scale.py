@@ -40,7 +40,7 @@ PLANS = (
 
 
 class Generated:
-    """The log of a plan, and what is to be told of it."""
+    """The log of a plan, and the expected result."""
 
     def __init__(self, plan: Plan) -> None:
         self.written = Written()

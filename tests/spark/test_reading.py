@@ -591,7 +591,7 @@ def test_partitions_cover_the_log_once(nats: Nats, new_log: NewLog) -> None:
 
 
 class Counted(int):
-    """A number that counts how often it is looked at."""
+    """A number that counts how often it is compared."""
 
     looks = 0
 

@@ -239,7 +239,7 @@ def test_a_finding_has_the_position_that_shows_it() -> None:
 
 
 def test_unchecked_events_are_not_reported() -> None:
-    """The log is looked at up to the middle of the turn in which the client came back."""
+    """The log is read up to the middle of the turn in which the client reconnected."""
     for torn, count in ((position(102, 0), 0), (position(103, 0), 1)):
         found = SessionRecovery("c", STARTED)
         for number, event in enumerate(RELEASING):

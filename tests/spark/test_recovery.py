@@ -211,7 +211,7 @@ OTHERWISE = [
     ("retained", "r", "unsaid", "does not have the retained message"),
     ("retained", "x", "1" * 16, "has a retained message that is not in the log"),
 ]
-"""Kind and name of a claim, what the broker says instead, and what is told of it."""
+"""Kind and name of a claim, the broker's claim instead, and the reported difference."""
 
 
 def test_claims_of_the_broker_are_compared_both_ways(

@@ -219,7 +219,7 @@ def test_a_filter_that_is_pushed_down_leaves_records_unread(
     log = new_log(step_ms=1000)
     for _ in range(20):
         log.record(WillFired("a"))
-    log.damage(15)  # whoever reads it fails
+    log.damage(15)  # reading it fails
     source = opened(log).having(pushdown="true", clockSkew="1")
     for condition in ("seq <= 10", "seq < 11 and seq > 3", "position < 12582912", "seq in (2, 9)",
                       "time_ms < 1700000008000", "time < timestamp'2023-11-14 22:13:26Z'",
@@ -301,7 +301,7 @@ def test_credentials_are_in_no_plan_no_log_and_no_argument(
     new_log: NewLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that a job of its own writes: plans, events for the history server, its whole stderr."""
-    password = "pa55-of-this-test"  # a word that nothing else has
+    password = "pa55-of-this-test"  # a word that occurs nowhere else
     monkeypatch.setattr(harness.nats, "PASSWORD", password)
     (tmp_path / "nats").mkdir()
     (tmp_path / "events").mkdir()

@@ -59,7 +59,7 @@ def published(name: str, topic: str, size: int, at: int = 0, qos: int = 1) -> Me
 
 @pytest.fixture(scope="module")
 def counted(spark: SparkSession, nats: Nats) -> Any:
-    """Four logs in one run, each a node: by all that traffic can be told apart by."""
+    """Four logs in one run, each a node: by all keys of traffic."""
     by_hand = LogBuilder("stats1", BEGIN, step_ms=1)
     by_hand.record(BrokerStarted("0.1.0"))
     by_hand.record(opened("p"), opened("s", clean=False), opened(HOSTILE))

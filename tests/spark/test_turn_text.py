@@ -52,7 +52,7 @@ def written(*events: Any) -> bytes:
 
 
 def expected(*events: Any) -> bytes:
-    """The JSON of what each event stands for, one after the other."""
+    """The JSON of the expanded events, one after the other."""
     header = bytes(area_of(frame_of(1, record(*events))))
     raws = orjson.loads(b"[" + header + b"]")
     return b",".join(orjson.dumps(one) for raw in raws for one in expanded(raw))

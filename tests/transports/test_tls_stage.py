@@ -93,7 +93,7 @@ async def test_small_writes_of_one_turn_go_out_together(
         upper.transport.close()
         assert upper.transport.is_closing()
         upper.transport.write(b"too late")
-        # It ends with TLS's own goodbye: a cut is told from an end.
+        # It ends with a TLS close_notify, which distinguishes an end from a cut.
         async with asyncio.timeout(10):
             assert await client.reader.read() == b"ab"
         assert await upper.ended() is None

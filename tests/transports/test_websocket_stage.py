@@ -31,7 +31,7 @@ def ws_options(**others: Any) -> StackOptions:
 
 
 async def shaken(place: Place, **others: Any) -> Client:
-    """A client that was let in."""
+    """A client after the handshake."""
     client = await place.dial()
     await client.send(request(**others))
     assert b" 101 " in await head(client)
@@ -236,7 +236,7 @@ async def test_frames_that_are_refused(sent: bytes, code: int) -> None:
 
 
 def padded(size: int, width: int, opcode: Opcode = Opcode.BINARY) -> bytes:
-    """A final frame whose length takes so many bytes behind the first one."""
+    """A final frame whose length takes this many bytes behind the first one."""
     short = {2: 126, 8: 127}[width]
     head = bytes([0x80 | opcode, 0x80 | short]) + size.to_bytes(width, "big")
     return head + bytes(4 + size)

@@ -206,7 +206,7 @@ def chain(count: int) -> list[Record]:
 
 
 def renumbered(records: list[Record]) -> list[Record]:
-    """As a log would hold them that was written anew from these records."""
+    """As in a log that was rewritten from these records."""
     for sequence, record in enumerate(records, 1):
         record.sequence = sequence
     return records

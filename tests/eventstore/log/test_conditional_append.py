@@ -27,7 +27,7 @@ async def behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
 
 
 async def begun(nc: Any, count: int) -> list[LogTail]:
-    """A log with so many records, as writers store them: the ends that it had."""
+    """A log with this many records, as writers store them: the ends that it had."""
     await ensure_stream(nc, STREAM, [SUBJECT])
     ends = [await read_tail(nc, STREAM, SUBJECT)]
     for number in range(count):

@@ -137,7 +137,7 @@ async def test_server_paused(
     before = own.next
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        # Until a signal arrives a process goes on for a moment.
+        # A process continues for a moment until a signal arrives.
         status = Path(f"/proc/{server.pid}/stat")
         await happens(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
         await own.load(0.3)
@@ -189,7 +189,7 @@ async def test_second_writer_is_fenced_off(server: EmbeddedServer, own: Writing)
 
 
 async def test_two_writers_at_once(server: EmbeddedServer, own: Writing) -> None:
-    """Whoever loses, what was acknowledged by either is there."""
+    """Whichever writer loses, records acknowledged by either exist."""
     async with writing(server) as other:
         other.next = 1000
         own.put(3)
@@ -236,7 +236,7 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
 
 
 async def test_stream_emptied_while_in_use(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends go on well, as the last sequence stays: somebody must look."""
+    """Appends still succeed, because the last sequence stays: the log must be checked."""
     monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
     own.put(3)
     await own.settled()

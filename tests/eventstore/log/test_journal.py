@@ -233,7 +233,7 @@ def test_statistics() -> None:
     assert (stats.bytes, stats.released) == (len(bench.store.sent[0].data), 1)
 
 
-# --------------------------------------------------- events nobody waits for
+# --------------------------------------------------- events without waiting output
 
 
 def test_events_without_waiting_output_go_with_the_next_record() -> None:
@@ -626,7 +626,7 @@ def test_relief_is_reported_only_on_request() -> None:
 def test_a_split_turn_ends_no_record() -> None:
     bench = Bench()
     bench.turn(b"first")
-    bench.event()  # of a turn that goes on when the event loop was round
+    bench.event()  # of a turn that continues in the next iteration of the event loop
     bench.journal.split_turn()
     assert bench.journal.last_closed is None
     bench.commit(1)

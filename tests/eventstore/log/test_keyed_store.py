@@ -56,7 +56,7 @@ async def test_many_messages_are_read(store: KeyedStore) -> None:
 
 
 async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> None:
-    """A server drops who lets more bytes wait than it keeps for a client."""
+    """A server disconnects a client with more pending bytes than it keeps."""
     for number in range(40):
         await store.put(f"key.{number}", bytes([number]) * 1_000_000)
     assert await store.confirm("mark", b"m", 40)

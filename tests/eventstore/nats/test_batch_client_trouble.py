@@ -22,7 +22,7 @@ ACCESS = {"user": "bridge", "password": "secret"}
 
 
 async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) -> None:
-    """Nothing blocks and nothing is lost, and how much waits is told."""
+    """Nothing blocks and nothing is lost, and the pending bytes are reported."""
     servers.append(nats := Nats(tmp_path))
     await nats.start()
     much = 4 << 20
@@ -415,7 +415,7 @@ async def test_an_unexpected_pong() -> None:
 
 
 async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
-    """Ours and nats-py's are told apart by their order."""
+    """Ours and nats-py's differ in their order."""
     asked = 0
     answering = asyncio.Semaphore(0)
 

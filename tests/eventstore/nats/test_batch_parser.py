@@ -64,7 +64,7 @@ def flat(events: list[Event]) -> list[NatsMessage | bytes]:
 
 
 class Heard:
-    """What nats-py's parser tells its client, as our parser would give it."""
+    """The output of nats-py's parser, in the form of ours."""
 
     def __init__(self) -> None:
         self.events: list[NatsMessage | bytes] = []

@@ -69,7 +69,7 @@ async def test_messages_arrive_in_order_without_a_task(tmp_path: Path) -> None:
             assert send(client, f"in.x.{number}", b"%d" % number)
         await happens(lambda: len(heard) == 100)
         assert heard == [(f"in.x.{number}", b"%d" % number) for number in range(100)]
-        # What nats-py is asked for goes on as ever beside it.
+        # Requests of nats-py work as usual beside it.
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)
         await client.publish(inbox, b"as ever")

@@ -70,7 +70,7 @@ async def client(cluster: NatsCluster) -> AsyncIterator[DirectClient]:
 async def interest(client: DirectClient, subject: str) -> None:
     """Wait until our server knows that a new stream of the cluster takes ``subject``.
 
-    The server that leads the stream tells the others after JetStream has answered.
+    The leader of the stream notifies the others after JetStream has answered.
     """
     async with asyncio.timeout(PATIENCE):
         while True:

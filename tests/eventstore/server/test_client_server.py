@@ -68,7 +68,7 @@ async def refused(url: str, **who: Any) -> None:
 
 
 async def until_served(url: str) -> Client:
-    """A client that a server which may just come back has let in."""
+    """A client connected to a server that may just have restarted."""
     while True:
         try:
             return await connect(ConnectionOptions(urls=(url,)))
@@ -76,7 +76,7 @@ async def until_served(url: str) -> Client:
             continue
 
 
-# ------------------------------------------------------------------------ who gets in
+# ------------------------------------------------------------------------ access
 
 
 async def test_users_of_all_kinds_and_no_others_can_connect(
@@ -275,7 +275,7 @@ NO_SUCH_STREAM = 10059
 
 
 async def answered(client: Client, subject: str, data: bytes) -> object:
-    """The code of the error that is the answer to a request, None if nobody answers."""
+    """The code of the error that answers a request, None without an answer."""
     try:
         answer = await client.request(subject, data, timeout=5)
     except (NoRespondersError, RequestTimeout):
@@ -309,7 +309,7 @@ async def test_a_client_neither_reads_nor_writes_the_log(datadir: DataDir, who: 
                 await append(owner)
             await listener.flush()
             assert seen == []
-            for ear in ears:  # else there would be somebody who could answer
+            for ear in ears:  # otherwise there would be a responder
                 await ear.unsubscribe()
             await listener.flush()
             for subject, data in ATTACKS:

@@ -17,7 +17,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def refusal(file: Path, text: str | bytes) -> str:
-    """What is said about a file, after its name."""
+    """The error about a file, after its name."""
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(NatsUsersError) as caught:
         read_users(file)

@@ -211,7 +211,7 @@ OLD = [position(5, index) for index in range(4)]
 
 
 def from_begin(explainer: StoryBuilder, *records: tuple[Event, ...]) -> list[MessageStory]:
-    """The stories of a log that begins with record 100; what it repeats is looked at first."""
+    """The stories of a log that begins with record 100; repeated messages are read first."""
     made = [record(sequence, *events) for sequence, events in enumerate(records, BEGIN)]
     for one in made:
         explainer.look_ahead(one)

@@ -67,7 +67,7 @@ def sent(qos: int = 1, topic_filter: str = "t", session: str = "c", queued: int 
 
 
 def said(story: MessageStory) -> list[str]:
-    """What is said of its copies, without positions and times."""
+    """The text about its copies, without positions and times."""
     lines = list(story_lines(story, None, NOW_MS))
     first = next(at for at, line in enumerate(lines) if line.startswith("  for "))
     return [line.split("  ")[-1] if line.startswith("    ") else line for line in lines[first:]]

@@ -67,7 +67,7 @@ class Message:
         self.topic = topic
         self.qos = qos
         self.granted = granted
-        """QoS of each subscription, and whether it is owed for that."""
+        """QoS of each subscription, and whether the message must be delivered for it."""
         self.origin = origin
 
 
@@ -584,7 +584,7 @@ def test_publishers_have_an_order_each() -> None:
 
 def test_a_session_that_the_checkpoint_does_not_have_was_not() -> None:
     audit = SessionAudit("s", whole=at(100), begin=at(90))
-    audit.take(opened(resumed=True), at(99), 0)  # nobody knows yet
+    audit.take(opened(resumed=True), at(99), 0)  # not known yet
     assert audit.violations == []
     audit = SessionAudit("s", whole=at(100), begin=at(90))
     audit.take(opened(resumed=True), at(101), 0)

@@ -56,7 +56,7 @@ def audited(*steps: Event | tuple[int, Event], session: str = "s") -> list[Viola
 
 
 def takes_effect(event: Event) -> TypeGuard[Delivered | Queued | Assigned | MessageDropped]:
-    """It tells what becomes of messages that were published in its turn."""
+    """It determines the deliveries of messages published in its turn."""
     if isinstance(event, Queued):
         return not event.retain and event.behind < 0
     if isinstance(event, Assigned | MessageDropped):

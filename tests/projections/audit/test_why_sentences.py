@@ -35,7 +35,7 @@ def published(topic: str = "hall/door", qos: int = 1) -> MessagePublished:
 
 
 def told(*steps: Event, **given: Any) -> list[str]:
-    """What is said to ``c`` of the last message, each event in a record of its own."""
+    """The text for ``c`` about the last message, each event in a record of its own."""
     builder = StoryBuilder(wanted=lambda _topic: True, client="c", **given)
     for sequence, event in enumerate(steps, 1):
         payloads = [b"on"] if isinstance(event, MessagePublished) else []

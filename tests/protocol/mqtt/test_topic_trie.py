@@ -110,7 +110,7 @@ class FilterTrieMachine(RuleBasedStateMachine):
 
     @rule(topic_filter=filters, more=filters, key=st.integers(0, 2))
     def branch_and_join(self, topic_filter: str, more: str, key: int) -> None:
-        """A filter that goes on from another splits it, and joins with it when that is gone."""
+        """A filter that extends another one splits it, and joins it when that is removed."""
         longer = f"{topic_filter}/{more}"
         if "#" not in topic_filter:
             self.insert(longer, key, "y")

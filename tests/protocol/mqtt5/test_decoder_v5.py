@@ -325,7 +325,7 @@ def test_large_blocks_count_for_the_work_they_are(packet: Packet | Publish) -> N
     assert decoder.error is None
     assert calls >= 10
     if isinstance(packet, (Auth, Subscribe)):
-        packet.user = ()  # so many are checked, and not kept
+        packet.user = ()  # too many to be kept
     assert flat_v5(found) == [packet] * 20
 
 

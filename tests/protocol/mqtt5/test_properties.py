@@ -182,7 +182,7 @@ def test_cut_off(one: Property, place: PropertyCarrier) -> None:
     for size in range(1, len(raw)):
         error = refused(raw[:size], place)
         assert error.reason is ReasonCode.MALFORMED_PACKET
-        # Also where the packet goes on behind the block.
+        # Also if the packet continues after the block.
         with pytest.raises(ProtocolError):
             decode_properties(raw + b"\0\0\0\0", 0, size, FROM_CLIENTS[place], place)
 

@@ -179,7 +179,7 @@ def test_every_end_that_is_the_broker_s_has_a_reason_code() -> None:
     table = page.partition("`SessionClosed.reason` is one of")[2].partition("`SessionExpired")[0]
     reasons = set(re.findall(r"(?m)^\| `(\w+)`", table))
     of_the_client = {"disconnect", "closed", "error", "protocol_error", "broker_restarted"}
-    # A shared subscription is a session without a connection; its end is told to nobody.
+    # A shared subscription is a session without a connection; its end sends no packet.
     of_the_client.add("shared")
     assert reasons - of_the_client <= set(ENDINGS)
 
