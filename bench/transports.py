@@ -9,7 +9,7 @@ is sent at once into one frame. A ratio is the median of the rounds, each of whi
 transports one after the other.
 
 The storm: so many clients connect by TLS at the same moment while one client on plain TCP
-publishes to itself at QoS 1; what it waits for is told before and within the storm.
+publishes to itself at QoS 1; its waiting time is reported before and within the storm.
 """
 
 import argparse

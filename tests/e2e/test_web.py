@@ -714,4 +714,4 @@ def test_a_long_list_has_pages(make_broker: Callable[..., Broker]) -> None:
 
 def test_problems_are_shown(page: Page) -> None:
     """The overview has them only if there are some; their page says if there are none."""
-    assert "What foldmq doctor finds now" in page.good("/problems").shown
+    assert "The findings of foldmq doctor" in page.good("/problems").shown
