@@ -34,7 +34,7 @@ def test_a_user_is_locked_out_at_one_address(clock: ManualClock) -> None:
     assert guard.lockouts == 1
 
 
-def test_it_ends_and_begins_anew(clock: ManualClock) -> None:
+def test_it_ends_and_can_start_again(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")

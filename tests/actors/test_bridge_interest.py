@@ -373,7 +373,7 @@ def test_copies_are_distinguished_by_their_whole_content() -> None:
         "a./20./zz",
     ],
 )
-def test_subjects_without_a_topic_are_nobodys(server: Server, subject: str) -> None:
+def test_subjects_without_a_topic_are_not_placed(server: Server, subject: str) -> None:
     server.interest.added("one", "#")
     server.settle()
     assert server.interest.place(subject.encode()).topic is None

@@ -49,7 +49,7 @@ def test_unissued_tokens_are_invalid(replies: Replies) -> None:
         assert replies.subject(token) is None
 
 
-def test_the_oldest_requests_are_forgotten_when_there_are_many(replies: Replies) -> None:
+def test_the_oldest_requests_are_dropped_at_the_limit(replies: Replies) -> None:
     tokens = [replies.expect(b"_INBOX.%d" % number) for number in range(16_384)]
     assert replies.subject(tokens[0]) == b"_INBOX.0"
     last = replies.expect(b"_INBOX.last")

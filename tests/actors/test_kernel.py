@@ -841,7 +841,7 @@ def test_an_actor_that_begins_turns_waits_for_the_next_one() -> None:
     assert not others[0].handled
 
 
-def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
+def test_a_part_for_a_stopped_actor_is_dropped() -> None:
     cut = Cut()
     actor = Recorder()
     cut.kernel.spawn(actor)

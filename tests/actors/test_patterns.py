@@ -181,7 +181,7 @@ def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
         assert len(router.routes.look_up(topics)) == count
 
 
-def test_receivers_of_topics_that_changed_are_forgotten() -> None:
+def test_cached_receivers_of_changed_topics_are_dropped() -> None:
     router = Router(lambda _name: None)
     for number in range(5000):
         router.subscribe(f"s{number}", "a", 1)

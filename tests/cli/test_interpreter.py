@@ -101,7 +101,7 @@ def test_make_uses_a_plain_interpreter_with_a_notice_if_there_is_no_other(tmp_pa
 
 
 @pytest.mark.system
-def test_make_says_why_no_interpreter_fits(tmp_path: Path) -> None:
+def test_make_explains_why_no_interpreter_fits(tmp_path: Path) -> None:
     old = interpreter_in(tmp_path, "old", version=1, build="optimised")
     found = choose(old)
     assert (found.returncode, found.stdout) == (1, "")

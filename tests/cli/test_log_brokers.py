@@ -315,7 +315,7 @@ def test_statuses_are_added_up() -> None:
     assert added_up([recovering])["log"] is None
 
 
-def test_the_status_of_several_logs_counts_no_session_that_stands_for_a_log() -> None:
+def test_the_status_of_several_logs_does_not_count_internal_sessions() -> None:
     brokers = brokers_of(lambda *_: {})
     found = [{**status_of(number), "trouble": [], "software": "0.9"} for number in range(3)]
     lines = list(status_lines_of_all(found, brokers))

@@ -180,7 +180,7 @@ def test_the_owner_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == [(path.stat().st_uid, path.stat().st_gid)]
 
 
-def test_a_user_who_cannot_change_the_owner_can_still_write_the_file(
+def test_the_file_is_written_without_the_right_to_change_its_owner(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fchown(handle: int, user: int, group: int) -> None:

@@ -567,7 +567,7 @@ def test_bad_authentication_methods(config: Path, text: str, says: str) -> None:
 
 
 def test_each_limit_follows_its_setting() -> None:
-    """Every setting of a limit changes one limit, or a window and its jail."""
+    """Every setting of a limit changes one limit, or a window and its delay."""
     fixed = {"address", "burst", "client", "overload_after", "user"}
     before = limit_options(load_settings({}, {}), 1 << 20)
     for field in dataclasses.fields(LimitOptions):

@@ -565,7 +565,7 @@ async def test_live_trace_of_an_actor(broker: Inspected, traced: FakeTrace) -> N
         await screen.sees("MQTT 3.1.1")
 
 
-async def test_a_trace_that_is_scrolled_back_stands_still(
+async def test_a_trace_that_is_scrolled_back_does_not_move(
     broker: Inspected, traced: FakeTrace
 ) -> None:
     async with shown(broker) as screen:

@@ -110,7 +110,7 @@ async def until_found(log: Log, count: int) -> None:
             await log.grown.wait()
 
 
-async def test_a_login_is_on_record_when_it_lets_in() -> None:
+async def test_a_login_is_recorded_before_it_is_accepted() -> None:
     log = Log()
     trail = AuditTrail(log, now_ms=lambda: 7)
     await trail.login("127.0.0.1", ANN)

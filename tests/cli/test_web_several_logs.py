@@ -233,7 +233,7 @@ async def test_a_broker_that_hangs_delays_only_the_first_request(
     assert len(asked) == 1
 
 
-async def test_the_login_form_does_not_say_which_brokers_answer() -> None:
+async def test_the_login_form_does_not_reveal_which_brokers_answer() -> None:
     def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
         if log == "n-p0":
             raise NoLiveBroker("n-p0 hangs")

@@ -332,7 +332,7 @@ def test_takeover_sends_the_will_of_the_old_connection(clients: Clients, topic: 
 
 @pytest.mark.mqtt("MQTT-3.1.4-2")
 @pytest.mark.usefixtures("foldmq_only")
-def test_two_clients_fighting_over_one_identifier_are_slowed(clients: Clients, topic: str) -> None:
+def test_two_clients_with_one_identifier_are_throttled(clients: Clients, topic: str) -> None:
     """Each takeover costs about a second, so that the pair cannot spin the broker."""
     answered = 0
     bystander = clients.connect()

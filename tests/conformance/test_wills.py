@@ -79,7 +79,7 @@ def test_no_will_no_message(clients: Clients, topic: str) -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-10", "MQTT-3.1.2-12")
-def test_will_is_forgotten_once_sent(clients: Clients, topic: str) -> None:
+def test_will_is_discarded_once_sent(clients: Clients, topic: str) -> None:
     watcher = clients.subscribed(topic, 1)
     client = clients.connect(f"{topic}c", clean=False, will=Will(topic, b"gone", 1))
     client.reset()

@@ -208,7 +208,7 @@ def test_alias_that_came_with_a_refused_message_holds(guarded: Callable[..., Cli
         other.acknowledge(other.expect_message("open/x", payload, 1))
 
 
-def test_answers_say_why(guarded: Callable[..., Clients5]) -> None:
+def test_refusals_carry_a_reason_string(guarded: Callable[..., Clients5]) -> None:
     clients, name = guarded(), unique("c")
     client = ann(clients, client_id=name)
     client.send(

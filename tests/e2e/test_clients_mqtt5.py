@@ -195,7 +195,7 @@ def test_a_shared_subscription(connect: Connect, topic: str) -> None:
     assert sorted(itertools.chain(*shares)) == [b"%d" % number for number in range(9)]
 
 
-def test_refused_subscriptions_say_why(connect: Connect) -> None:
+def test_refused_subscriptions_carry_a_reason(connect: Connect) -> None:
     client = connect()
     assert client.subscribe("secret/plans", 1) == 0x87
     assert client.subscribe("$share/group/secret/#", 1) == 0x87

@@ -84,7 +84,7 @@ def exchange(publisher: RawClient, subscriber: RawClient, payload: bytes) -> Non
     assert found.payload == payload
 
 
-def test_clients_of_any_node_reach_each_other_and_their_node_is_on_record(
+def test_clients_of_all_nodes_reach_each_other_and_their_node_is_recorded(
     nodes: Nodes, nats: Nats
 ) -> None:
     first, second = nodes.members

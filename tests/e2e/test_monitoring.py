@@ -130,7 +130,7 @@ def test_the_text_keeps_the_rules_of_prometheus(own: Monitored) -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
-def test_promtool_finds_nothing_to_say(own: Monitored) -> None:
+def test_promtool_reports_no_problem(own: Monitored) -> None:
     text = own.get("/metrics")[1]
     command = [str(PROMTOOL), "check", "metrics"]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""Token buckets: the mean is kept, debt is paid, and full buckets are forgotten."""
+"""Token buckets: the mean is kept, debt is paid, and full buckets are removed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_key_has_its_own_bucket() -> None:
     assert buckets.allows("c", 0.0)
 
 
-def test_full_buckets_are_forgotten_and_debts_are_not() -> None:
+def test_full_buckets_are_removed_and_buckets_in_debt_are_kept() -> None:
     buckets = Buckets(rate=1, burst=10)
     buckets.take("poor", 20, 0.0)
     for name in range(50):

@@ -136,7 +136,7 @@ def test_together_they_get_no_more_than_the_shared_rate() -> None:
     assert late == pytest.approx(50_000, rel=0.02)
 
 
-def test_a_shared_bound_tries_nobodys_patience() -> None:
+def test_a_shared_limit_disconnects_no_client() -> None:
     limits = rates(listener=Quota(publish_rate=10), patience=10.0)
     one = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     two = rate_limiter(limits.rate_limiter("plain", "192.0.2.2", None, 0.0))

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from actors.connection.takeover_throttle import PreviousConnection, TakeoverThrottle
 
 A, B, C = "192.0.2.1", "192.0.2.2", "192.0.2.3"
-JAIL = 1.0
+WINDOW = 1.0
 
 
 def story(*steps: tuple[float, str, str, float]) -> list[bool]:
     """Whether each takeover waits: when, by whom, of whose connection, silent for how long."""
     takeovers = TakeoverThrottle()
     return [
-        takeovers.must_wait("c", host, PreviousConnection(old, silence), now, JAIL)
+        takeovers.must_wait("c", host, PreviousConnection(old, silence), now, WINDOW)
         for now, host, old, silence in steps
     ]
 
@@ -43,7 +43,7 @@ def test_addresses_of_one_network_are_one() -> None:
     assert not any(story(*((0.1 * step, one, other, 0) for step in range(10))))
 
 
-def test_so_many_in_a_row_and_one_in_the_time_of_the_jail_are_free() -> None:
+def test_twelve_takeovers_in_a_row_and_one_per_second_are_not_throttled() -> None:
     assert story(*((0.0, A, A, 0) for _ in range(14))) == [False] * 12 + [True] * 2
     assert not any(story(*((float(second), A, A, 0) for second in range(1000))))
 
@@ -67,6 +67,6 @@ def test_without_a_delay_no_client_waits() -> None:
 def test_memory_is_bounded(steps: list[tuple[int, int]]) -> None:
     takeovers = TakeoverThrottle(most=10)
     for at, (name, host) in enumerate(steps):
-        takeovers.must_wait(str(name), str(host), PreviousConnection(str(at), 0), at * 0.01, JAIL)
+        takeovers.must_wait(str(name), str(host), PreviousConnection(str(at), 0), at * 0.01, WINDOW)
         assert len(takeovers) <= 10
         assert all(len(known.thrown_out) <= 8 for known in takeovers._known.values())

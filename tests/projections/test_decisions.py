@@ -76,7 +76,7 @@ def dropped(reason: str, *refs: int, topic_filter: str = "a") -> MessageDropped:
 
 
 @pytest.mark.mqtt("MQTT-2.3.1-2")
-def test_packet_identifiers_begin_at_1_and_go_on() -> None:
+def test_packet_identifiers_start_at_1_and_increase() -> None:
     spec = subscriber().when(deliver("a", 1, [10, 11])).then(delivered("a", 1, [1, 2], [10, 11]))
     spec.and_(Acked(CLIENT, [1, 2])).when(deliver("a", 1, [12])).then(delivered("a", 1, [3], [12]))
 

@@ -354,7 +354,7 @@ def test_time_waiting_for_a_handshake_thread_extends_the_timeout(
 
 
 @pytest.mark.parametrize("ends", ["refused", "connect_timeout", None])
-def test_a_connection_that_is_lost_while_its_handshake_waits_is_forgotten(
+def test_a_connection_that_is_lost_during_its_handshake_is_removed(
     ends: str | None, authority: Authority, server: Pair
 ) -> None:
     async def scenario() -> None:

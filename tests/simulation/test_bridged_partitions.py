@@ -179,7 +179,7 @@ def test_the_home_subscribes_as_long_as_a_client_of_any_log_does(
     bridged(monkeypatch, scenario, lost=lost)
 
 
-def test_the_filters_of_sessions_that_ended_with_their_broker_are_forgotten(
+def test_filters_of_sessions_that_ended_with_their_broker_are_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(place: BridgedPartitions) -> None:

@@ -82,7 +82,7 @@ def test_a_kicked_clean_session_is_gone() -> None:
 
 @pytest.mark.parametrize("passive", [True, False])
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_removed_session_starts_anew(*, connected: bool, passive: bool) -> None:
+def test_a_removed_session_starts_empty(*, connected: bool, passive: bool) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c", filters=[("t", 2)])
@@ -325,7 +325,7 @@ def test_lists_come_in_pages_that_together_have_everything_once() -> None:
     simulate(scenario)
 
 
-def test_a_cursor_is_good_for_one_page_and_forgotten() -> None:
+def test_a_cursor_is_valid_for_one_page() -> None:
     async def scenario() -> None:
         async with World(max_sessions=5000).running() as world:
             for number in range(PAGE_ROWS + 1):

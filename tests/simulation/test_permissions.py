@@ -157,7 +157,7 @@ def test_a_will_that_may_not_be_published_any_more_is_not(*, restart: bool) -> N
     run(scenario)
 
 
-def test_a_drop_is_recorded_although_the_routes_are_forgotten_within_the_same_read() -> None:
+def test_a_drop_is_recorded_although_the_routes_are_dropped_in_the_same_read() -> None:
     async def scenario(world: World) -> None:
         away = await world.connect("away", filters=[("late/#", 1)])
         away.transport.drop()

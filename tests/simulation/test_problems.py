@@ -103,7 +103,7 @@ def test_the_age_is_that_of_the_oldest_delivery_left() -> None:
     simulate(scenario)
 
 
-def test_with_a_new_connection_the_age_begins_anew() -> None:
+def test_a_new_connection_resets_the_age() -> None:
     async def scenario() -> None:
         async with World(ack_wait=30.0, max_ack_pending=2).running() as world:
             client = await receives(world, 3)

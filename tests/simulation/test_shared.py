@@ -212,7 +212,7 @@ def test_qos_2_messages_stay_with_their_member() -> None:
     simulate(scenario)
 
 
-def test_a_group_ends_with_its_last_member_and_begins_anew() -> None:
+def test_a_group_ends_with_its_last_member_and_can_start_again() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             one, two = await members(world, "m1", "m2")

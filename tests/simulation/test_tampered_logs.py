@@ -197,7 +197,7 @@ TAMPERED: list[tuple[Callable[[Tampered], None], str, str]] = [
 ]
 
 
-def test_the_log_keeps_every_promise() -> None:
+def test_the_log_violates_no_guarantee() -> None:
     assert Tampered().said() == []
 
 

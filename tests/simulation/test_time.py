@@ -1,4 +1,4 @@
-"""Timeouts: keep alive, ack_wait, expiry, the jail, the time limit for CONNECT."""
+"""Timeouts: keep alive, ack_wait, expiry, takeover_delay, the time limit for CONNECT."""
 
 from __future__ import annotations
 

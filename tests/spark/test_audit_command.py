@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HERE = LocalLimits(1 << 40, 1 << 40)
 
 
-def test_audit_of_a_log_that_breaks_a_promise(
+def test_audit_of_a_log_with_a_violation(
     spark: SparkSession, nats: Nats, new_log: Callable[..., LogBuilder]
 ) -> None:
     """Exit code 1, with the positions, in JSON; a name that is hostile is harmless."""

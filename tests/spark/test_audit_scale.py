@@ -91,7 +91,7 @@ def outcome(spark: SparkSession, nats: Nats, logs: list[Generated]) -> Outcome:
     return audited(spark, nats, logs, partitions="12")
 
 
-def test_no_promise_is_broken(outcome: Outcome) -> None:
+def test_no_guarantee_is_violated(outcome: Outcome) -> None:
     assert outcome.violations == ()
     assert outcome.kept
     assert outcome.notes == ()

@@ -74,7 +74,7 @@ def claims(one: FoldedLog) -> Iterator[StateClaim]:
         yield StateClaim(BROKER, one.node, RETAINED_CLAIM, message.topic, end, digest)
 
 
-def test_no_promise_was_broken(outcome: Outcome, logs: list[FoldedLog]) -> None:
+def test_no_guarantee_was_violated(outcome: Outcome, logs: list[FoldedLog]) -> None:
     assert outcome.violations == ()
     assert outcome.kept
     assert [one.node for one in outcome.nodes] == sorted(one.node for one in logs)

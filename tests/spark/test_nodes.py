@@ -19,7 +19,7 @@ def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:
 
 
 @pytest.mark.parametrize("stream", [None, "COPY", "FOLDMQ_LOG_other"])
-def test_records_say_whose_they_are(stream: str | None) -> None:
+def test_the_node_is_read_from_the_records(stream: str | None) -> None:
     made = log("n1", stream)
     assert node_of(HeldLog(made)) == "n1"
     assert node_of(HeldLog(made, first=3)) == "n1"
@@ -29,7 +29,7 @@ def test_records_say_whose_they_are(stream: str | None) -> None:
 
 
 @pytest.mark.parametrize(("stream", "node"), [(None, "n1"), ("COPY", "COPY")])
-def test_if_none_can_say_it_the_stream_does(stream: str | None, node: str) -> None:
+def test_without_records_the_node_is_named_after_the_stream(stream: str | None, node: str) -> None:
     made = log("n1", stream, 2)
     made.damage(1)
     made.damage(2)

@@ -59,7 +59,7 @@ def test_the_log_that_was_noted(
         assert look_at(sequence, link_of(log.records[sequence - 1])) == [1, 5]
 
 
-def test_a_log_that_was_written_anew(look_at: Callable[[int, bytes], list[int]]) -> None:
+def test_a_log_that_was_rewritten(look_at: Callable[[int, bytes], list[int]]) -> None:
     """Its chain is whole and it is as long, but it is not the one that was acknowledged."""
     with pytest.raises(CorruptLog, match=r"record 4 .*is not the one that was acknowledged"):
         look_at(4, bytes(32))

@@ -36,7 +36,7 @@ def test_runs_give_back_the_integers(values: list[int]) -> None:
 
 
 @given(lists)
-def test_a_run_stands_for_at_least_three_integers(values: list[int]) -> None:
+def test_a_run_encodes_at_least_three_integers(values: list[int]) -> None:
     for run in to_runs(values):
         assert isinstance(run, int) or (len(run) == 3 and run[1] >= 3 and run[2] != 0)
 

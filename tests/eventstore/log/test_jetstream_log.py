@@ -211,7 +211,7 @@ async def test_stream_deleted_while_in_use(own: Writing) -> None:
     assert own.sink.numbers == [0, 1, 2]
 
 
-async def test_stream_made_anew_underneath(own: Writing) -> None:
+async def test_stream_deleted_and_created_again(own: Writing) -> None:
     for _ in range(3):
         own.put()
         await own.settled()

@@ -448,7 +448,7 @@ def test_a_record_has_a_bounded_number_of_events() -> None:
     assert bench.effects() == [b"ack"]
 
 
-def test_parts_are_counted_anew_for_the_next_turn() -> None:
+def test_part_numbers_restart_in_each_turn() -> None:
     bench = Bench(max_inflight=9)
     for number in range(2):
         for _ in range(3):
@@ -494,7 +494,7 @@ def test_turns_are_released_steadily_under_constant_overload() -> None:
     assert len(bench.released) > 50
 
 
-def test_offsets_and_positions_begin_anew_in_each_record() -> None:
+def test_offsets_and_positions_restart_in_each_record() -> None:
     bench = Bench(max_inflight=9)
     bodies = [b"%d" % number * 1500 for number in range(5)]
     places = [bench.journal.append(published(len(body)), 1, [body], len(body)) for body in bodies]

@@ -75,7 +75,7 @@ async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> No
     assert await store.confirm("mark", b"yes", 1)
 
 
-async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: DirectClient) -> None:
+async def test_a_deleted_key_may_be_dropped(store: KeyedStore, client: DirectClient) -> None:
     await store.put("a", b"1")
     await store.put("a", b"", gone=True)
     assert await store.confirm("mark", b"m", 2)
@@ -83,7 +83,7 @@ async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: Di
     assert (reply.headers or {})["Nats-TTL"] == "24h"
 
 
-async def test_after_clearing_the_sequences_go_on(store: KeyedStore) -> None:
+async def test_sequences_continue_after_clearing(store: KeyedStore) -> None:
     await store.put("a", b"1")
     assert await store.confirm("mark", b"m", 1)
     await store.clear()

@@ -327,7 +327,7 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
 }  # fmt: skip
 
 
-def test_a_log_that_keeps_all_promises() -> None:
+def test_a_log_without_violations() -> None:
     audit = audited(ALL_KEPT)
     assert audit.violations == []
     assert audit.fold.state is None
@@ -591,7 +591,7 @@ def test_a_session_that_the_checkpoint_does_not_have_was_not() -> None:
     assert [one.rule for one in audit.violations] == [Rule.SESSION]
 
 
-def test_topics_are_forgotten_when_nothing_older_can_come() -> None:
+def test_topics_are_dropped_when_no_older_message_can_arrive() -> None:
     order = TopicOrder()
     order.queued("waits")
     for number in range(1000):

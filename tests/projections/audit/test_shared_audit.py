@@ -131,7 +131,7 @@ def test_a_leaving_member_returns_unacknowledged_messages() -> None:
     assert log.turn(from_queue(B, M[1])).turn(Acked(B, [1])).found() == []
 
 
-def test_a_message_may_go_on_in_the_turn_in_which_it_was_returned() -> None:
+def test_a_returned_message_may_be_assigned_in_the_same_turn() -> None:
     log = Log().publish(sent(A, M[0]))
     log.turn(returned(A, M[0]), queued(M[0], behind=0), closed(A), from_queue(B, M[0]))
     assert log.found() == []

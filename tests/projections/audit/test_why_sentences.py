@@ -79,7 +79,7 @@ def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
     assert any(line.endswith(f"dropped: {sentence}") for line in lines), lines
 
 
-def test_a_limit_that_is_not_on_record_is_not_made_up() -> None:
+def test_an_unrecorded_limit_is_reported_as_unknown() -> None:
     lines = told(published(), dropped("queue_messages", 1))
     sentence = "the queue had as many messages as max_queued_messages allows; its value is not on"
     assert any(sentence in line for line in lines), lines

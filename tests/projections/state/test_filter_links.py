@@ -122,7 +122,7 @@ def test_filters_without_links_leave_no_state() -> None:
     spec.when(deliver("b/y", 2)).then(delivered("b/y", 1, [1], [2]))
 
 
-def test_a_session_that_begins_anew_is_not_tangled() -> None:
+def test_a_new_session_has_no_overlap_of_the_old_one() -> None:
     spec = with_filters("a/x", "+/x").and_(queued("a/x", 1, [1], 1), unsubscribed("+/x"))
     assert snapshot(spec.and_(opened()).state) == snapshot(given(opened()).state)
 

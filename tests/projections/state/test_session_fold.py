@@ -118,7 +118,7 @@ def test_subscribing_again_changes_the_qos_and_nothing_else() -> None:
     assert spec.state.inflight[1].flags == 2
 
 
-def test_unsubscribed_with_nothing_left_is_forgotten() -> None:
+def test_an_unsubscribed_filter_without_messages_is_removed() -> None:
     spec = given(opened(), subscribed(("a", 1), ("b", 1)), Unsubscribed(CLIENT, ["a", "unknown"]))
     assert list(spec.state.subscriptions) == ["b"]
 
@@ -168,7 +168,7 @@ def test_subscribing_again_restores_the_filter() -> None:
     assert (held.active, held.qos, held.outstanding) == (True, 2, 0)
 
 
-def test_a_delivery_for_an_unknown_filter_is_completed_and_forgotten() -> None:
+def test_a_delivery_for_an_unknown_filter_is_completed_and_removed() -> None:
     spec = given(opened(), delivered("gone", 1, [1], [100]))
     assert not spec.subscription("gone").active
     assert spec.and_(Acked(CLIENT, [1])).state.subscriptions == {}

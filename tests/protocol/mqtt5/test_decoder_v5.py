@@ -380,7 +380,7 @@ def test_an_alias_is_replaced_by_its_topic(qos: int, count: int, more: bytes) ->
     assert len(batch.payloads) == len(batch)
 
 
-def test_an_alias_is_set_anew_inside_a_run() -> None:
+def test_an_alias_is_redefined_inside_a_run() -> None:
     raw = b"".join(
         _aliased(b"x%d" % number, 1, number, 0) + _aliased(b"", 1, number, 0) * 30
         for number in range(5)
