@@ -235,11 +235,11 @@ def test_claims_of_the_broker_are_compared_both_ways(
         assert kind == "session" or one.what.endswith(f"topic {name}")
 
 
-def test_projections_are_no_witness_of_a_recovery(
+def test_a_recovery_is_not_checked_against_projections(
     new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
 ) -> None:
     log = crashed(new_log())
-    with pytest.raises(BadOption, match="not with projections"):
+    with pytest.raises(BadOption, match="not against projections"):
         recovery_check(opened(log), [StateClaim(PROJECTIONS, log.node, "all", "", 1, None)])
 
 
