@@ -92,4 +92,4 @@ def test_a_disabled_index(played: Broker, tmp_path: Path) -> None:
     config.write_text("index_bytes = 0\n")
     data = ("--data-dir", str(played.data_dir), "--config", str(config))
     said = refused("log", "index", *data, code=78)
-    assert said.startswith("index_bytes = 0: there is to be no index")
+    assert said.startswith("index_bytes = 0 disables the index")

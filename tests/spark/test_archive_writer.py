@@ -423,7 +423,7 @@ def test_a_disk_that_is_full(
         runs = stage(writer, records(log, 11, 20))
         with monkeypatch.context() as broken:
             broken.setattr(os, "write", write)
-            with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: what is in it"):
+            with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: its contents"):
                 writer.add(runs)
     assert all_of(tmp_path) == records(log, 1, 10)
     assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *told(tmp_path)}

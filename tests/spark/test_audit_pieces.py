@@ -237,7 +237,7 @@ def test_a_damaged_record_ends_the_audit_at_the_previous_turn() -> None:
     log = found.logs["n"]
     assert (log.trusted, log.unsure) == (at(3), at(2))
     assert [one.rule for _, one in found.breaks] == [Rule.CHAIN]
-    assert "from 3.0 on is not judged" in found.remarks[0]
+    assert "not audited from 3.0 on" in found.remarks[0]
 
 
 def test_an_audit_reports_that_it_does_not_compare_logs() -> None:
@@ -246,7 +246,7 @@ def test_an_audit_reports_that_it_does_not_compare_logs() -> None:
         story(Followed("p1", at(sequence), "00"))
     story(Followed("p2", at(1), "00"))
     found = summarize_logs(notes(scanned(story.log)))
-    (remark,) = (one for one in found.remarks if "is not judged here" in one)
+    (remark,) = (one for one in found.remarks if "is not audited" in one)
     assert "from p1, p2" in remark
     assert "foldmq log verify" in remark
 
