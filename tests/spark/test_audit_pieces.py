@@ -247,7 +247,7 @@ def test_an_audit_reports_that_it_does_not_compare_logs() -> None:
     story(Followed("p2", at(1), "00"))
     found = summarize_logs(notes(scanned(story.log)))
     (remark,) = (one for one in found.remarks if "is not audited" in one)
-    assert "from p1, p2" in remark
+    assert "messages of p1, p2" in remark
     assert "foldmq log verify" in remark
 
 

@@ -351,7 +351,7 @@ def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
 @pytest.mark.parametrize(
     ("problem", "line"),
     [
-        ("record 3 is bad", "damage: record 3 is bad; OLD is as it was"),
+        ("record 3 is bad", "damage: record 3 is bad; OLD is unchanged"),
         (None, "every record in OLD is intact"),
     ],
 )
