@@ -1,4 +1,4 @@
-"""Measures foldmq beside other brokers, and attacks it: ``make bench`` and ``make abuse``.
+"""Compares foldmq with other brokers, and attacks it: ``make bench`` and ``make abuse``.
 
 The programs are ``run.py`` (``make bench``), ``abuse.py`` (``make abuse``), ``transports.py``, and
 ``logs/log_generator.py``; ``mqttload.c`` is the load generator. Each package imports only those

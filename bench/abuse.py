@@ -1,4 +1,4 @@
-"""Runs attacks beside well-behaved clients and measures what clients, host and operator notice.
+"""Attacks a broker while well-behaved clients use it, and measures the effect on them and the host.
 
 ``python bench/abuse.py`` runs the attacks of ATTACKS one after the other, ``python bench/abuse.py
 filter-bombs newcomers`` two of them; each has a fresh broker and takes about a minute at most.
@@ -47,7 +47,7 @@ SHOWN = ("--user", USER, "--password", PASSWORD)
 
 @contextlib.contextmanager
 def broker_of(attack: Attack, plan: Plan, work: Path) -> Iterator[Running]:
-    """Run a broker with the settings of an attack; ``plan`` learns its ports."""
+    """Run a broker with the settings of an attack, and store its ports in ``plan``."""
     passwords = work / "passwords"
     add_user(passwords)
     pair = Authority(work / "certificates").server()
@@ -70,12 +70,12 @@ def broker_of(attack: Attack, plan: Plan, work: Path) -> Iterator[Running]:
 
 
 def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
-    """Run one attack; return the phases, the losses, memory, and what the operator saw."""
+    """Run one attack; return the phases, the losses, memory, and the observer's findings."""
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(broker_of(attack, plan, work))
         ready = logged(broker.log, "ready")
         if ready is None:
-            raise BenchError(f"foldmq does not say that it is ready in {broker.log}")
+            raise BenchError(f"foldmq does not report that it is ready in {broker.log}")
         metrics = urlsplit(ready["metrics"]).netloc
         if attack.idle:
             crowd = ("idle", "--count", attack.idle, *SHOWN)
@@ -98,7 +98,7 @@ def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
 def _phases(
     attack: Attack, plan: Plan, good: Helper, probes: Helper, observer: Observer
 ) -> dict[str, Any]:
-    """Run the phases; the helpers learn of each, and the observer of the attack."""
+    """Run the phases, and notify the helpers of each and the observer of the attack."""
     result: dict[str, Any] = {}
 
     def next_phase(name: str, ended: str | None = None) -> None:
@@ -139,7 +139,7 @@ def _phases(
 
 
 def main() -> int:
-    """Run as told on the command line; the exit code is 1 when something is not as it should."""
+    """Run from the command line; the exit code is 1 if a check failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -149,16 +149,24 @@ def main() -> int:
         "--nice", type=int, nargs="?", const=10, default=0, help="broker's priority"
     )
     parser.add_argument("--busy", action="store_true", help="a busy loop for each processor")
-    parser.add_argument("--rate", type=float, help="messages of the good clients in a second")
-    parser.add_argument("--count", type=int, default=5000, help="connections of the crowd")
-    parser.add_argument("--pause", type=float, default=5.0, help="seconds from close to open")
-    parser.add_argument("--only", help="of one kind of the crowd only")
+    parser.add_argument(
+        "--rate", type=float, help="messages per second of the well-behaved clients"
+    )
+    parser.add_argument(
+        "--count", type=int, default=5000, help="number of connections of the crowd"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=5.0, help="seconds from a close to the next connection"
+    )
+    parser.add_argument("--only", help="only this kind of crowd client")
     parser.add_argument("--before", type=float, default=8.0, help="seconds without the attack")
     parser.add_argument("--during", type=float, default=20.0, help="seconds with it")
     parser.add_argument("--come-back", type=float, help="seconds memory has to")
     parser.add_argument("--dir", type=Path, help="where the broker's data is")
-    parser.add_argument("--json", type=Path, help="write all that was measured here")
-    parser.add_argument("--keep-log", type=Path, help="copy the last broker's log here")
+    parser.add_argument("--json", type=Path, help="write all measurements to this file")
+    parser.add_argument(
+        "--keep-log", type=Path, help="copy the log of the last broker to this file"
+    )
     options = parser.parse_args()
     unknown = set(options.attacks) - set(ATTACKS)
     if unknown:

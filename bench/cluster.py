@@ -1,4 +1,4 @@
-"""Measures a cluster: clients of a node that follows, takeovers, and the hand-over.
+"""Measures a cluster: clients of an edge, failovers, and the hand-over.
 
     python bench/cluster.py [--kills N] [--moves N] [--suspends N] [--rounds N] [--messages N]
                             [--sessions N] [--retained N]
@@ -52,7 +52,7 @@ class Watcher(threading.Thread):
         self._port = port
         self._ended = threading.Event()
         self.acknowledged: list[float] = []
-        """When each PUBACK came, in monotonic seconds."""
+        """Time of each PUBACK, in monotonic seconds."""
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -75,7 +75,8 @@ class Watcher(threading.Thread):
 
 
 def interruption(nodes: Nodes, strike: Callable[[Any], object]) -> float:
-    """Strike the leader; return the longest time without a PUBACK of a client of the other node."""
+    """Inject a fault into the leader; return the longest time without a PUBACK at the other
+    node."""
     leader = nodes.leader
     (other,) = (one for one in nodes.members if one is not leader)
     watcher = Watcher(other.port)
@@ -92,7 +93,7 @@ def interruption(nodes: Nodes, strike: Callable[[Any], object]) -> float:
 
 
 def main() -> int:
-    """Measure and print; the exit code says whether it went well."""
+    """Measure and print; the exit code is 1 on failure."""
     options = argparse.ArgumentParser(description=__doc__)
     for name, value in (
         ("kills", 20), ("moves", 10), ("suspends", 3), ("rounds", 3), ("messages", 60_000),
@@ -178,7 +179,7 @@ def move(nats: Nats) -> None:
 
 
 def through(nodes: Nodes, wanted: argparse.Namespace) -> dict[str, Any]:
-    """Compare the leader with a node that passes clients on."""
+    """Compare the leader with an edge."""
     leader = nodes.leader
     (other,) = (one for one in nodes.members if one is not leader)
     rates: dict[str, list[float]] = {"direct": [], "edge": []}

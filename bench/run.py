@@ -1,4 +1,4 @@
-"""Measures foldmq beside Mosquitto, NATS Server and its own last release: ``make bench``.
+"""Compares foldmq with Mosquitto, NATS Server and its own last release: ``make bench``.
 
 Every run has a freshly started broker, and the brokers take turns, so that a machine that gets
 slower or faster meanwhile does so for all of them. The medians of the runs are shown, and the
@@ -36,7 +36,7 @@ NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
 OWN_LOADS = RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS
 ALONE = MQTT5_LOADS | OWN_LOADS
-"""Loads that only foldmq has, and what measures each."""
+"""Loads that only foldmq has, and the function that measures each."""
 NAMES = {
     DEVICES: [load.name for load in LOADS if load.group == DEVICES],
     BULK: [load.name for load in LOADS if load.group == BULK],
@@ -97,7 +97,7 @@ def _not_to_be_written(options: argparse.Namespace) -> str | None:
 
 
 def _compares(options: argparse.Namespace) -> bool:
-    """Return whether any of the chosen rows runs other brokers too."""
+    """Return whether any of the chosen rows also runs other brokers."""
     return not set(options.rows).isdisjoint(NAMES[DEVICES] + NAMES[BULK])
 
 
@@ -137,7 +137,7 @@ def chosen_brokers(options: argparse.Namespace) -> list[Broker]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what was chosen, print the tables, and return 1 when the run fails."""
+    """Run the chosen loads, print the tables, and return 1 if the run fails."""
     compile_loader()
     options.dir.mkdir(parents=True, exist_ok=True)
     optimised_python.use(options.dir)
@@ -184,7 +184,7 @@ def verdict(rows: Sequence[Row], *, judged: bool) -> int:
         "worse than the release": worse(rows),
         "target not met": missed(rows, aims=False),
     }
-    for what, lines in {**faults, "aim not met yet": missed(rows, aims=True)}.items():
+    for what, lines in {**faults, "goal not met yet": missed(rows, aims=True)}.items():
         for line in lines:
             say(f"{what}: {line}")
     return 1 if any(faults.values()) else 0

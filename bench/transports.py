@@ -9,7 +9,7 @@ is sent at once into one frame. A ratio is the median of the rounds, each of whi
 transports one after the other.
 
 The storm: so many clients connect by TLS at the same moment while one client on plain TCP
-publishes to itself at QoS 1; what it waits for is told before and within the storm.
+publishes to itself at QoS 1; its waiting time is reported before and within the storm.
 """
 
 import argparse
@@ -90,7 +90,7 @@ class Place:
 
 
 def framed(data: bytes) -> bytes:
-    """Put bytes into a frame of a client; a mask of zeros is as good as any."""
+    """Return a client frame with these bytes, masked with zeros."""
     size = len(data)
     if size < 126:
         return bytes([0x82, 0x80 | size]) + bytes(4) + data
@@ -129,7 +129,7 @@ class Link:
         self.flush()
 
     def flush(self) -> bool:
-        """Send what can be sent; tells whether something is left."""
+        """Send as much as possible; return whether bytes are left."""
         while self._out:
             try:
                 count = self.sock.send(self._out)
@@ -196,7 +196,7 @@ class Publisher:
 
 
 class Subscriber:
-    """Acknowledges what it gets; all packets are as long as the first."""
+    """Acknowledges all messages; all packets have the length of the first."""
 
     def __init__(self, link: Link, topic: str) -> None:
         self.link = link
@@ -311,7 +311,7 @@ def connection_cost(place: Place, count: int, *, tls: bool, resumed: bool = Fals
 
 
 def steady(port: int) -> None:
-    """Publish to itself until stdin ends; prints when and how long it waited each time."""
+    """Publish to itself until stdin ends; print time and latency of each message."""
     waits: list[tuple[float, float]] = []
     message = publish("steady", bytes(PAYLOAD), 1)
     with socket.create_connection(("127.0.0.1", port), 60) as sock:
@@ -359,7 +359,7 @@ def storm(place: Place, count: int) -> dict[str, float]:
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(3)
-        # Clients have computers of their own: these must not take the time of the broker's.
+        # Real clients run on other machines: these must not take the broker's CPU time.
         os.nice(10)
         began = time.monotonic()
         seconds = asyncio.run(arrive(place, count))

@@ -88,7 +88,7 @@ def test_rows_and_rounds_are_chosen() -> None:
         (["--beside", "emqx"], "there is no broker 'emqx'; there are released, mosquitto, nats"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_line(
+def test_invalid_arguments_are_refused_in_a_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -151,7 +151,7 @@ def test_a_99th_percentile_is_not_judged() -> None:
     assert rounds.worse(rows(own, waited(2.0))) == []
 
 
-def test_the_line_says_which_row_is_worse_and_by_how_much() -> None:
+def test_the_line_names_the_row_and_the_difference() -> None:
     (line,) = rounds.worse(rows(delivered(70), delivered(100)))
     assert line == (
         "pairs: delivered /s is 70, foldmq 0.1.0 100: 30 % worse in the median of the pairs"
@@ -174,12 +174,12 @@ def test_a_broker_that_loses_messages_has_no_figure_and_fails_nothing() -> None:
     assert run.verdict(found, judged=True) == 0
 
 
-def test_an_aim_that_is_not_met_is_named_and_fails_nothing(
+def test_a_missed_goal_is_named_and_does_not_fail_the_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = rows(delivered(100), delivered(100), mosquitto=delivered(1000))
     assert run.verdict(found, judged=True) == 0
-    assert "aim not met yet: pairs: delivered /s is 100, not >= 0.65 x mosquitto" in (
+    assert "goal not met yet: pairs: delivered /s is 100, not >= 0.65 x mosquitto" in (
         capsys.readouterr().err
     )
 
@@ -269,7 +269,7 @@ def test_a_comparison_in_which_messages_are_lost_fails(monkeypatch: pytest.Monke
 
 
 class Machine:
-    """Stands for the runs: says in which order brokers ran, and gives the rates it was told."""
+    """Replaces the runs: records the order of the brokers, and returns the given rates."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **rates: float) -> None:
         self.ran: list[str] = []
@@ -342,7 +342,7 @@ def test_a_page_gets_other_tables_between_its_marks() -> None:
     assert tables.replaced(page, "bulk", "new") == (
         "a\n<!-- make bench: bulk -->\n\nnew\n\n<!-- end of bulk -->\nb\n"
     )
-    with pytest.raises(BenchError, match="not once"):
+    with pytest.raises(BenchError, match="exactly one part"):
         tables.replaced(page, "devices", "new")
 
 
@@ -400,7 +400,7 @@ def test_an_optimised_build_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_last_release_is_a_tag_or_what_is_recorded(
+def test_the_last_release_is_a_tag_or_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(released_version, "_git", lambda *_: "v1.2.3")
@@ -436,7 +436,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.system
-def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: Path) -> None:
+def test_a_commit_is_checked_out_separately(clone: Path, tmp_path: Path) -> None:
     with released_version.checked_out("v0.1.0", tmp_path):
         assert (Released.root / "cli" / "main.py").read_text() == "released\n"
         assert Released.root != clone
@@ -445,7 +445,7 @@ def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: 
 
 @pytest.mark.system
 @pytest.mark.usefixtures("clone")
-def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_commit_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(BenchError, match=r"v9 is neither a directory .* --beside mosquitto,nats"),
         released_version.checked_out("v9", tmp_path),

@@ -67,7 +67,7 @@ def test_another_checkout_runs_as_it_is(found_in: Callable[..., bool], tmp_path:
     assert not found_in(tmp_path / "elsewhere" / "package")
 
 
-def test_what_modules_share_is_found_for_the_own_checkout_only(
+def test_shared_modules_are_found_only_for_the_own_checkout(
     found_in: Callable[..., bool], tmp_path: Path
 ) -> None:
     folder, source = tmp_path / FOLDER, tmp_path / "checkout" / "package" / "module.py"

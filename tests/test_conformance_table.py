@@ -48,7 +48,7 @@ def test_every_statement_for_servers_is_proven_or_has_a_reason(
     assert bare == []
 
 
-def test_no_reason_stands_beside_a_proof(table: ModuleType, standard: Any) -> None:
+def test_no_statement_has_both_a_reason_and_a_proof(table: ModuleType, standard: Any) -> None:
     proven = table.proofs(standard)
     both = [one.number for one in table.statements(standard) if one.reason and one.number in proven]
     assert both == []

@@ -87,7 +87,7 @@ def _functions(path: Path) -> frozenset[str]:
 
 
 def _resolve(dotted: str) -> object:
-    """What a dotted name stands for; raises ImportError or AttributeError when nothing does."""
+    """The object with a dotted name; raises ImportError or AttributeError if there is none."""
     package, *parts = dotted.split(".")
     found: object = importlib.import_module(package)
     for part in parts:
@@ -161,7 +161,7 @@ def _rows(text: str) -> list[list[str]]:
     return rows
 
 
-def test_the_pages_are_there() -> None:
+def test_the_pages_exist() -> None:
     assert {f"docs/{name}.md" for name in WRITTEN} <= {_name(page) for page in PAGES}
     assert len(DECISIONS) >= 15
 
@@ -193,7 +193,7 @@ def test_schema_names_every_event_and_field() -> None:
     assert fields(module.PAGE.read_text("utf-8")) == fields(module.page())
 
 
-def test_a_page_that_is_old_is_noticed(
+def test_an_outdated_page_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = _tool("events_table")
@@ -238,7 +238,7 @@ def test_every_setting_is_described() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_names_in_a_page_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     assert _missing_code(text) == []
     assert _missing_tests(text) == []
@@ -264,7 +264,7 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
         "actors.session.session.nothing",
         "cli.none",
     ]
-    assert _missing_tests("test_docs.py::test_the_pages_are_there e2e/none.py::test_x") == [
+    assert _missing_tests("test_docs.py::test_the_pages_exist e2e/none.py::test_x") == [
         "e2e/none.py::test_x"
     ]
     assert _missing_tests("test_docs.py::test_nothing_of_the_kind") != []
@@ -292,7 +292,7 @@ def test_parity_rows_are_complete() -> None:
             assert _TEST.search(proof) or proof.startswith("no test"), row
 
 
-def test_decisions_are_numbered_and_say_what_they_cost() -> None:
+def test_decisions_are_numbered_and_have_consequences() -> None:
     numbers = [int(page.name[:4]) for page in DECISIONS]
     assert numbers == list(range(1, len(DECISIONS) + 1))
     for page in DECISIONS:

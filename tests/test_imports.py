@@ -34,7 +34,7 @@ FORBIDDEN = {
     "cli": {"pykka"},
 }
 SPARK = {"py4j", "pyarrow", "pyspark", "spark"}
-"""What only those may load who asked for a job of Spark."""
+"""Modules that only jobs of Spark may load."""
 
 
 def imported(source: str) -> Iterator[tuple[int, str]]:
@@ -143,7 +143,7 @@ def test_no_test_module_imports_another() -> None:
     assert not found
 
 
-def test_what_tests_share_exists_once() -> None:
+def test_shared_test_code_exists_once() -> None:
     """A helper module has a name of its own, and so has what waits or finds a port."""
     helpers = [module for module in TESTS if not module.name.startswith(("test_", "__init__"))]
     programs = ("conftest.py", "run.py")
@@ -321,7 +321,7 @@ def test_packages_form_no_cycle() -> None:
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
-    """Nobody else knows the root: what actors share is in ``actors.session.node_context``."""
+    """No other package knows the root: shared objects are in ``actors.session.node_context``."""
     assert {name for name, target in _imports() if target == "actors.broker"} == {
         "cli.serve.service"
     }
@@ -424,7 +424,7 @@ def test_an_import_past_the_package_is_found(name: str, source: str, wrong: bool
 
 
 @pytest.mark.slow
-def test_packages_hold_what_they_name() -> None:
+def test_packages_define_the_names_they_export() -> None:
     for name in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
         package = importlib.import_module(name)
         assert package.__doc__, name
@@ -437,7 +437,7 @@ def test_packages_hold_what_they_name() -> None:
 
 @pytest.mark.system
 def test_packages_of_spark_are_lazy() -> None:
-    """Spark imports the data source anew for each plan: numbers and Parquet take long to import."""
+    """Spark imports the data source for each plan: numbers and Parquet take long to import."""
     packages = sorted(name for name in _packages() if name.startswith("spark"))
     heavy = ("matplotlib", "numpy", "pyarrow", "pyspark")
     code = (

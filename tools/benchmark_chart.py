@@ -92,7 +92,7 @@ def read(text: str) -> list[Panel]:
         if (cells := _cells(text, load)) is not None and _value(cells[0]) is not None
     ]
     if not panels:
-        raise ValueError(f"{TABLE.name} has none of the rows that are drawn")
+        raise ValueError(f"{TABLE.name} has none of the rows of the chart")
     return panels
 
 
@@ -137,7 +137,7 @@ def readme(old: str, text: str) -> str:
     begin, end = "<!-- tools/benchmark_chart.py -->", "<!-- end of the chart -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(old)) != 1:
-        raise ValueError(f"{README.name} has not once what stands between {begin} and {end}")
+        raise ValueError(f"{README.name} must have exactly one part between {begin} and {end}")
     return marked.sub(lambda found: f"{found[1]}{content}\n{found[2]}", old)
 
 
@@ -199,7 +199,9 @@ def main(arguments: list[str]) -> int:
     ]
     if arguments == ["--check"]:
         for path in old:
-            sys.stderr.write(f"{path.name} is old: run python tools/{Path(__file__).name}\n")
+            sys.stderr.write(
+                f"{path.name} is out of date: run python tools/{Path(__file__).name}\n"
+            )
         return 1 if old else 0
     for path in old:
         path.write_text(made[path], "utf-8")

@@ -1,4 +1,4 @@
-"""Checks that every page that a tool here writes is up to date; exits 1 if one is not.
+"""Checks that every generated page is up to date; exits 1 if one is not.
 
 It takes a few seconds: ``make check`` and ``make test`` run it first. The JSON Schema is left out,
 because pydantic words it differently in each of its versions.
@@ -19,7 +19,7 @@ def tools() -> list[str]:
 
 
 def main() -> int:
-    """Check all pages; each tool says on stderr what to run."""
+    """Check all pages; each tool prints on stderr the command to run."""
     sys.path.insert(0, str(HERE))
     return max(importlib.import_module(name).main(["--check"]) for name in tools())
 

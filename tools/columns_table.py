@@ -73,7 +73,7 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code says whether it is up to date."""
+    """Write or check the page; the exit code is 1 if it is not up to date."""
     text = page()
     if "--check" in arguments:
         current = PAGE.read_text("utf-8") if PAGE.exists() else ""

@@ -3,7 +3,7 @@
 Builds the wheel as any installation does (``setup.py``), and puts its compiled modules into
 ``site-packages/foldmq_compiled``. ``tools/compiled_finder.py``, copied beside it, loads them while
 the sources are unchanged. Without a C compiler, or with ``FOLDMQ_COMPILE=0``, foldmq stays plain
-Python; the last line on stderr says which it is. With ``FOLDMQ_COMPILE=1`` that is an error.
+Python; the last line on stderr reports the result. With ``FOLDMQ_COMPILE=1`` that is an error.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def _unpack(wheel: Path, folder: Path) -> dict[str, str]:
 
 
 def _reason(output: Path) -> str:
-    """Return the line of a build's output that says what failed."""
+    """Return the line of a build's output with the error."""
     lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
     errors = [line for line in lines if "error" in line.lower() and not line.startswith("/")]
-    return next(iter(errors), lines[-1] if lines else "pip said nothing")[:200]
+    return next(iter(errors), lines[-1] if lines else "pip printed nothing")[:200]
 
 
 def _say(text: str) -> None:

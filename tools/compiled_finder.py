@@ -41,7 +41,7 @@ class CompiledFinder:
         self._folder = folder
         self._checked = False
         self._serves = False
-        """A module was taken from here."""
+        """Whether a module was taken from here."""
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         self._files: dict[str, str] = manifest["files"]
         """Name of a module -> its compiled file."""

@@ -139,7 +139,7 @@ def _evidence(statement: Statement, proven: dict[str, list[str]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the pages; the exit code reports whether they are up to date."""
+    """Write or check the pages; the exit code is 1 if one is not up to date."""
     stale = False
     for standard in STANDARDS:
         text = page(standard)

@@ -22,7 +22,7 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the file; the exit code reports whether it is up to date."""
+    """Write or check the file; the exit code is 1 if it is not up to date."""
     if "--check" not in arguments:
         PAGE.write_text(page(), "utf-8")
         return 0

@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the table; the exit code says whether it is up to date."""
+    """Write or check the table; the exit code is 1 if it is not up to date."""
     text = page()
     if "--check" in arguments:
         if PAGE.read_text("utf-8") != text:

@@ -1,9 +1,9 @@
-"""Starts a cluster on this machine to try: three NATS servers and three foldmq nodes.
+"""Starts a trial cluster on this machine: three NATS servers and three foldmq nodes.
 
     make cluster
 
-It prints the addresses, and what to kill. Ctrl-C ends all processes. The logs of the processes and
-the event log are in foldmq-cluster/, which is emptied at each start.
+It prints the addresses, and example commands. Ctrl-C stops all processes. The logs of the processes
+and the event log are in foldmq-cluster/, which is emptied at each start.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Processes:
         for kind in ("node", "nats"):
             ending = [one for name, one in self.running.items() if name.startswith(kind)]
             for process in ending:
-                # One that was suspended by hand has to go on to end.
+                # A suspended process must be resumed before it can end.
                 for number in (signal.SIGTERM, signal.SIGCONT):
                     with contextlib.suppress(ProcessLookupError):
                         process.send_signal(number)
@@ -103,7 +103,7 @@ def start_nats(processes: Processes, taken: set[int]) -> list[int]:
 
 
 def role(port: int) -> str:
-    """Return the role of a node that takes clients, empty if it takes none."""
+    """Return the role of a node that accepts clients, empty if it accepts none."""
     with contextlib.suppress(OSError, ValueError):
         address = f"http://127.0.0.1:{port}/readyz"
         with urllib.request.urlopen(address, timeout=1.0) as answer:
@@ -113,7 +113,7 @@ def role(port: int) -> str:
 
 
 def main() -> int:
-    """Run the cluster until Ctrl-C; the exit code says whether it started."""
+    """Run the cluster until Ctrl-C; the exit code is 1 if it did not start."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     taken: set[int] = set()
@@ -152,14 +152,14 @@ def main() -> int:
         sys.stdout.write("\nending\n")
         return 0
     finally:
-        # make sends another signal behind Ctrl-C: nothing may end this before the processes.
+        # make sends another signal after Ctrl-C, which must not end this process before the others.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         processes.end()
 
 
 def help_text(processes: Processes, mqtt: list[int], metrics: list[int], urls: str) -> str:
-    """Return what to connect to, and what to kill."""
+    """Return the addresses to connect to, and example commands."""
     lines, leader = [], 1
     for number in range(COUNT):
         node, nats = processes.running[f"node{number + 1}"], processes.running[f"nats{number + 1}"]

@@ -87,7 +87,7 @@ OUTLOOK = """\
   the log reaches it, the broker pauses reading from publishing connections until the log is cut, so
   that the log exceeds the limit by at most a quarter. Data that sessions and retained messages need
   is never cut: if that alone exceeds the limit, the log grows beyond it, input is not paused, and a
-  warning names the cause. See [operations.md](operations.md#a-log-that-is-full).
+  warning names the cause. See [operations.md](operations.md#a-full-log).
 - **`keep`, `keep_bytes` and `keep_until_archived`.** The first two limit the log; with the third,
   only archived records are cut. With all three the log has the records of the last 7 days, fewer
   if they exceed `keep_bytes`, and always those that are not archived yet. So `keep = "1h"` is
@@ -197,10 +197,10 @@ def _lines(rows: list[str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code says whether it is up to date."""
+    """Write or check the page; the exit code is 1 if it is not up to date."""
     missing = [name for name in OTHER_VARIABLES if f"`{name}`" not in OUTLOOK]
     if missing:
-        sys.stderr.write(f"tools/settings_table.py: say what {', '.join(missing)} is\n")
+        sys.stderr.write(f"tools/settings_table.py: no description of {', '.join(missing)}\n")
         return 1
     text = page()
     if "--check" in arguments:

@@ -24,14 +24,14 @@ from bench.processes.helper_process import run_as_attacker, stdin
 _TICK = 1.0
 """Seconds after which each connection does something again."""
 _LARGEST = b"\xff\xff\xff\x7f"
-"""The length of the largest packet there can be."""
+"""Remaining Length of the largest possible packet."""
 _LARGEST_CONNECT = b"\xe0\xff\x13"
-"""Of the largest CONNECT, or nearly."""
+"""Approximate Remaining Length of the largest CONNECT."""
 _LARGEST_PUBLISH = b"\xe0\xff\xff\x07"
-"""Of the largest PUBLISH that foldmq takes unless told otherwise, or nearly."""
+"""Approximate Remaining Length of the largest PUBLISH that foldmq accepts by default."""
 _LONGEST_FILTER = "+/" * 32_000 + "#"
 _FLOOD = 8 * 2**20
-"""Bytes that a client that never reads has sent to itself, at most."""
+"""Maximum bytes that a client that never reads publishes to itself."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Target:
 
 
 class Abuser(asyncio.Protocol):
-    """A connection; the kinds differ in what they do at first, and after each second."""
+    """A connection; each kind defines what it does first, and after each second."""
 
     kind: ClassVar[str]
 
@@ -64,7 +64,7 @@ class Abuser(asyncio.Protocol):
 
     @property
     def port(self) -> int:
-        """Where it connects to."""
+        """The port that it connects to."""
         return self.target.port
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -83,27 +83,27 @@ class Abuser(asyncio.Protocol):
         self.answered()
 
     def begin(self) -> None:
-        """Do what it does at first."""
+        """Do the first step."""
 
     def tick(self) -> None:
-        """Do what it does every second."""
+        """Do the step of every second."""
 
     def answered(self) -> None:
-        """Go on after the broker said something."""
+        """Continue after the broker sent something."""
 
     def send(self, data: bytes) -> None:
-        """Send something, unless the broker does not read what was sent before."""
+        """Send data, unless the broker has not read the previous data."""
         if self.open and self.transport.get_write_buffer_size() < 2**18:
             self.transport.write(data)
 
     def greet(self, name: str, *, password: str | None = None) -> None:
-        """Send a CONNECT; right unless another password is given."""
+        """Send a CONNECT; valid unless another password is given."""
         shown = self.target.password if password is None else password
         self.send(connect(name, clean=True, user=self.target.user, password=shown))
 
 
 class Silent(Abuser):
-    """Connects and says nothing."""
+    """Connects and sends nothing."""
 
     kind = "silent"
 
@@ -122,19 +122,19 @@ class SlowBytes(Abuser):
 
 
 class Garbage(Abuser):
-    """Sends what is no MQTT."""
+    """Sends bytes that are not MQTT."""
 
     kind = "garbage"
 
     def begin(self) -> None:
-        """Send some."""
+        """Send more of them."""
         self.send(self.chance.randbytes(self.chance.randrange(1, 4096)))
 
     tick = begin
 
 
 class GiantLength(Abuser):
-    """Announces packets as large as there can be, or may be, and sends them bit by bit."""
+    """Announces packets of the largest possible or permitted size, and sends them slowly."""
 
     kind = "giant lengths"
 
@@ -149,39 +149,39 @@ class GiantLength(Abuser):
         self.send(bytes([first]) + (_LARGEST if largest else length) + begin)
 
     def tick(self) -> None:
-        """Send a part of it."""
+        """Send another part."""
         self.send(bytes(16_384))
 
 
 class NeverReads(Abuser):
-    """Subscribes to what it publishes itself and takes nothing of it."""
+    """Subscribes to its own messages and never reads them."""
 
     kind = "never reads"
 
     def begin(self) -> None:
-        """Subscribe and close its ears."""
+        """Subscribe and stop reading."""
         self.transport.pause_reading()
-        # What the system keeps for it would hide that it does not read.
+        # A large receive buffer of the system would hide that it does not read.
         end = self.transport.get_extra_info("socket")
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.greet(f"deaf-{self.number}")
         self.send(subscribe(f"deaf/{self.number}", qos=0))
 
     def tick(self) -> None:
-        """Send itself something."""
+        """Publish to itself."""
         if self.ticks * 2**20 < _FLOOD:
             topic = text(f"deaf/{self.number}")
             self.send(packet(0x30, topic + bytes(2**16)) * 16)
 
 
 class TlsStall(Abuser):
-    """Begins a TLS handshake and does not go on with it."""
+    """Begins a TLS handshake and does not finish it."""
 
     kind = "TLS stalls"
 
     @property
     def port(self) -> int:
-        """Where TLS is spoken."""
+        """The port of the TLS listener."""
         return self.target.tls_port
 
     def begin(self) -> None:
@@ -268,7 +268,7 @@ KINDS: tuple[type[Abuser], ...] = (
 
 @functools.cache
 def client_hello() -> bytes:
-    """Return what a TLS client sends first."""
+    """Return the first bytes that a TLS client sends."""
     context = ssl.create_default_context()
     sent = ssl.MemoryBIO()
     tls = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="broker.example")
@@ -278,10 +278,10 @@ def client_hello() -> bytes:
 
 
 async def abuse(target: Target, kind: type[Abuser], number: int, pause: float) -> None:
-    """Keep a connection open, and open another one a while after it was closed."""
+    """Keep a connection open; open another one some time after it was closed."""
     loop = asyncio.get_running_loop()
     chance = random.Random(f"{target.seed} {kind.kind} {number} pauses")
-    # Each kind comes from addresses of its own, of which there are a few.
+    # Each kind has a few addresses of its own.
     source = f"127.1.{KINDS.index(kind) + 1}.{number % 20 + 1}"
     await asyncio.sleep(chance.uniform(0, pause))
     while True:
@@ -314,7 +314,7 @@ async def _until_closed(abuser: Abuser) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Abuse until told to end."""
+    """Run until stdin ends."""
     loop = asyncio.get_running_loop()
     tls_port = arguments.tls_port or arguments.port
     target = Target(arguments.port, tls_port, arguments.user, arguments.password, arguments.seed)
@@ -331,7 +331,7 @@ async def run(arguments: argparse.Namespace) -> None:
     await asyncio.wait(work)
     failed = [task.exception() for task in work if not task.cancelled()]
     if failed:
-        raise failed[0] or RuntimeError("an abuser ended")
+        raise failed[0] or RuntimeError("an abusive client ended")
     opened = dict(target.opened)
     refused = dict(target.refused)
     seconds = round(time.monotonic() - begun, 1)
@@ -340,7 +340,7 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run as told on the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("--tls-port", type=int, default=0, help="default: the same")

@@ -31,7 +31,7 @@ _CHURNED = 9_000
 _LARGE = 100_000
 _SMALL, _FILTERS = 20_000, 50
 _CHUNK = 1_000
-"""Topic filters in a SUBSCRIBE, where not all are to be in one."""
+"""Topic filters in one SUBSCRIBE, for attacks that send several."""
 _STRANGERS = 4_000
 """Connections of newcomers at a time, at most."""
 _STRANGER_TIME = 10.0
@@ -39,14 +39,14 @@ _STRANGER_TIME = 10.0
 _NETWORKS = 400
 """Networks of newcomers that have many."""
 _WINDOW = 500
-"""Publications at QoS 1 on their way, of a client that floods."""
+"""Unacknowledged QoS 1 publications of a flooding client."""
 _BACK = 1.0
 """Seconds from the end of a connection to the next one."""
 
 
 @dataclass
 class Target:
-    """Where the broker is, and what became of the attack."""
+    """The address of the broker, and the counts of the attack."""
 
     port: int
     user: str | None
@@ -54,7 +54,7 @@ class Target:
     did: Counter[str] = field(default_factory=Counter)
 
     async def login(self, name: str, source: str) -> "Link":
-        """Open a connection with the right credentials; raise EOFError when they are refused."""
+        """Open a connection with valid credentials; raise EOFError if they are refused."""
         link = await Link.open(self.port, source)
         try:
             await link.send(connect(name, clean=True, user=self.user, password=self.password))
@@ -88,7 +88,7 @@ class Link:
         await self._writer.drain()
 
     async def receive(self) -> list[tuple[int, bytes]]:
-        """Return the packets that came: the first byte and the body of each."""
+        """Return the received packets: the first byte and the body of each."""
         while not self._packets:
             data = await self._reader.read(2**18)
             if not data:
@@ -127,7 +127,7 @@ async def logged_in(target: Target, name: str, source: str = "127.0.2.1") -> Any
 
 
 async def persist(target: Target, name: str, attack: Callable[[], Awaitable[None]]) -> None:
-    """Attack again a while after the broker ended it."""
+    """Attack again some time after the broker closed the connection."""
     while True:
         try:
             await attack()
@@ -165,7 +165,7 @@ def pubrel(packet_id: int) -> bytes:
 
 
 def filter_bombs(target: Target, sessions: int) -> list[Coroutine[Any, Any, None]]:
-    """Sessions with 8,192 filters that overlap, and a client that publishes what they match."""
+    """Sessions with 8,192 overlapping filters, and a client that publishes matching messages."""
     filters = ["/".join(levels) for levels in itertools.product("a+", repeat=_BOMB_LEVELS)]
     armed: set[int] = set()
     ready = asyncio.Event()
@@ -233,7 +233,7 @@ def large_subscribe(target: Target, _count: int) -> list[Coroutine[Any, Any, Non
 
 
 def small_packets(target: Target, _count: int) -> list[Coroutine[Any, Any, None]]:
-    """Clients that send small packets without a pause, no two in a row alike.
+    """Clients that send small packets without a pause, alternating between types.
 
     One publishes at QoS 2 and releases each message at once, one subscribes to a filter and
     unsubscribes from it.
@@ -314,7 +314,7 @@ def newcomers(target: Target, rate: int, networks: int = 0) -> list[Coroutine[An
 
 
 def networks(target: Target, rate: int) -> list[Coroutine[Any, Any, None]]:
-    """The same with addresses in hundreds of networks."""
+    """The same as ``newcomers``, with addresses in hundreds of networks."""
     return newcomers(target, rate, _NETWORKS)
 
 
@@ -399,7 +399,7 @@ ATTACKS: dict[str, Callable[[Target, int], list[Coroutine[Any, Any, None]]]] = {
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Attack until told to end."""
+    """Attack until stdin ends."""
     loop = asyncio.get_running_loop()
     target = Target(arguments.port, arguments.user, arguments.password)
     work = [loop.create_task(each) for each in ATTACKS[arguments.attack](target, arguments.count)]
@@ -415,7 +415,7 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run as told on the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("attack", choices=ATTACKS)

@@ -14,7 +14,7 @@ password_file = "{passwords}"
 [[listen]]
 address = "127.0.0.1:{port}"
 """
-"""All limits as they are unless they are set."""
+"""The default limits."""
 _GUARDED = """
 password_file = "{passwords}"
 connect_timeout = "5s"
@@ -42,12 +42,12 @@ address = "tls://127.0.0.1:{tls_port}"
 tls_cert = "{pair.certificate}"
 tls_key = "{pair.key}"
 """
-"""Several times what the good clients need, on a network that is not trusted."""
+"""Limits for an untrusted network: several times what the well-behaved clients need."""
 
 
 @dataclass
 class Plan:
-    """How long each phase is, how the host is, and where the broker listens."""
+    """The length of each phase, the state of the host, and the broker's addresses."""
 
     before: float
     during: float
@@ -64,7 +64,7 @@ class Plan:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
-        """Return the plan that the command line asks for."""
+        """Return the plan for the arguments of the command line."""
         names = cls.__dataclass_fields__.keys() & vars(options).keys()
         return cls(**{name: getattr(options, name) for name in names})
 
@@ -75,17 +75,17 @@ Command = Callable[[Plan, Sequence[str]], list[str]]
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack, and the good clients beside it."""
+    """An attack, and the well-behaved clients during it."""
 
     title: str
     command: Command
     settings: str = _USERS
     clients: int = 100
     rate: float = 500
-    """Messages of the good clients in a second, all."""
+    """Messages per second of all well-behaved clients together."""
     idle: int = 0
     come_back: float = 10.0
-    """Seconds that the memory of the broker has to come back, unless the plan says."""
+    """Seconds for the broker's memory to go back, unless the plan has its own."""
 
 
 def _attackers(attack: str, count: int = 1) -> Command:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from bench.brokers.broker_processes import BenchError, Running
 
 _EVERY = 0.25
-"""Seconds between two looks at memory; metrics are asked for at every fourth."""
+"""Seconds between two samples of memory; every fourth one includes the metrics."""
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>[-+.\deEinfNa]+)$")
 _TURN = re.compile(r"foldmq_turn_longest_(?P<work>processor_)?seconds")
 """The gauges of the longest turn of the event loop, if the broker has them."""
@@ -22,7 +22,7 @@ _TOLD = {"warning", "error", "critical"}
 
 
 class Observer:
-    """Looks at a broker from outside while its block lasts."""
+    """Observes a broker from outside during its ``with`` block."""
 
     def __init__(self, broker: Running, metrics: str) -> None:
         self._broker = broker
@@ -56,18 +56,18 @@ class Observer:
         return len(list(Path(f"/proc/{self._broker.pid}/fd").iterdir()))
 
     def attack_begins(self) -> None:
-        """Forget what was before, and remember where counters and log are."""
+        """Begin anew: store the current counters and the end of the log."""
         self._before = self._counters(self._ask())
         self._log_from = self._broker.log.stat().st_size
         self._most, self._turn, self._work = self.memory(), None, None
 
     def attack_ended(self) -> dict[str, Any]:
-        """Return the most memory, and the longest turn and work that the broker told of."""
+        """Return the peak memory, and the longest turn and part that the broker reported."""
         self._look_at_turns(self._ask())
         return {"memory_most": self._most, "turn_s": self._turn, "work_s": self._work}
 
     def operator(self) -> dict[str, Any]:
-        """Return the counters of reactions that grew since, and what the log says."""
+        """Return the counters that grew since then, and the warnings in the log."""
         grown = self._counters(self._ask()) - self._before
         said: Counter[str] = Counter()
         with self._broker.log.open("rb") as log:
@@ -106,7 +106,7 @@ class Observer:
         return Counter(found)
 
     def _ask(self, timeout: float = 30) -> dict[str, float]:
-        """Return the broker's metrics; none when it does not answer in time."""
+        """Return the broker's metrics; empty if it does not answer in time."""
         connection = http.client.HTTPConnection(self._metrics, timeout=timeout)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Outcomes of the attacks of abuse.py: a table, and the faults."""
+"""Results of the attacks of abuse.py: a table, and the failed checks."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return a table in Markdown, and below it what each attack did and the operator saw."""
+    """Return a table in Markdown, and below it the figures of each attack."""
     lines = [_row(_COLUMNS), _row(["---"] * len(_COLUMNS))]
     lines += [_row([name, *_cells(result)]) for name, result in results.items()]
     for name, result in results.items():
@@ -59,10 +59,10 @@ def _details(result: dict[str, Any]) -> list[str]:
         "their PUBACK p99 before / during / after, ms": _three(
             result[phase]["ack_p99_ms"] for phase in _PHASES
         ),
-        "questions without an answer": _pairs(
+        "probes without an answer": _pairs(
             {what: during[f"{what}_failed"] for what in ("healthz", "ping", "login")}
         ),
-        "who asked came too late itself by, ms": number(during["own_late_max_ms"]),
+        "delay of the probing process itself, ms": number(during["own_late_max_ms"]),
         "open files before / most / after": _three(
             result[f"descriptors_{when}"] for when in ("before", "most", "after")
         ),
@@ -79,7 +79,7 @@ def _details(result: dict[str, Any]) -> list[str]:
 
 
 def _outcome(attack: dict[str, Any]) -> dict[str, Any]:
-    """Return what the attack did: of mqttload's result what counts here."""
+    """Return the figures of the attack; from mqttload's result only the relevant ones."""
     if "latency_us" not in attack:
         return {
             (f"{what} {kind}" if isinstance(count, dict) else what): each
@@ -100,7 +100,7 @@ def _pairs(counts: dict[str, Any]) -> str:
 
 
 def faults(name: str, result: dict[str, Any]) -> list[str]:
-    """Return what is not as it should be."""
+    """Return the failed checks."""
     end, before, during = result["end"], result["before"], result["during"]
     found = [
         f"{what}: {end[what]}" for what in ("lost", "unacknowledged", "disconnects") if end[what]
@@ -114,7 +114,7 @@ def faults(name: str, result: dict[str, Any]) -> list[str]:
             f"memory went from {result['memory_before']:.0f} MiB "
             f"to {result['memory_after']:.0f} MiB"
         )
-    # A host that is kept busy takes the processor away in the middle of a turn.
+    # A busy host takes the processor away in the middle of a turn.
     turn = result["work_s"] if result["starved"] else result["turn_s"]
     if turn is not None and turn > _TURN_S:
         found.append(f"a turn of the event loop took {1000 * turn:.0f} ms")
@@ -129,7 +129,7 @@ def faults(name: str, result: dict[str, Any]) -> list[str]:
         if during[what] is None or during[what] > bound
     ]
     found += [
-        f"{during[f'{what}_failed']} times there was no answer to {what}"
+        f"{during[f'{what}_failed']} probes had no answer: {what}"
         for what in ("healthz", "ping", "login")
         if during[f"{what}_failed"]
     ]

@@ -19,11 +19,11 @@ from bench.brokers.mqtt_client import PUBACK, publish
 from bench.processes.helper_process import stdin
 
 _TIMEOUT = 60.0
-"""Seconds for an answer; then it is asked again."""
+"""Seconds to wait for an answer before the next probe."""
 
 
 class Probe:
-    """One question that is asked again and again, and how long the answers took."""
+    """A probe that is sent repeatedly, and the times of its answers."""
 
     def __init__(self, name: str, every: float, ask: Callable[[], Awaitable[None]]) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class Probe:
         self._failed = 0
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Probe until cancelled."""
         while True:
             self._asked = time.perf_counter()
             try:
@@ -47,7 +47,7 @@ class Probe:
             await asyncio.sleep(max(0.0, asked + self._every - time.perf_counter()))
 
     def phase(self) -> dict[str, Any]:
-        """Return what the answers of a phase were like, in milliseconds, and begin another one."""
+        """Return the answer times of a phase in milliseconds, and begin the next one."""
         took, self._took = self._took, []
         failed, self._failed = self._failed, 0
         if self._asked is not None:
@@ -62,7 +62,7 @@ class Probe:
 
 
 class Probes:
-    """All questions, and by how much this process itself came too late."""
+    """All probes, and the delay of this process itself."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -76,7 +76,7 @@ class Probes:
         ]
 
     def begin(self) -> list[asyncio.Task[None]]:
-        """Begin to ask."""
+        """Start the probes."""
         loop = asyncio.get_running_loop()
         return [
             loop.create_task(self._watch_self()),
@@ -84,7 +84,7 @@ class Probes:
         ]
 
     def phase(self, name: str) -> dict[str, Any]:
-        """Return what a phase was like, and begin another one."""
+        """Return the figures of a phase, and begin the next one."""
         found: dict[str, Any] = {"phase": name, "own_late_max_ms": round(1000 * self._late, 2)}
         self._late = 0.0
         for probe in self._probes:
@@ -120,7 +120,7 @@ class Probes:
             raise
 
     async def _log_in(self) -> None:
-        """Log in as a user that was not here lately, publish, and disconnect behind the PUBACK."""
+        """Log in as a user without a recent login, publish, and disconnect after the PUBACK."""
         name = f"newcomer-{next(self._logins) % NEWCOMERS}"
         link = await self._login(name, name)
         try:
@@ -136,7 +136,7 @@ class Probes:
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Ask until told to end."""
+    """Probe until stdin ends."""
     probes = Probes(arguments)
     tasks = probes.begin()
     words = await stdin()
@@ -150,7 +150,7 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run as told on the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("metrics", help="HOST:PORT of /healthz")

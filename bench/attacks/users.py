@@ -7,13 +7,13 @@ from pathlib import Path
 from bench.brokers.broker_processes import ROOT
 
 USER, PASSWORD = "guest", "open sesame"
-"""Of all that get in: the good clients, and those that misbehave once they are in."""
+"""Password of all clients that are accepted, well-behaved or not."""
 NEWCOMERS = 300
-"""Users newcomer-0, newcomer-1 and so on with the same password, not cached yet."""
+"""Number of users newcomer-0, newcomer-1 and so on, whose password is not cached yet."""
 
 
 def add_user(passwords: Path) -> None:
-    """Make the file of passwords."""
+    """Write the password file."""
     command = [sys.executable, "-m", "cli.main", "passwd", str(passwords), USER, "--password-stdin"]
     subprocess.run(
         command, cwd=ROOT, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True

@@ -26,12 +26,12 @@ from bench.brokers.mqtt_client import (
 from bench.processes.helper_process import stdin
 
 _TICK = 0.005
-"""Seconds between two looks at which clients are to publish."""
+"""Seconds between two rounds of publishing."""
 _PATIENCE = 30.0
-"""Seconds to wait for an answer, and at the end for what is on its way."""
+"""Seconds to wait for an answer, and at the end for messages in transit."""
 _LATE = 1.0
 _HEAD = 16
-"""Bytes of a payload that say which message it is and when it was sent."""
+"""Bytes of a payload that hold the number of the message and the time when it was sent."""
 
 
 def packets_in(data: bytearray) -> Iterator[tuple[int, bytes]]:
@@ -58,21 +58,21 @@ def packets_in(data: bytearray) -> Iterator[tuple[int, bytes]]:
 
 
 class Books:
-    """What all clients together sent and got."""
+    """What all clients together sent and received."""
 
     def __init__(self) -> None:
         self.acknowledged: set[int] = set()
         self.delivered: set[int] = set()
         self.sent = 0
         self.on_way: dict[int, float] = {}
-        """When messages were sent that have not arrived, by their number."""
+        """Send times of messages that have not arrived, by message number."""
         self.twice = 0
         self.latencies: list[float] = []
         self.acks: list[float] = []
         self.disconnects = 0
 
     def phase(self, name: str) -> dict[str, Any]:
-        """Return what a phase was like, and begin another one.
+        """Return the figures of a phase, and begin the next one.
 
         A message that has been on its way for more than a second counts with the time so far.
         """
@@ -109,7 +109,7 @@ def _at(values: list[float], part: float) -> float | None:
 
 
 class GoodClient(asyncio.Protocol):
-    """One client: takes what comes to its topic, and publishes to that of the next one."""
+    """One client: receives on its own topic, and publishes to that of the next one."""
 
     def __init__(self, books: Books, number: int, count: int, size: int) -> None:
         self.name = f"good-{number}"
@@ -151,7 +151,7 @@ class GoodClient(asyncio.Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether something is on its way that must be acknowledged."""
+        """Whether a publication is not acknowledged yet."""
         return bool(self._sent) and self._transport is not None
 
     def write(self, data: bytes) -> None:
@@ -185,7 +185,7 @@ class GoodClient(asyncio.Protocol):
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Connect the clients, publish until told to end, and see whether all arrived."""
+    """Connect the clients, publish until stdin ends, and check that all messages arrived."""
     loop = asyncio.get_running_loop()
     books = Books()
     clients = [
@@ -223,7 +223,7 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 async def _publish(clients: list[GoodClient], rate: float) -> None:
-    """Publish at an even pace, one client after the other, however late the answers come."""
+    """Publish at a constant rate, one client after the other, without waiting for answers."""
     begun = time.perf_counter()
     count = 0
     while True:
@@ -240,11 +240,13 @@ def say(what: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run as told on the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--rate", type=float, default=1000, help="messages in a second, all")
+    parser.add_argument(
+        "--rate", type=float, default=1000, help="messages per second of all clients"
+    )
     parser.add_argument("--size", type=int, default=64, help="bytes of a payload")
     parser.add_argument("--user")
     parser.add_argument("--password", default="")

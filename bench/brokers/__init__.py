@@ -1,1 +1,1 @@
-"""Brokers to be compared, and a small client of them."""
+"""The compared brokers, and a small MQTT client."""

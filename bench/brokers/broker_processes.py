@@ -1,4 +1,4 @@
-"""Starts the brokers to be compared, each on a free port, and ends them."""
+"""Starts and stops the compared brokers, each on a free port."""
 
 import contextlib
 import http.client
@@ -33,7 +33,7 @@ class Running:
     process: subprocess.Popen[bytes]
     log: Path
     seconds: float
-    """From the start of the process to an open port."""
+    """Seconds from the start of the process to an open port."""
 
     @property
     def pid(self) -> int:
@@ -53,9 +53,9 @@ class Foldmq:
     name = "foldmq"
     title = "foldmq"
     watching: ClassVar[tuple[str, ...]] = ("--metrics", "127.0.0.1:0", "--web", "127.0.0.1:0")
-    """What shows the broker is on, as it is for users, on free ports."""
+    """Metrics and web page are enabled, as by default, on free ports."""
     root: ClassVar[Path] = ROOT
-    """Where its source is."""
+    """The directory of its source."""
 
     @staticmethod
     def installed() -> bool:
@@ -90,7 +90,7 @@ class Mosquitto:
 
     @classmethod
     def program(cls) -> str | None:
-        # Debian installs it where an ordinary user's PATH does not lead.
+        # Debian installs it in a directory that is not in an ordinary user's PATH.
         return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 
     @classmethod
@@ -151,7 +151,7 @@ BROKERS: list[Broker] = [Foldmq, Released, Mosquitto, NatsServer]
 
 
 def revision(root: Path) -> str:
-    """Return the commit of a checkout, marked when files differ from it; or that there is none."""
+    """Return the commit of a checkout, marked if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--tags"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return "no commit" if done.returncode else done.stdout.strip()
@@ -208,15 +208,15 @@ def _wait_listening(broker: Broker, process: subprocess.Popen[bytes], port: int,
             return
         time.sleep(0.05)
     tail = log.read_text("utf-8", "replace").strip().splitlines()[-1:]
-    raise BenchError(f"{broker.title} did not start: {' '.join(tail) or 'it said nothing'}")
+    raise BenchError(f"{broker.title} did not start: {' '.join(tail) or 'it printed nothing'}")
 
 
 def _wait_web_page(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until foldmq's web page answers: what starts must not be measured with what runs."""
+    """Wait until foldmq's web page answers, so that its start is not measured."""
     deadline = time.monotonic() + START_TIMEOUT
     while not (ready := logged(log, "ready")):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise BenchError(f"foldmq does not say that it is ready in {log}")
+            raise BenchError(f"foldmq does not report that it is ready in {log}")
         time.sleep(0.05)
     if ready["web"] is None:
         return

@@ -10,7 +10,7 @@ from bench.brokers.broker_processes import BenchError
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 2, 3, 4, 9
 TIMEOUT = 60  # seconds
-# Connections at a time, and the addresses they come from: ports of one would run out.
+# Connections at a time, and their addresses: one address has too few ports.
 _AT_ONCE = 200
 _SOURCES = 20
 
@@ -70,7 +70,7 @@ class Client:
         self._socket.sendall(data)
 
     def receive(self) -> tuple[int, bytes]:
-        """Return the next packet: its type and what follows its fixed header."""
+        """Return the next packet: its type, and the bytes after its fixed header."""
         while True:
             found = self._first()
             if found is not None:
@@ -90,7 +90,7 @@ class Client:
         return body
 
     def close(self) -> None:
-        """Disconnect in good order."""
+        """Send DISCONNECT and close."""
         with contextlib.suppress(OSError):
             self._socket.sendall(b"\xe0\x00")
         self._socket.close()
@@ -115,7 +115,7 @@ def session_name(index: int) -> str:
 
 
 def make_sessions(port: int, count: int) -> Iterator[int]:
-    """Leave persistent sessions, offline, with one subscription each; yield how many there are."""
+    """Create offline persistent sessions with one subscription each; yield their number."""
     for first in range(0, count, _AT_ONCE):
         source = first // _AT_ONCE % _SOURCES + 1
         made = range(first, min(first + _AT_ONCE, count))
@@ -133,7 +133,7 @@ def make_sessions(port: int, count: int) -> Iterator[int]:
 
 
 def fill_queue(port: int, session: str, count: int, window: int) -> None:
-    """Queue messages for a session that is offline then, ``window`` at a time."""
+    """Queue messages for an offline session, ``window`` at a time."""
     topic = f"queues/{session}"
     with Client(port) as client:
         client.send(connect(session) + subscribe(topic))

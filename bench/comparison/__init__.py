@@ -1,1 +1,1 @@
-"""Comparison of brokers: rounds, verdicts, the released version, tables."""
+"""Comparison of brokers: rounds, failed rows, the released version, tables."""

@@ -1,4 +1,4 @@
-"""Runs the benchmark on an optimised build of Python, or says that there is none.
+"""Runs the benchmark on an optimised build of Python, or reports that there is none.
 
 A build without ``--enable-optimizations`` costs foldmq a quarter and Mosquitto nothing: what is
 compared on one says little about foldmq. Where the virtual environment has such a build, an
@@ -49,7 +49,7 @@ def _other() -> str | None:
 
 
 def refusal(*, compared: bool, told_to: bool) -> str | None:
-    """Return why nothing is to be compared with this interpreter; None: it may be."""
+    """Return why this interpreter cannot be used for a comparison; None: it can."""
     if interpreter.own() is not False or not compared or told_to:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Runs a load against all brokers in turn, and says where foldmq is worse than its release."""
+"""Runs a load against all brokers in turn, and reports where foldmq is worse than its release."""
 
 import argparse
 import statistics
@@ -13,7 +13,7 @@ from bench.measuring.progress import number, report, say
 from bench.measuring.rows import Cost, Row, median
 
 TOLERANCE = 0.05
-"""What a row may be worse than that of the released version."""
+"""Factor by which a row may be worse than that of the released version."""
 
 Runs = dict[str, list[Result]]
 
@@ -42,7 +42,7 @@ def _round(
 ) -> None:
     for broker in brokers if which % 2 == 0 else list(reversed(brokers)):
         before = runs[broker.name]
-        if before and "problem" in before[-1]:  # a rate at which messages are lost is none
+        if before and "problem" in before[-1]:  # a rate with lost messages does not count
             before.append(before[-1])
             continue
         result = _run(load, broker, options)
@@ -111,7 +111,7 @@ def _costs(metric: Metric, runs: Runs) -> dict[str, Cost]:
 
 
 def worse(rows: Iterable[Row]) -> list[str]:
-    """Return a line for each row that is worse than that of the release by more than may be."""
+    """Return a line for each row that is worse than the release by more than the tolerance."""
     lines = []
     for row in rows:
         own, theirs = row.values.get(Foldmq.name), row.values.get(Released.name)
@@ -139,7 +139,7 @@ def failed(rows: Iterable[Row]) -> list[str]:
 
 
 def missed(rows: Iterable[Row], *, aims: bool) -> list[str]:
-    """Return a line for each target that is not met; ``aims``: of what is worked towards."""
+    """Return a line for each target that is not met; ``aims``: for each goal instead."""
     return [
         f"{row.name} is {number(row.values.get(Foldmq.name))}, not {target}"
         for row in rows

@@ -28,7 +28,7 @@ OWN = "own"
 GROUPS = (DEVICES, BULK, MQTT5, OWN)
 _ORDER: tuple[Broker, ...] = (Foldmq, Mosquitto, NatsServer, Released)
 _ON_DISK = {"foldmq": "on disk", "mosquitto": "in memory", "nats": "on disk", "released": "on disk"}
-"""Where a message is when each acknowledges it."""
+"""The place of a message when each broker acknowledges it."""
 _COSTS = (
     "Processor time for each message or connection, in microseconds: of foldmq + of the NATS "
     "server that it runs."
@@ -37,7 +37,7 @@ _VERDICTS = {None: "?", True: "yes", False: "NO"}
 
 
 def tables(group: str, rows: Sequence[Row], brokers: Sequence[Broker]) -> str:
-    """Return the tables of a group: rates and times, processor time, and what the loads are."""
+    """Return the tables of a group: rates and times, processor time, and the loads."""
     shown = [row for row in rows if row.group == group]
     if not shown:
         return ""
@@ -111,7 +111,7 @@ def _markdown(lines: list[list[str]]) -> str:
 
 
 def machine(brokers: Sequence[Broker], directory: Path, rounds: int) -> str:
-    """Return when, where and with which versions was measured, as a Markdown list."""
+    """Return date, machine and versions of the measurement, as a Markdown list."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
         if line.startswith("model name"):
@@ -136,16 +136,16 @@ def today() -> str:
 
 
 def replaced(text: str, group: str, content: str) -> str:
-    """Return a page with other content between the marks of a group."""
+    """Return a page with new content between the marks of a group."""
     begin, end = f"<!-- make bench: {group} -->", f"<!-- end of {group} -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(text)) != 1:
-        raise BenchError(f"docs/benchmarks.md has not once what stands between {begin} and {end}")
+        raise BenchError(f"docs/benchmarks.md must have exactly one part between {begin} and {end}")
     return marked.sub(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
 
 
 def history_line(rows: Iterable[Row], brokers: Sequence[Broker], rounds: int) -> str:
-    """Return a run as a line of JSON: what was measured, when, with what, and all values."""
+    """Return a run as a line of JSON: date, versions, and all values."""
     line: dict[str, Any] = {
         "date": today(),
         "rounds": rounds,

@@ -80,7 +80,7 @@ class Unbridged(Bridged):
 
 
 def measure_bridge(options: argparse.Namespace) -> list[Row]:
-    """Measure, and give the rows of the table."""
+    """Measure, and return the rows of the table."""
     small = 10 if options.quick else 1
     pairs = 2 if options.quick else max(PAIRS, options.rounds)
     found: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
@@ -129,7 +129,7 @@ def _cost(options: argparse.Namespace, kind: type[Bridged], small: int) -> dict[
 
 
 def _carry(options: argparse.Namespace, small: int) -> dict[str, float]:
-    """Return how many messages a second reach a NATS client, and an MQTT client from NATS."""
+    """Return the messages per second to a NATS client, and from NATS to an MQTT client."""
     result: dict[str, float] = {}
     count = CARRIED // small
     with _broker(options, Bridged) as server:
@@ -148,7 +148,7 @@ def _carry(options: argparse.Namespace, small: int) -> dict[str, float]:
 
 
 def _read_from_nats(reader: socket.socket, count: int) -> float:
-    """Subscribe on a raw connection, have messages sent, and give how many a second came."""
+    """Subscribe on a raw connection, send messages, and return the received rate."""
     reader.sendall(b"\x10\x0f\0\x04MQTT\x04\x02\0\0\0\x03cnt")
     reader.recv(4)
     reader.sendall(b"\x82\x08\0\x01\0\x03b/#\0")

@@ -154,7 +154,7 @@ _OF_DEVICES = (
         (_latency("p50", Target(0.8, at_most=True, aim=True)), _latency("p99", compared=False)),
     ),
 )
-"""One packet at a time from many clients, or of many topics: what devices do."""
+"""Loads of devices: one packet at a time from many clients, or on many topics."""
 
 _IN_BULK = (
     Load(
@@ -232,6 +232,6 @@ _IN_BULK = (
         ),
     ),
 )
-"""Clients that send as much as fits: full windows, few topics."""
+"""Bulk loads: full windows, few topics."""
 
 LOADS = (*_OF_DEVICES, *_IN_BULK)

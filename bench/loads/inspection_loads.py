@@ -30,13 +30,13 @@ TRACED_MESSAGES = 2_000_000
 PACED_RATE, PACED_MESSAGES = 5000, 75_000
 LISTED_RATE, LISTED_MESSAGES = 2000, 60_000
 CLIENTS = 10_000
-FILTERS = 8  # of each client that is listed: with its connection and session ten actors
+FILTERS = 8  # subscriptions of each listed client: with its connection and session ten actors
 
 _QOS1 = next(load.arguments for load in LOADS if load.name == "qos1")
 _PACED = "pubsub -p 4 -s 4 -q 1 -T 300"
 
 Run = Callable[[bool], dict[str, Any]]
-"""Measures with or without what is to be compared; gives numbers by name, and ``problem``."""
+"""Measures with or without the feature; returns numbers by name, and ``problem``."""
 
 
 def _pair(label: str, unit: str, key: str) -> tuple[Metric, Metric]:
@@ -92,7 +92,7 @@ class Unwatched(Foldmq):
     """foldmq with neither metrics nor web page nor $SYS."""
 
     name = "unwatched"
-    title = "foldmq, nothing shows it"
+    title = "foldmq without monitoring"
     watching: ClassVar[tuple[str, ...]] = (
         *("--metrics", "off"),
         *("--web", "off"),
@@ -123,7 +123,7 @@ class Timed(Foldmq):
 def _measure(
     name: str, metrics: tuple[Metric, ...], run: Run, options: argparse.Namespace
 ) -> list[Row]:
-    """Measure in pairs and give the rows of the table."""
+    """Measure in pairs and return the rows of the table."""
     pairs = 2 if options.quick else max(PAIRS, options.rounds)
     runs: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for pair in range(pairs):
@@ -166,7 +166,7 @@ def _at_full_speed(server: Running, messages: int) -> dict[str, Any]:
 
 
 def _paced(server: Running, rate: int, messages: int) -> dict[str, Any]:
-    """Run a load of so many messages a second; give its latency in milliseconds."""
+    """Run a load of this many messages per second; return its latency in milliseconds."""
     arguments = [*_PACED.split(), "-r", str(rate), "-n", str(messages)]
     result = run_load(arguments, server.port, server.pid)
     if "problem" in result:
@@ -211,12 +211,12 @@ def measure_top(options: argparse.Namespace) -> list[Row]:
 
 
 def _beside(top: Top, server: Running, messages: int) -> dict[str, Any]:
-    """Run the load beside an open top."""
+    """Run the load while ``foldmq top`` is open."""
     drawn, used, started = top.drawn, cpu(top.process.pid), time.monotonic()
     result = _at_full_speed(server, messages)
     seconds = time.monotonic() - started
     if top.process.poll() is not None or top.drawn == drawn:
-        return {"problem": "foldmq top drew nothing meanwhile"}
+        return {"problem": "foldmq top displayed nothing during the load"}
     return {**result, "top_percent": (cpu(top.process.pid) - used) / seconds * 100}
 
 
@@ -224,7 +224,7 @@ def _beside(top: Top, server: Running, messages: int) -> dict[str, Any]:
 
 
 def measure_trace(options: argparse.Namespace) -> list[Row]:
-    """Measure what tracing one client of many costs the others."""
+    """Measure the cost of tracing one client for the others."""
     part = 10 if options.quick else 1
     traced_name = session_name(CLIENTS)
 
@@ -245,7 +245,7 @@ def measure_trace(options: argparse.Namespace) -> list[Row]:
                 **_at_full_speed(server, TRACED_MESSAGES // part),
             }
             if tail and tail.packets() == before:
-                result["problem"] = "the trace showed nothing meanwhile"
+                result["problem"] = "the trace displayed nothing during the load"
             if speaker.problem is not None:
                 result["problem"] = speaker.problem
             return result

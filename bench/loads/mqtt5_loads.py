@@ -22,14 +22,14 @@ from bench.measuring.rows import Row, own_rows
 
 PAIRS = 5
 ALONE = 0.95
-"""What a load must reach in MQTT 5 without properties."""
+"""Ratio that a load must reach in MQTT 5 without properties."""
 _FAN = "pubsub -f -p 4 -s 4 -t 4 -T 300"
 _TEN = "pubsub -p 10 -s 10 -t 10 -q 1 -w 200 -T 300"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A load and what it is compared with."""
+    """A load and the one that it is compared with."""
 
     name: str
     arguments: str
@@ -82,7 +82,7 @@ def _rows_of(comparison: Comparison) -> tuple[Metric, ...]:
         target = Target(comparison.goal)
         if metric.less:
             target = Target(round(1 / comparison.goal, 2), at_most=True)
-        # What a connection costs in memory is shown, and judged by the load "conn" alone.
+        # The memory of a connection is only shown here; the load "conn" has the target.
         targets = () if metric.label == "memory" else (target,)
         found += [
             Metric(f"{key} ratio", "", value(f"ratio_{key}"), targets, less=metric.less),
@@ -95,7 +95,7 @@ def _rows_of(comparison: Comparison) -> tuple[Metric, ...]:
 
 
 def measure_comparison(comparison: Comparison, options: argparse.Namespace) -> list[Row]:
-    """Measure, and give the rows of the table.
+    """Measure, and return the rows of the table.
 
     Where a target is missed, as many pairs are measured again, and all of them count.
     """

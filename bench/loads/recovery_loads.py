@@ -34,7 +34,7 @@ RESTART_ENTRIES = 5_000_000
 SESSIONS = 100_000
 RETAINED = 100_000
 TAIL_MESSAGES = 340_000
-ENTRIES_EACH = 3  # of such a message in the log: published, delivered, acknowledged
+ENTRIES_EACH = 3  # entries of such a message: published, delivered, acknowledged
 QUEUES, QUEUED = 20, 1000
 PAIRS = 5
 PAIR_MESSAGES = 1_500_000
@@ -85,7 +85,7 @@ PROJECTIONS = (
 
 
 class WithoutProjections(Foldmq):
-    """foldmq that writes none."""
+    """foldmq without projections."""
 
     name = "without"
     title = "foldmq without projections"
@@ -143,7 +143,7 @@ def replayed(log: Path) -> dict[str, Any]:
     """Return foldmq's log line about the replay."""
     line = logged(log, "log replayed")
     if line is None:
-        raise BenchError(f"foldmq did not say what it replayed in {log}")
+        raise BenchError(f"foldmq did not log its replay in {log}")
     return line
 
 
@@ -160,14 +160,14 @@ def settle(work: Path) -> None:
 
 
 def fill(server: Running, arguments: str) -> None:
-    """Run mqttload; raise BenchError when something went wrong."""
+    """Run mqttload; raise BenchError if it reports a problem."""
     result = run_load(arguments.split(), server.port, server.pid)
     if "problem" in result:
         raise BenchError(f"mqttload {arguments}: {result['problem']}")
 
 
 def fill_sessions(server: Running, count: int) -> None:
-    """Make offline sessions and say now and then how many there are."""
+    """Create offline sessions and report the progress."""
     for made in make_sessions(server.port, count):
         if made % 100_000 == 0:
             say(f"  {made:,} sessions made")
@@ -177,7 +177,7 @@ def fill_sessions(server: Running, count: int) -> None:
 
 
 def measure_restart(options: argparse.Namespace) -> list[Row]:
-    """Fill foldmq's log, kill it, take its projections, and see how fast it folds the log."""
+    """Fill foldmq's log, kill it, remove its projections, and measure how fast it folds the log."""
     wanted = RESTART_ENTRIES // 50 if options.quick else RESTART_ENTRIES
     runs: list[dict[str, Any]] = []
     with workplace(options) as work:
@@ -233,7 +233,7 @@ def _recover(work: Path, sessions: int, tail: int) -> dict[str, Any]:
         if not tail <= result["entries"] < tail + sessions:
             result["problem"] = f"not a tail of {tail:,} entries: {result['entries']:,} were folded"
         elif not present(server.port, session_name(sessions - 1)):
-            result["problem"] = "a session is gone"
+            result["problem"] = "a session is missing"
         kill(server, work)
     return result
 
@@ -264,7 +264,7 @@ def _memory_after_start(work: Path, sessions: int = 0) -> dict[str, Any]:
         time.sleep(SETTLED)
         result: dict[str, Any] = {"rss": _status(server.pid, "VmRSS")}
         if sessions and not present(server.port, session_name(sessions - 1)):
-            result["problem"] = "a session is gone"
+            result["problem"] = "a session is missing"
     return result
 
 
@@ -338,14 +338,14 @@ def _read_log(work: Path, entries: int) -> dict[str, Any]:
 
 
 def _timed(words: list[str], work: Path, *, pinned: bool) -> tuple[float, int, str]:
-    """Run a ``foldmq`` command; give its seconds, its own largest memory, and what it printed."""
+    """Run a ``foldmq`` command; return its seconds, its peak memory, and its output."""
     allowed = os.sched_getaffinity(0)
     command = [sys.executable, "-m", "cli.main", *words, "--data-dir", str(work / "data")]
     largest = 0
     with tempfile.TemporaryFile(dir=work) as output:
         started = time.monotonic()
         try:
-            if pinned:  # what is started inherits it
+            if pinned:  # inherited by the child processes
                 os.sched_setaffinity(0, {max(allowed)})
             process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE)
         finally:

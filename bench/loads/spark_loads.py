@@ -41,7 +41,7 @@ SPARK = (
 
 
 def measure_spark(options: argparse.Namespace) -> list[Row]:
-    """Fill a log in a NATS server of its own, and run each job in a process of its own."""
+    """Fill a log in a separate NATS server, and run each job in a separate process."""
     entries = ENTRIES // 10 if options.quick else ENTRIES
     runs: list[dict[str, Any]] = []
     with workplace(options) as work, nats_server(work) as url:
@@ -106,7 +106,7 @@ def _generate(url: str, entries: int) -> dict[str, Any]:
 
 
 def _job(url: str, job: str, *more: str) -> dict[str, Any]:
-    """Run a job; give what it found, and the largest memory of all its processes together."""
+    """Run a job; return its result, and the peak memory of all its processes together."""
     script = program("processes.spark_job", job, "--nats", url, "--stream", _STREAM)
     with subprocess.Popen(
         [*script, *more], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -146,7 +146,7 @@ def resident(pid: int) -> int:
 
 @contextlib.contextmanager
 def nats_server(work: Path) -> Iterator[str]:
-    """Run a plain NATS server with JetStream; give its URL."""
+    """Run a plain NATS server with JetStream; yield its URL."""
     program = NatsServer.program()
     if program is None:
         raise BenchError("nats-server is not installed")

@@ -9,23 +9,23 @@ from eventstore.format import Event, Position, position
 
 PACKET_IDS = 65_535
 PLANT_CLIENTS = 100
-"""So many clients a plant has, and it has ten lines."""
+"""Clients of a plant; each plant has ten lines."""
 KINDS = ("temperature", "pressure", "speed", "state", "energy", "torque", "count", "alarm")
 RETAINED_KIND = KINDS.index("state")
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """How a log is made up."""
+    """The composition of a log."""
 
     messages: tuple[int, int]
-    """Messages that a publisher sends at once, least and most."""
+    """Minimum and maximum number of messages that a publisher sends at once."""
     record: tuple[int, int]
     """Entries of a record."""
     together: int
-    """Entries of one event at most."""
+    """Maximum entries of one event."""
     crashes: int = 0
-    """How often the broker is killed and started again."""
+    """Number of times that the broker is killed and restarted."""
     operators: bool = False
     """An operator kicks clients and clears retained messages."""
 
@@ -38,7 +38,7 @@ FLAVOURS = {
 
 
 class Draft:
-    """A record in the making: its events and the payloads that they brought."""
+    """An unfinished record: its events and their payloads."""
 
     __slots__ = ("_base", "area", "entries", "events", "payloads")
 
@@ -51,14 +51,14 @@ class Draft:
         """Bytes of all payloads: the offset of the next one."""
 
     def add(self, event: Event, entries: int = 1) -> Position:
-        """Append an event and give the position of its first entry."""
+        """Append an event and return the position of its first entry."""
         at = self._base + self.entries
         self.entries += entries
         self.events.append(event)
         return at
 
     def store(self, payload: bytes) -> int:
-        """Append a payload and give its bytes."""
+        """Append a payload and return its size in bytes."""
         size = len(payload)
         self.payloads.append(payload)
         self.area += size
@@ -76,7 +76,7 @@ class Waiting(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What is known of a message that was published."""
+    """A published message."""
 
     topic: int
     ref: Position
@@ -86,7 +86,7 @@ class Message(NamedTuple):
 
 
 class Client:
-    """A client and, of its session, what must be known to go on without breaking a rule."""
+    """A client, and the state of its session that later events depend on."""
 
     __slots__ = (
         "clean",
@@ -113,16 +113,16 @@ class Client:
         self.name = name
         self.clean = clean
         self.filters: list[tuple[str, int]] = []
-        """What it subscribes to."""
+        """Filters that it subscribes to."""
         self.topics: list[int] = []
-        """What it publishes to."""
+        """Topics that it publishes to."""
         self.will: tuple[int, int, bool] | None = None
         """Topic, QoS, retain."""
         self.window = 100
         self.delay = (1, 3)
-        """Ticks until it answers, least and most."""
+        """Minimum and maximum number of ticks until it answers."""
         self.patience = 0.0
-        """For how long it stays connected, on average; 0: for ever."""
+        """Mean duration of its connections; 0: unlimited."""
         self.generation = 0
         self.connected = False
         self.publisher_pid = 0
@@ -141,7 +141,7 @@ class Client:
 
     @property
     def room(self) -> int:
-        """How many more messages may be on their way to it."""
+        """Number of further messages that may be in flight to it."""
         return self.window - len(self.inflight) - len(self.releasing)
 
     def take_pids(self, count: int) -> list[int]:
@@ -170,7 +170,7 @@ class Client:
 
 
 def make_fleet(chance: random.Random, count: int) -> tuple[list[Client], list[str]]:
-    """Return ``count`` clients, of which four in ten publish, and all topics."""
+    """Return ``count`` clients, four in ten of which publish, and all topics."""
     plants = 1 + count // PLANT_CLIENTS
     topics = [
         f"plant/{plant}/line/{line}/{kind}"

@@ -31,12 +31,12 @@ from eventstore.nats import ConnectionOptions, connect, ensure_stream
 from protocol.errors import FoldmqError
 
 BEGAN_MS = 1_780_000_000_000
-"""When the first record of a log was written, unless another time is asked for."""
+"""Default time of the first record."""
 CLIENTS = 1000
 RATE = 20_000
 _UNANSWERED = 32 * 1024 * 1024
-"""Bytes that may be on their way to the server."""
-_STALLED = 60.0  # seconds without an answer after which the server is given up
+"""Maximum bytes in flight to the server."""
+_STALLED = 60.0  # seconds to wait for an answer of the server
 _SPLIT = 0.1
 """The share of turns that are spread over two records, in logs with crashes."""
 
@@ -47,7 +47,7 @@ class LoggenError(FoldmqError):
 
 @dataclass
 class Written:
-    """What a log holds, voided records included."""
+    """The contents of a log, void records included."""
 
     records: int = 0
     entries: int = 0
@@ -70,7 +70,7 @@ class Plan:
     node: str = "bench"
     began_ms: int = BEGAN_MS
     rate: int = RATE
-    """Entries in a second of the log's time."""
+    """Entries per second of the log's time."""
 
 
 def records(plan: Plan, written: Written) -> Iterator[bytes]:
@@ -141,7 +141,7 @@ def _splits(flavour: Flavour, chance: random.Random) -> bool:
 
 
 class Appender:
-    """Appends records to a stream without waiting for each: what is on its way has a bound."""
+    """Appends records to a stream without waiting for each; the bytes in flight are limited."""
 
     def __init__(self, client: Client, stream: str, subject: str) -> None:
         self._client = client
@@ -158,7 +158,7 @@ class Appender:
         await self._client.subscribe(f"{self._inbox}.*", cb=self._on_answer)
 
     async def append(self, data: bytes) -> None:
-        """Send a record; raises LoggenError when the server refused one."""
+        """Send a record; raises LoggenError if the server refused one."""
         self._sequence += 1
         self._sizes[self._sequence] = len(data)
         self._unanswered += len(data)
@@ -195,7 +195,7 @@ class Appender:
 
 
 async def write_log(options: ConnectionOptions, plan: Plan) -> Written:
-    """Make the stream of ``plan.node`` as its broker would, and fill it.
+    """Create the stream of ``plan.node`` as its broker would, and fill it.
 
     Raises LoggenError when it holds something, EventStoreError when NATS is not as it must be.
     """
@@ -256,7 +256,7 @@ def main() -> None:
         urls=(options.nats,), user=options.user, password=options.password, name="log_generator"
     )
     started = time.monotonic()
-    gc.disable()  # nothing here is in cycles
+    gc.disable()  # no reference cycles are created here
     try:
         written = asyncio.run(write_log(where, plan))
     except (LoggenError, EventStoreError) as error:

@@ -1,6 +1,6 @@
 """Simulates message delivery between the clients of a fleet: publish, deliver, acknowledge.
 
-What a client does later waits in a calendar of ticks; a tick is a record.
+Later actions of a client wait in a calendar of ticks; a tick is a record.
 """
 
 import random
@@ -29,11 +29,11 @@ _DAYS = 256
 QUEUED_AT_MOST = 1000
 
 Deed: TypeAlias = Callable[[Client, list[int]], None]
-"""What a client does about packet identifiers."""
+"""An action of a client with packet identifiers."""
 
 
 class Calendar:
-    """What clients are to answer, by the tick."""
+    """Pending answers of clients, by tick."""
 
     def __init__(self) -> None:
         self.tick = 0
@@ -42,12 +42,12 @@ class Calendar:
     def soon(self, do: Deed, client: Client, pids: list[int]) -> None:
         """Schedule an action of a client after its delay, unless its connection ends before."""
         low, high = client.delay
-        # A random number for every acknowledgement would cost as much as all the rest of it.
+        # A random number for every acknowledgement would double the cost.
         day = self.tick + low + (pids[0] * 7919 + self.tick) % (high - low + 1)
         self._days[day % _DAYS].append((do, client, client.generation, pids))
 
     def go_on(self) -> None:
-        """Begin the next tick, with what is due."""
+        """Begin the next tick, and do its pending actions."""
         self.tick += 1
         today = self.tick % _DAYS
         due, self._days[today] = self._days[today], []
@@ -76,7 +76,7 @@ class MessageQueue:
         for number, topic in enumerate(topics):
             self._index.set(topic, number)
 
-    # Which client gets what.
+    # Routing.
 
     def route(self, client: Client, topic_filter: str, qos: int) -> None:
         """Deliver matching messages and retained messages to a client."""
@@ -104,10 +104,10 @@ class MessageQueue:
             found = self._matching[topic_filter] = sorted(self._index.match(topic_filter))
         return found
 
-    # What publishers send.
+    # Publishing.
 
     def publish(self, client: Client, qos: int, number: int) -> None:
-        """Publish what follows from a random number."""
+        """Publish messages determined by a random number."""
         least, most = self._flavour.messages
         count = least if least == most else least + number % (most - least + 1)
         mine = client.topics
@@ -115,7 +115,7 @@ class MessageQueue:
         topic = mine[first % len(mine)]
         retain = topic % len(KINDS) == RETAINED_KIND
         if count == 1 or retain or not qos:
-            # Only what is retained is recorded at QoS 0, and a batch has one RETAIN flag.
+            # At QoS 0 only retained messages are recorded, and a batch has one RETAIN flag.
             self._publish_one(client, topic, qos if retain or qos else 1, number, retain=retain)
             return
         chosen = [mine[(first + at) % len(mine)] for at in range(count)]
@@ -208,7 +208,7 @@ class MessageQueue:
         for (client, topic_filter, granted), some in groups.items():
             self._deliver(client, topic_filter, min(qos, granted), some, retain=False)
 
-    # What subscribers get.
+    # Delivery.
 
     def _deliver(
         self,
@@ -281,7 +281,7 @@ class MessageQueue:
             )
 
     def drop_waiting(self, client: Client, topic_filter: str) -> None:
-        """Drop what waits for a subscription that goes."""
+        """Drop the queued messages of a removed subscription."""
         gone = [waiting for waiting in client.waiting if waiting.filter == topic_filter]
         if not gone:
             return
@@ -293,7 +293,7 @@ class MessageQueue:
         )
 
     def resume(self, client: Client) -> None:
-        """Send again what the client did not complete, then what waits."""
+        """Send unfinished deliveries again, then queued messages."""
         calendar, draft = self.calendar, self.draft
         for pids in self._parts(list(client.releasing)):
             draft.add(Redelivered(client.name, to_runs(pids), "resumed"), len(pids))
@@ -314,7 +314,7 @@ class MessageQueue:
             yield values[start : start + together]
 
     def _drain(self, client: Client) -> None:
-        """Send what waits, as far as the window allows."""
+        """Send queued messages while the window has room."""
         waiting = client.waiting
         free = client.room
         while waiting and free > 0:
@@ -331,7 +331,7 @@ class MessageQueue:
             self._send(client, head.filter, head.qos, refs, retain=head.retain, queued=size)
             free -= len(refs)
 
-    # What subscribers answer.
+    # Acknowledgements.
 
     def _ack(self, client: Client, pids: list[int]) -> None:
         if client.delay[0] > 10 and pids[0] % 8 == 0 and self.calendar.tick % 2:

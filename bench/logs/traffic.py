@@ -32,7 +32,7 @@ from eventstore.format import (
 _AT_ONCE = 40
 """Clients that connect in one tick."""
 _AWAY = 300.0
-"""For how long clients stay away on average."""
+"""Mean time for which clients stay offline."""
 _RECORD = 300
 """Entries of a record in a log in which delays are ticks."""
 
@@ -56,10 +56,10 @@ class Traffic:
         self.time_ms = began_ms
 
     def _forever(self) -> Iterator[tuple[Client, int, int]]:
-        """Yield which client publishes next, at which QoS, and a number for all other choices."""
+        """Yield the next publishing client, its QoS, and a random number for all other choices."""
         chance = self._chance
         publishers = [client for client in self._clients if client.topics]
-        # Some have more to say than others.
+        # Some clients publish more than others.
         weights = [1 / (1 + number % 17) for number in range(len(publishers))]
         script = [
             (client, chance.choice((0, 1, 1, 1, 1, 1, 1, 2, 2)), chance.getrandbits(30))
@@ -78,7 +78,7 @@ class Traffic:
         self._call_all()
 
     def crash(self, draft: Draft) -> None:
-        """Start the broker again after it was killed: what was connected is so no longer."""
+        """Restart the broker after a kill: its connections have ended."""
         self._queue.draft = draft
         draft.add(BrokerStarted("0.1.0"))
         draft.add(LimitsApplied({"max_queued_messages": QUEUED_AT_MOST}))
@@ -131,7 +131,7 @@ class Traffic:
         day = self._queue.calendar.tick + 1 + ticks
         heapq.heappush(self._later, (day, self._planned, live, client))
 
-    # How connections begin.
+    # Connecting.
 
     def _connect(self, client: Client) -> None:
         if client.connected:
@@ -185,7 +185,7 @@ class Traffic:
             self._queue.route(client, topic_filter, qos)
 
     def _change(self, client: Client) -> None:
-        """Unsubscribe and subscribe again, and go on."""
+        """Unsubscribe and subscribe again."""
         if not client.connected:
             return
         draft = self._queue.draft
@@ -202,7 +202,7 @@ class Traffic:
             draft.add(MessageDropped(client.name, "slow_reader", self._chance.randint(1, 50)))
         self._plan_end(client)
 
-    # How they end.
+    # Disconnecting.
 
     def _leave(self, client: Client) -> None:
         if client.connected:
@@ -221,7 +221,7 @@ class Traffic:
             self._clear_some()
 
     def _again(self, client: Client) -> None:
-        """Come again while the broker still has the connection before."""
+        """Connect again while the broker still has the previous connection."""
         if client.connected:
             self._queue.draft.add(SessionTakenOver(client.name, client.generation))
             self._close(client, "taken_over", back=False)
@@ -260,7 +260,7 @@ class Traffic:
             client.end()
 
     def _clear_some(self) -> None:
-        """Clear retained messages, as an operator does."""
+        """Remove retained messages as an operator."""
         retained = self._queue.retained
         topics = list(retained)[:3]
         if topics:

@@ -24,7 +24,8 @@ def compile_loader() -> None:
 def run_load(
     arguments: list[str], port: int, pid: int, nats_pid: int | None = None
 ) -> dict[str, Any]:
-    """Run mqttload; the result has a key ``problem`` when something was lost or did not end."""
+    """Run mqttload; the result has a key ``problem`` if messages were lost or the run did not
+    end."""
     command = [str(LOADER), *arguments, "-P", str(port), "--pid", str(pid)]
     if nats_pid is not None:
         command += ["--apart", str(nats_pid)]

@@ -14,20 +14,20 @@ DEVICES, BULK, MQTT5 = "devices", "bulk", "mqtt5"
 
 @dataclass(frozen=True)
 class Target:
-    """What foldmq must reach: an absolute value, or so many times another broker's value."""
+    """A target of foldmq: an absolute value, or a multiple of another broker's value."""
 
     factor: float
     of: str | None = None
     at_most: bool = False
     aim: bool = False
-    """It is what is worked towards: the table says whether it is met, the run does not fail."""
+    """A goal: the table shows whether it is met, but the run does not fail."""
 
     def __str__(self) -> str:
         sign = "<=" if self.at_most else ">="
         return f"{sign} {self.factor:g} x {self.of}" if self.of else f"{sign} {self.factor:,.10g}"
 
     def met(self, own: float | None, ratios: Values) -> bool | None:
-        """Return whether it is met; None when the other broker gave nothing to compare with."""
+        """Return whether it is met; None if the other broker has no value."""
         reached = own if self.of is None else ratios.get(self.of)
         if self.of is not None and own is not None and reached is None:
             return None
@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run whose processor time mqttload reports, and what it is divided by."""
+    """A part of a run whose processor time mqttload reports, and its divisor."""
 
     prefix: str = ""
     per: str = "received"
@@ -58,11 +58,11 @@ class Metric:
     read: Callable[[Result], float | None]
     targets: tuple[Target, ...] = ()
     less: bool = False
-    """Less is better."""
+    """Lower is better."""
     compared: bool = True
-    """A run fails when it is worse than that of the released version."""
+    """The run fails if it is worse than that of the released version."""
     phase: Phase | None = None
-    """Whose processor time the table shows."""
+    """The part whose processor time the table shows."""
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,5 @@ class Load:
 
 
 def value(key: str) -> Callable[[Result], float | None]:
-    """Return what reads a field of a result."""
+    """Return a function that reads a field of a result."""
     return lambda result: result.get(key)

@@ -24,5 +24,5 @@ def report(load: str, which: str, metrics: Iterable[Metric], result: dict[str, A
 
 
 def say(line: str) -> None:
-    """Print progress to stderr; stdout has only the table."""
+    """Print progress to stderr; only the table goes to stdout."""
     print(line, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ class Row:
     targets: tuple[Target, ...]
     group: str = "own"
     ratios: Values = field(default_factory=dict)
-    """foldmq's value through the other broker's: the median of those of the pairs."""
+    """foldmq's value divided by the other broker's: the median over the pairs."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     """Why a broker has no value."""

@@ -1,4 +1,4 @@
-"""The inside of a helper process: words on stdin, low priority, file descriptors."""
+"""Helper processes: commands on stdin, low priority, file descriptors."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def stdin() -> asyncio.StreamReader:
-    """Return what reads the lines that the benchmark says."""
+    """Return a reader of the lines that the benchmark sends."""
     words = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(words), sys.stdin
@@ -18,7 +18,7 @@ async def stdin() -> asyncio.StreamReader:
 
 
 def run_as_attacker(work: Coroutine[Any, Any, None], descriptors: int) -> None:
-    """Run work that needs so many file descriptors.
+    """Run work that needs this many file descriptors.
 
     Attackers have computers of their own: these must not take the time of those they attack.
     """

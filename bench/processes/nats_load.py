@@ -18,7 +18,7 @@ import uvloop
 from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
 PATIENCE = 5.0
-"""Seconds without a message after which no more is waited for."""
+"""Seconds without a message after which the run ends."""
 PAYLOAD = bytes(64)
 MOST_UNSENT = 8 * 1024 * 1024
 

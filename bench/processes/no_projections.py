@@ -1,6 +1,6 @@
 """``foldmq`` without projections and retention, to measure their cost.
 
-The tasks that do so are there and sleep; all else is the broker as it is.
+Their tasks exist and sleep; the rest of the broker is unchanged.
 """
 
 import asyncio

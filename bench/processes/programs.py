@@ -1,4 +1,4 @@
-"""Starts programs beside a broker; a helper takes words and answers with lines of JSON."""
+"""Starts programs beside a broker; a helper takes commands and answers with lines of JSON."""
 
 import contextlib
 import json
@@ -12,11 +12,12 @@ from typing import IO, Any, Self
 from bench.brokers.broker_processes import ROOT, BenchError
 
 _PATIENCE = 150.0
-"""Seconds for an answer."""
+"""Seconds to wait for an answer."""
 
 
 class Helper:
-    """A process that takes words on stdin and answers with lines of JSON; ended with its block."""
+    """A process that takes commands on stdin and answers with lines of JSON, for a ``with``
+    block."""
 
     def __init__(self, command: list[str]) -> None:
         self._name = " ".join(command[:3])
@@ -61,7 +62,7 @@ def _file(file: IO[bytes] | None) -> IO[bytes]:
 
 
 def program(module: str, *arguments: object) -> list[str]:
-    """Return the command that runs a module of the benchmark; it is to be started in ROOT."""
+    """Return the command that runs a module of the benchmark, with ROOT as its directory."""
     return [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
 
 

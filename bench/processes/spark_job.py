@@ -11,7 +11,7 @@ from spark.runtime import running_session
 from spark.traffic import measure_traffic
 
 MEMORY = "2g"
-"""Heap of the JVM; the Python workers come on top."""
+"""Heap of the JVM; the Python workers need memory in addition."""
 
 
 def count_events(log: Log) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def count_events(log: Log) -> dict[str, Any]:
 
 
 def count_entries(log: Log) -> dict[str, Any]:
-    """Read every entry with all columns that there are, and count them."""
+    """Read every entry with all columns, and count them."""
     return {"events": log.entries().count()}
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     given = {"nats": options.nats, "stream": options.stream}
     log_bytes = sum(stored.size for stored in find_logs(SourceOptions.read(given)))
     with running_session(options.master, MEMORY, log_bytes=log_bytes) as session:
-        session.range(1).count()  # its first job starts what all others use
+        session.range(1).count()  # the first job starts the workers that the others use
         began = time.monotonic()
         log = Log(session, given)
         if options.until:

@@ -26,7 +26,7 @@ _OFTEN = 0.99
 
 
 class Collections:
-    """CPU seconds of all garbage collections until now."""
+    """CPU seconds of all garbage collections so far."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -41,7 +41,7 @@ class Collections:
 
 
 class Holds:
-    """How long one kind of work took, each time, in milliseconds."""
+    """Durations of one kind of work, in milliseconds."""
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
@@ -50,7 +50,7 @@ class Holds:
         self._collecting: list[float] = []
 
     def timed(self, work: Any, *arguments: Any) -> Any:
-        """Do some work; return what it returns."""
+        """Time some work; return its result."""
         collected = self._collections.seconds
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
@@ -63,7 +63,7 @@ class Holds:
             self._collecting.append(collected * 1000)
 
     def summary(self) -> dict[str, float]:
-        """Return how often it was done, how long it took at most, and nearly always."""
+        """Return the number of times, the maximum duration, and the p99."""
         found: dict[str, float] = {"count": len(self._wall)}
         kinds = {"wall": self._wall, "cpu": self._cpu, "collecting": self._collecting}
         for name, unsorted in kinds.items():
@@ -74,7 +74,7 @@ class Holds:
 
 
 def install(file: Path) -> None:
-    """Time the inspector of this process from now on; write the figures to ``file`` at its end."""
+    """Time the inspector of this process; write the figures to ``file`` when the process ends."""
     collections = Collections()
     slices, answers = Holds(collections), Holds(collections)
     work = Inspector.on_receive

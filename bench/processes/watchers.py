@@ -45,7 +45,7 @@ def _foldmq(words: list[str], work: Path) -> list[str]:
 
 
 def _until(condition: Callable[[], object], process: subprocess.Popen[bytes], what: str) -> None:
-    """Wait for something that a process does; raise BenchError when it does not."""
+    """Wait until a condition holds; raise BenchError if it does not."""
     deadline = time.monotonic() + _PATIENCE
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -64,7 +64,7 @@ def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 class Top:
-    """``foldmq top`` on a terminal of its own, whose other end takes all that is drawn."""
+    """``foldmq top`` on a pseudo-terminal whose output is read."""
 
     def __init__(self, work: Path) -> None:
         self._master, terminal = pty.openpty()
@@ -80,7 +80,7 @@ class Top:
         )
         os.close(terminal)
         self.drawn = 0
-        """Bytes of it."""
+        """Bytes of output."""
         self._draining = threading.Thread(target=self._drain)
         self._draining.start()
 
@@ -93,11 +93,11 @@ class Top:
         os.close(self._master)
 
     def wait(self) -> None:
-        """Wait until it shows a screen full of figures; before that come a few control codes."""
+        """Wait until it shows a screen of figures, not only control codes."""
         _until(lambda: self.drawn > _COLUMNS * _LINES, self.process, "foldmq top")
 
     def _drain(self) -> None:
-        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+        with contextlib.suppress(OSError):  # raised by Linux when the other end is closed
             while data := os.read(self._master, 65536):
                 self.drawn += len(data)
 
@@ -127,7 +127,7 @@ def idle_clients(port: int, count: int, filters: int = 0) -> Iterator[None]:
 
 
 class Speaker:
-    """A client that publishes a little, now and then."""
+    """A client that publishes a few messages."""
 
     def __init__(self, port: int, name: str) -> None:
         self._client = Client(port)
@@ -172,18 +172,18 @@ class Tail:
         _end(self.process, signal.SIGINT)
 
     def wait(self) -> None:
-        """Wait until it shows something."""
+        """Wait for the first line."""
         _until(self.packets, self.process, "foldmq actors tail")
 
     def packets(self) -> int:
-        """Return how many packets of the client it has shown."""
+        """Return the number of the client's packets in the trace."""
         shown = self._file.read_text("utf-8").splitlines(keepends=True)
         kinds = [json.loads(line)["kind"] for line in shown if line.endswith("\n")]
         return kinds.count("packet_in")
 
 
 class Asker:
-    """Asks for all actors, page by page, then for the busiest, again and again."""
+    """Requests all actors, page by page, then the busiest ones, repeatedly."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
@@ -201,7 +201,7 @@ class Asker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop asking once the first round is done, so that there is always a result."""
+        """Stop after the first round is complete, so that there is always a result."""
         self._enough.set()
         self._asking.join()
 

@@ -82,7 +82,7 @@ def _sub(
             "-t",
             "--topic",
             metavar="FILTER",
-            help="Topic filter to subscribe to, shared: $share/NAME/FILTER. May be repeated.",
+            help="Topic filter to subscribe to; shared: $share/NAME/FILTER. May be repeated.",
         ),
     ],
     qos: Qos = 0,
@@ -119,7 +119,7 @@ def _sub(
             "-F",
             "--format",
             metavar="TEXT",
-            help="Print this for each message, with %t topic, %p payload, %l its length, %q QoS, "
+            help="Format of the output, with %t topic, %p payload, %l its length, %q QoS, "
             "%r retain, %C content type, %D correlation data, %E message expiry, %F payload "
             "format, %P user properties, %R response topic, %S subscription identifiers.",
         ),
@@ -142,7 +142,7 @@ def _sub(
     if only_subscribe and count is not None:
         raise BadArgumentError("-E and -C cannot be combined: -E exits before the first message")
     if sum((verbose, as_json, line is not None)) > 1:
-        raise BadArgumentError("give at most one of -v, --json and -F")
+        raise BadArgumentError("use at most one of -v, --json and -F")
     session = client_session.session_of(
         broker, connection, will, will_properties, given_flags(options)
     )

@@ -29,11 +29,13 @@ class BadArgumentError(ClientError):
 
 SENTENCES: Mapping[int, str] = MappingProxyType(
     {
-        ReasonCode.UNSPECIFIED_ERROR: "it does not say why",
+        ReasonCode.UNSPECIFIED_ERROR: "no reason given",
         ReasonCode.MALFORMED_PACKET: "a packet is malformed",
-        ReasonCode.PROTOCOL_ERROR: "a packet breaks the protocol",
+        ReasonCode.PROTOCOL_ERROR: "a packet violates the protocol",
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "the broker does not accept this",
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "it does not speak this version of MQTT (see -V)",
+        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: (
+            "the broker does not support this version of MQTT (see -V)"
+        ),
         ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "the client identifier is not allowed",
         ReasonCode.BAD_USER_NAME_OR_PASSWORD: "bad user name or password",
         ReasonCode.NOT_AUTHORIZED: "not authorized",
@@ -41,31 +43,35 @@ SENTENCES: Mapping[int, str] = MappingProxyType(
         ReasonCode.SERVER_BUSY: "the broker is busy, try again later",
         ReasonCode.BANNED: "the client is banned",
         ReasonCode.SERVER_SHUTTING_DOWN: "the broker is shutting down",
-        ReasonCode.BAD_AUTHENTICATION_METHOD: "the broker wants another authentication method",
+        ReasonCode.BAD_AUTHENTICATION_METHOD: (
+            "the broker does not support this authentication method"
+        ),
         ReasonCode.KEEP_ALIVE_TIMEOUT: "the broker received nothing within the keep alive",
-        ReasonCode.SESSION_TAKEN_OVER: "another connection has taken the client identifier over",
+        ReasonCode.SESSION_TAKEN_OVER: "another connection took over the client identifier",
         ReasonCode.TOPIC_FILTER_INVALID: "the topic filter is not allowed",
         ReasonCode.TOPIC_NAME_INVALID: "the topic is not allowed",
         ReasonCode.PACKET_IDENTIFIER_IN_USE: "the packet identifier is in use",
         ReasonCode.PACKET_IDENTIFIER_NOT_FOUND: "the packet identifier is not known",
-        ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: "too many messages without acknowledgement",
+        ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: "too many unacknowledged messages",
         ReasonCode.TOPIC_ALIAS_INVALID: "the topic alias is above the broker's maximum",
         ReasonCode.PACKET_TOO_LARGE: "a packet is too large",
         ReasonCode.MESSAGE_RATE_TOO_HIGH: "messages are sent too fast",
         ReasonCode.QUOTA_EXCEEDED: "a limit of the broker is reached",
-        ReasonCode.ADMINISTRATIVE_ACTION: "an operator has closed it",
-        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8, as the message says",
-        ReasonCode.RETAIN_NOT_SUPPORTED: "the broker has no retained messages",
-        ReasonCode.QOS_NOT_SUPPORTED: "the broker does not offer this QoS",
-        ReasonCode.USE_ANOTHER_SERVER: "another broker is to be used",
+        ReasonCode.ADMINISTRATIVE_ACTION: "an operator closed the connection",
+        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8, as declared by the message",
+        ReasonCode.RETAIN_NOT_SUPPORTED: "the broker does not support retained messages",
+        ReasonCode.QOS_NOT_SUPPORTED: "the broker does not support this QoS",
+        ReasonCode.USE_ANOTHER_SERVER: "use another broker",
         ReasonCode.SERVER_MOVED: "the broker has moved",
-        ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker has no shared subscriptions",
-        ReasonCode.CONNECTION_RATE_EXCEEDED: "too many connections in a short time",
-        ReasonCode.MAXIMUM_CONNECT_TIME: "the connection has lasted as long as it may",
-        ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: (
-            "the broker has no subscription identifiers"
+        ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: (
+            "the broker does not support shared subscriptions"
         ),
-        ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker allows no wildcards",
+        ReasonCode.CONNECTION_RATE_EXCEEDED: "too many connections in a short time",
+        ReasonCode.MAXIMUM_CONNECT_TIME: "the connection has reached its maximum duration",
+        ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: (
+            "the broker does not support subscription identifiers"
+        ),
+        ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker does not support wildcards",
     }
 )
 """The meaning of each reason code of a failure, for the user of a client."""
@@ -96,9 +102,9 @@ _RETURN_CODES = {
 
 
 def reason_text(code: int, explanation: str | None = None) -> str:
-    """Return the meaning of a reason code, with its number and the broker's own words."""
+    """Return the meaning of a reason code, with its number and the broker's reason string."""
     said = "" if explanation is None else f', "{escaped(explanation)}"'
-    return f"{SENTENCES.get(code, 'it does not say why')} (0x{code:02X}{said})"
+    return f"{SENTENCES.get(code, 'no reason given')} (0x{code:02X}{said})"
 
 
 def connect_exit_code(code: int) -> int:

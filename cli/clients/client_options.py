@@ -34,8 +34,7 @@ class BrokerFlags:
         typer.Option(
             "-c",
             "--keep-session",
-            help="Go on with the session, and keep it after the connection ends "
-            "(clean session = 0).",
+            help="Resume the session, and keep it after the connection ends (clean session = 0).",
         ),
     ] = False
     username: Annotated[
@@ -126,7 +125,7 @@ class WillPropertyFlags:
         typer.Option(
             "--will-delay",
             metavar="TIME",
-            help="Publish the will after this time, unless the client is back. (MQTT 5)",
+            help="Publish the will after this time, unless the client reconnects before. (MQTT 5)",
         ),
     ] = None
     will_expiry: Annotated[
@@ -178,7 +177,7 @@ class ConnectPropertyFlags:
             "--session-expiry-interval",
             metavar="TIME",
             help='How long the broker keeps the session after the connection ends, or "never". '
-            "(MQTT 5) [default: 0, with -c never]",
+            "(MQTT 5) [default: 0; with -c: never]",
         ),
     ] = None
     receive_maximum: Annotated[
@@ -210,25 +209,27 @@ class MessagePropertyFlags:
         typer.Option(
             "--message-expiry",
             metavar="TIME",
-            help="Discard the message where it was not delivered after this time. (MQTT 5)",
+            help="Discard the message if it is not delivered within this time. (MQTT 5)",
         ),
     ] = None
     content_type: Annotated[
         str | None,
         typer.Option(
-            "--content-type", metavar="TEXT", help="Type of the payload: text/plain. (MQTT 5)"
+            "--content-type",
+            metavar="TEXT",
+            help="Content type of the payload, such as text/plain. (MQTT 5)",
         ),
     ] = None
     response_topic: Annotated[
         str | None,
-        typer.Option("--response-topic", metavar="TOPIC", help="Topic for an answer. (MQTT 5)"),
+        typer.Option("--response-topic", metavar="TOPIC", help="Topic for the response. (MQTT 5)"),
     ] = None
     correlation_data: Annotated[
         str | None,
         typer.Option(
             "--correlation-data",
             metavar="TEXT",
-            help="What an answer is recognised by. (MQTT 5)",
+            help="Data that the response repeats, to match it with the request. (MQTT 5)",
         ),
     ] = None
     utf8: Annotated[bool, typer.Option("--utf8", help="The payload is UTF-8 text. (MQTT 5)")] = (
@@ -249,8 +250,8 @@ class MessagePropertyFlags:
             metavar="N",
             min=1,
             max=65535,
-            help="Number for the topic: with -l, all but the first message have the number "
-            "instead of the topic. (MQTT 5)",
+            help="Topic alias: with -l, only the first message carries the topic, the others this "
+            "number. (MQTT 5)",
         ),
     ] = None
 
@@ -261,13 +262,16 @@ class SubscribePropertyFlags:
 
     no_local: Annotated[
         bool,
-        typer.Option("--no-local", help="Not the messages of the same client identifier. (MQTT 5)"),
+        typer.Option(
+            "--no-local",
+            help="Do not receive messages that this client identifier publishes. (MQTT 5)",
+        ),
     ] = False
     retain_as_published: Annotated[
         bool,
         typer.Option(
             "--retain-as-published",
-            help="Show for each message whether it was published to be retained. (MQTT 5)",
+            help="Keep the RETAIN flag with which each message was published. (MQTT 5)",
         ),
     ] = False
     retain_handling: Annotated[

@@ -137,7 +137,7 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def new_client(target: Target, session: ClientSession) -> mqtt.Client:
-    """Return an MQTT client, not connected, that acknowledges messages only when told to."""
+    """Return an MQTT client, not connected, with manual acknowledgements."""
     client = _PahoClient(
         CallbackAPIVersion.VERSION2,
         session.client_id or "",
@@ -268,5 +268,5 @@ def refusal(
 
 
 def broker_reason(code: ReasonCode, properties: Properties | None) -> str:
-    """Return the meaning of a reason code, with the words of the broker if it sent any."""
+    """Return the meaning of a reason code, with the broker's reason string if it sent one."""
     return reason_text(code.value, getattr(properties, "ReasonString", None))

@@ -37,7 +37,7 @@ def payloads(
     """
     named = [message is not None, file is not None, null, lines is not None]
     if sum(named) != 1:
-        raise BadArgumentError("give exactly one of -m, -f, -n and -l")
+        raise BadArgumentError("use exactly one of -m, -f, -n and -l")
     if message is not None:
         return [message.encode("utf-8", "surrogateescape")]
     if file is not None:

@@ -1,11 +1,11 @@
-"""Memory of a serving process: garbage collection, large blocks, and what goes back to the system.
+"""Memory of a serving process: garbage collection, large blocks, and memory returned to the system.
 
-Reference counts free nearly everything: the broker breaks its own cycles. What the garbage
-collector must do is therefore little, but it looks at all young objects, and the event loop stands
-still meanwhile. Python begins a collection when the number of objects has grown. Where connections,
-sessions and subscriptions end as fast as new ones begin, the number does not grow while the young
-ones become many, and a collection takes tens of milliseconds. :class:`GarbageCollector` collects
-them before they are many.
+Reference counts free nearly everything: the broker breaks its own cycles. The garbage collector
+therefore finds little, but it examines all young objects, and the event loop stops meanwhile.
+Python begins a collection when the number of objects has grown. Where connections, sessions and
+subscriptions end as fast as new ones begin, the number does not grow while the young ones become
+many, and a collection takes tens of milliseconds. :class:`GarbageCollector` collects them before
+they are many.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class GarbageCollector:
     async def collect_when_idle(self) -> None:
         """Collect all garbage once a minute if the broker is idle then; return free memory.
 
-        Objects that are too many for this are assumed to stay: they are no longer looked at.
+        Objects that are too many for this are assumed to stay: they are no longer examined.
         """
         while True:
             await asyncio.sleep(60)
@@ -128,7 +128,7 @@ class GarbageCollector:
 
 
 def _next_pause(pause: float, took: float) -> float:
-    """Return the seconds until the next collection, after one that took so many seconds."""
+    """Return the seconds until the next collection, from the duration of the last one."""
     if took > _LONG:
         return max(_SOONEST, pause * _LONG / took)
     return min(_LATEST, pause * 1.5) if took < _SHORT else pause

@@ -81,7 +81,7 @@ def _quoted(name: str) -> str:
 
 
 def _begin(problem: Mapping[str, Any]) -> str:
-    """Return since when a problem's figures are counted."""
+    """Return the start of a problem's counters, as text."""
     since_ms = problem.get("since_ms")
     return clock(since_ms) if since_ms else "the broker's start"  # the latter by an older broker
 
@@ -265,7 +265,7 @@ def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
 
 
 def _capped(count: int) -> str:
-    """Return a number of events of a client, of which the broker remembers the latest only."""
+    """Return a number of events of a client; the broker remembers only the latest ones."""
     return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 

@@ -43,7 +43,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "the broker",
             "is overloaded",
             text.escaped(str(status["overload"]), 300),
-            "clients cause more work than the processor or the disk can do",
+            "clients cause more work than the processor or the disk can handle",
             "foldmq top",
         )
     up = status["time_ms"] - status["started_ms"]
@@ -53,8 +53,8 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "warning",
             "the broker",
             "started after a crash",
-            f"it started {text.duration(up)} ago; the run before did not end cleanly, and wrote "
-            f"last {lasted} before that",
+            f"it started {text.duration(up)} ago; the previous run did not end cleanly, its last "
+            f"write was {lasted} before that",
             "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
             "everything acknowledged is in the log",
             "journalctl -u foldmq -n 50",

@@ -32,7 +32,7 @@ _ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 class _RefusalText(NamedTuple):
-    """What is said about a reason."""
+    """The texts for a reason."""
 
     action: _Action
     why: str
@@ -57,7 +57,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     ),
     "sessions": _RefusalText(
         "refused",
-        "there were max_sessions sessions",
+        "max_sessions sessions existed",
         "more clients than the limit allows for, or sessions of clients that do not come back "
         "(foldmq sessions rm)",
         _STATUS,
@@ -83,7 +83,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     "overload": _RefusalText(
         "refused",
         "the broker was overloaded (overload_lag, overload_commit)",
-        "clients cause more work than the processor or the disk can do",
+        "clients cause more work than the processor or the disk can handle",
         _TOP,
     ),
     "unauthenticated": _RefusalText(
@@ -95,7 +95,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     "faults": _RefusalText(
         "refused",
         "the address is blocked for fault_backoff after errors (max_faults_per_address)",
-        "a client at this address violates the protocol again and again",
+        "a client at this address violates the protocol repeatedly",
         _SERVER_LOG,
     ),
     "publish_debt": _RefusalText(
@@ -128,7 +128,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     ),
     "authentication_method": _RefusalText(
         "refused",
-        "the broker does not have the client's authentication method",
+        "the broker does not support the client's authentication method",
         "the client asks for a method that auth_method does not name",
         _SERVER_LOG,
         fault=True,
@@ -178,7 +178,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     "protocol_error": _RefusalText(
         "closed",
         "the client violated the protocol",
-        "an error in the client, or something that is no MQTT client",
+        "an error in the client, or a program that is not an MQTT client",
         _CLOSES,
         fault=True,
     ),
@@ -224,7 +224,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     "subscribe_rate": _RefusalText(
         "slowed",
         "more subscriptions in a second than subscribe_rate allows",
-        "the client subscribes again and again",
+        "the client subscribes and unsubscribes in a loop",
         _SESSION,
         fault=True,
     ),
@@ -297,7 +297,7 @@ def _advice(one: Mapping[str, Any]) -> Advice:
 
 
 def _evidence(one: Mapping[str, Any]) -> str:
-    """Return when it happened last, and to whom."""
+    """Return the time of the latest one, and its client or address."""
     when = f"{text.duration(one['age_ms'])} ago"
     recent, more = f"{one['recent']:,}", " or more" if one["recent"] >= _MANY else ""
     said = when

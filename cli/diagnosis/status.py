@@ -82,7 +82,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
         leads = f"leads in epoch {found['epoch']:,}; foldmq nodes lists the others"
         yield _fact("cluster", leads)
     connections, sessions = found["connections"], found["sessions"]
-    paused = f", {connections['paused']:,} not read now" if connections["paused"] else ""
+    paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
     yield _fact(
         "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
     )
@@ -95,11 +95,11 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def crash_text(found: Mapping[str, Any]) -> str:
-    """Return how the run before a broker's start ended, which was a crash."""
+    """Return that the previous run of a broker crashed, as text."""
     lasted = text.duration(found["started_ms"] - found["crashed_ms"])
     return (
-        f"after a crash: the run before did not end cleanly, and wrote last {lasted} before this "
-        "start; everything acknowledged is in the log"
+        f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
+        "this start; everything acknowledged is in the log"
     )
 
 
@@ -119,7 +119,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
     yield _fact("broker", f"foldmq {software}, {brokers.where}")
     connections, sessions = total["connections"], total["sessions"]
-    paused = f", {connections['paused']:,} not read now" if connections["paused"] else ""
+    paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
     yield _fact(
         "connections",
         f"{connections['open']:,}, at most {connections['limit']:,} for each log{paused}",

@@ -38,7 +38,7 @@ async def _run(
         replay = Replay(source, second.sequence, session, progress)
         from_moment = await replay.to(first)
         old = state_facts(replay.state, session, replay.origins)
-        if first.index != MAX_INDEX:  # the fold cannot go on from a state in the middle of a record
+        if first.index != MAX_INDEX:  # a fold cannot continue inside a record
             replay = Replay(source, second.sequence, session, progress)
         to_moment = await replay.to(second)
         new = state_facts(replay.state, session, replay.origins)

@@ -144,8 +144,8 @@ def _index(
 ) -> None:
     """Bring the index of the log up to date.
 
-    'foldmq serve' does this while it runs. The index makes why, log, replay and the web page quick;
-    it is kept in the data directory, and made anew if it is missing, damaged or of another log.
+    'foldmq serve' does this while it runs. The index makes why, log, replay and the web page fast.
+    It is in the data directory, and is rebuilt if it is missing, damaged or of another log.
     """
     from cli.indexing import index_writer
 

@@ -1,4 +1,4 @@
-"""``foldmq log usage``: what the log on disk consists of, by topic or by client."""
+"""``foldmq log usage``: the disk use of the log, by topic or by client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class UsageQuestion:
-    """What is asked about the use of the disk."""
+    """The options of ``foldmq log usage``."""
 
     by: str
     levels: int
@@ -36,7 +36,7 @@ class UsageQuestion:
 def usage_question(
     by: str, levels: int, top: int, bounds: tuple[str | None, str | None], *, as_json: bool
 ) -> UsageQuestion:
-    """Return the question of the flags; raises UsageError."""
+    """Return the options from the flags; raises UsageError."""
     if by not in _BY:
         raise UsageError(f"--by {text.escaped(by)}: must be one of {', '.join(_BY)}")
     return UsageQuestion(by, levels, top, bounds, as_json)

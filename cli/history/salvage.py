@@ -34,14 +34,14 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     if saved.problem is None:
         wrong = f"every record in {source} is intact"
     else:
-        wrong = f"damage: {saved.problem}; {source} is as it was"
+        wrong = f"damage: {saved.problem}; {source} is unchanged"
     if saved.emptied:
         names = text.several(map(text.name, saved.emptied), len(saved.emptied))
         wrong += (
             f"\nlost with the damage: messages for {text.count_of(len(saved.emptied), 'session')}, "
-            f"begun anew with their subscriptions only: {names}"
+            f"reset, with only their subscriptions: {names}"
         )
-    return f"{kept}, up to {time_text}\n{wrong}\ngo on with: foldmq serve --data-dir {target}"
+    return f"{kept}, up to {time_text}\n{wrong}\ncontinue with: foldmq serve --data-dir {target}"
 
 
 class ProgressLine:

@@ -48,7 +48,7 @@ def run_index(flags: SourceFlags, *, child: bool) -> None:
     """
     settings = load_settings(flags.settings, os.environ, flags.config)
     if not settings.index_bytes:
-        raise ConfigError("index_bytes = 0: there is to be no index; set a size, such as 1GiB")
+        raise ConfigError("index_bytes = 0 disables the index; set a size, such as 1GiB")
     if child:
         belong_to_the_broker(_NICE)
     asyncio.run(_run(flags, settings.index_bytes, child=child))
@@ -200,7 +200,7 @@ class IndexWriter:
             raise NoRoomForIndex(f"index in {self._files.path}: {error.strerror}") from None
 
     def described(self) -> str:
-        """Return the extent of the index as text."""
+        """Return the range of the index as text."""
         head = self._files.head
         if head is None:
             return "the log has no records to index"

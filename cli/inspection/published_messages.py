@@ -39,7 +39,7 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
         _take(book, rows)
         unknown = [row for row in rows if row["topic"] is None]
         if thorough and unknown:
-            # Mostly all topics are known, which avoids reading the whole log.
+            # Usually all topics are known, and the whole log need not be read.
             book = TopicBook(source, thorough=True, progress=progress)
             await book.load(row["ref"] for row in unknown)
             _take(book, unknown)

@@ -108,7 +108,7 @@ async def preview(
 
 
 async def denied_subscriptions(brokers: LogBrokers, topic: str) -> list[str]:
-    """Return a line for each subscription to a topic that the brokers denied of late.
+    """Return a line for each subscription to a topic that the brokers denied recently.
 
     They list a bounded number of such clients.
     """

@@ -122,7 +122,7 @@ def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator
         waits.append(f"{text.size(found['gated'])} wait for the disk")
     if found["paused"]:
         why = ", ".join(map(pause_text, found["paused"]))
-        waits.append(f"not read now: {why}")
+        waits.append(f"reading paused: {why}")
     if waits:
         yield f"  {'; '.join(waits)}"
 

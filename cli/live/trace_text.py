@@ -33,7 +33,7 @@ class TraceWords:
     """Converts lines to text, and remembers the topics of messages by position.
 
     ``who`` also prints the client of each line, for traces of several clients, and ``log`` a short
-    name of their log, for traces of several logs: each has words of its own.
+    name of their log, for traces of several logs: each log has its own positions.
     """
 
     def __init__(self, *, who: bool = False, log: str = "") -> None:

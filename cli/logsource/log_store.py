@@ -149,7 +149,7 @@ async def open_cluster(
 
     Raises ConfigError if the cluster has another number of logs, NodeBusy if another ``node`` of
     that name runs, ClusterBusy if the cluster has another key, or the EventStoreError that says why
-    its logs cannot be stored there. Found here, such errors are told once, not by each process.
+    its logs cannot be stored there. Such errors are reported here once, not by each process.
     """
     access = external_access(settings)
     client = await _connect(stack, access, lambda: log.warning("connection to NATS lost"))

@@ -53,7 +53,7 @@ class ChangeResult:
             self.positions[log] = answer["position"]
 
     def recorded(self) -> str:
-        """Return where the log has the changes, as text; empty if it has none."""
+        """Return the positions of the changes in the log, as text; empty if there are none."""
         if not self.positions or not self.done:
             return ""
         where = [

@@ -63,7 +63,8 @@ class MemberFacts(NamedTuple):
     cluster: bool
     """Whether the logs are those of a cluster."""
     nats_clients: dict[str, str]
-    """How to connect to the embedded NATS server for NATS clients; empty: there is none."""
+    """Options of a connection to the embedded NATS server for NATS clients; empty: there is
+    none."""
 
     def encode(self) -> str:
         """Return the value of the environment variable."""
@@ -114,8 +115,8 @@ class ProcessMember:
         self._take: Callable[[int, socket.socket], object] = _close
         """Takes a socket, for the listener of a number."""
         self.counts = 0, 0
-        """The number of clients of this log that the main process passes on, and of those that wait
-        for a leader."""
+        """The numbers of clients of this log that the main process passes on, and that wait for a
+        leader."""
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> ProcessMember | None:
@@ -134,7 +135,7 @@ class ProcessMember:
         return access_of(self.facts.nats_clients) if self.facts.nats_clients else None
 
     def watch(self) -> None:
-        """Read what the main process sends, and end with it.
+        """Read the messages of the main process, and end with it.
 
         Until :meth:`take_connections` no socket may be sent: it would be closed.
         """

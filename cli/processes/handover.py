@@ -51,9 +51,9 @@ class Handover:
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._acceptors: list[tuple[int, SocketAcceptor]] = []
-        """What accepts on the listening sockets, with the numbers of their listeners."""
+        """The acceptors of the listening sockets, with the numbers of their listeners."""
         self._waiting: dict[socket.socket, float] = {}
-        """Sockets without a process, and until when they may wait."""
+        """Sockets without a process, and the times until which they may wait."""
         self._queues: list[deque[tuple[int, socket.socket]]] = [deque() for _ in range(processes)]
         """Sockets, with the numbers of their listeners, that wait for each process: a client's
         later connection must not precede an earlier one."""

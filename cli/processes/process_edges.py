@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 PASSED_ON: Final = 255
-"""In place of the number of a listener: the header of the client says which one it is."""
+"""Replaces the number of a listener, which is in the header of the client."""
 
 
 class ProcessEdges(Edges):
@@ -36,7 +36,7 @@ class ProcessEdges(Edges):
         now: Callable[[], float],
         pseudonym_key: bytes = b"",
     ) -> None:
-        # No name and no key: the process knows by the way of the socket who it is from.
+        # No name and no key: only the main process can send the process a socket.
         super().__init__("", b"", None, limits, max_connections, now, processes, pseudonym_key)
         self._give = give
         self._starts = 0

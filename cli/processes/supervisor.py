@@ -201,7 +201,7 @@ class Supervisor:
     def describe(self) -> str:
         """Return a status line of the running processes."""
         away = [str(one.number) for one in self.members if not one.ready.is_set()]
-        return f"processes that start again: {', '.join(away)}" if away else ""
+        return f"restarting processes: {', '.join(away)}" if away else ""
 
     async def _reload_on_hangup(self, listeners: ProcessListeners) -> None:
         """Let all processes read the settings again, this one included."""
@@ -287,7 +287,7 @@ class Member:
         )
 
     async def run(self) -> None:
-        """Run the process, again and again."""
+        """Run the process, and restart it when it ends."""
         failures, pause = 0, _BACK_OFF
         while True:
             code = await self._run_once()
@@ -360,7 +360,7 @@ class Member:
         return True
 
     def tell_counts(self, clients: int, parked: int) -> None:
-        """Report to the process how many of its log's clients are passed on, and wait."""
+        """Report the numbers of clients of the log that are passed on, and that wait."""
         channel = self._channel
         if channel is not None:
             with contextlib.suppress(OSError):  # it has ended, or does not keep up

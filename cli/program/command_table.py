@@ -135,9 +135,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
 """The groups of ``foldmq --help``, with their commands."""
 
 HIDDEN = (
-    CommandEntry(
-        "complete", "cli.program.completion", "Print what may stand in place of the last word."
-    ),
+    CommandEntry("complete", "cli.program.completion", "Print the completions of the last word."),
 )
 """Commands that shells call."""
 

@@ -70,7 +70,7 @@ def _complete(
         typer.Argument(metavar="WORDS", help="Words after foldmq, up to the one to complete."),
     ] = None,
 ) -> None:
-    """Print what may stand in place of the last word.
+    """Print the completions of the last word.
 
     Each with its help, behind a tab.
     """

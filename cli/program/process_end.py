@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 def end_process(ended: SystemExit) -> NoReturn:
-    """End the process as ``ended`` says, without freeing one by one what it has loaded.
+    """End the process as ``ended`` says, without freeing its modules one by one.
 
     For a command that asks a broker, that would be a fifth of its processor time. Functions
     registered with atexit are called, and output is written, as always. With another thread, or if

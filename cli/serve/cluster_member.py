@@ -1,4 +1,4 @@
-"""A process as a node of a cluster: it follows the log, takes it over, and announces that."""
+"""A process as a node of a cluster: it follows the log, takes over, and announces that."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SECRETS = ("nats_password", "bridge_password")
 def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     """Check the settings and print those that are set; raises the same error as ``serve``.
 
-    Nothing is started or listened on, and nothing remains that was written.
+    Nothing is started or listened on, and all files written for the check are removed.
     """
     settings = load_settings(flags, os.environ, config)
     check_configuration(settings)

@@ -1,4 +1,4 @@
-"""The process of ``foldmq serve``: its event loop, what runs in it, and when it starts again."""
+"""The process of ``foldmq serve``: its event loop, its tasks, and its restarts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
 def run_service(flags: dict[str, object], config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier.
 
-    The process starts again when the log refused a record as too large, with its size known, and
-    when it no longer leads its cluster.
+    The process restarts when the log refused a record as too large, with its size known, and when
+    it no longer leads its cluster.
     """
     environment = dict(os.environ)
     process = ProcessMember.from_environment(os.environ)

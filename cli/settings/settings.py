@@ -90,7 +90,7 @@ class Settings(
         le=65_535,
         description="Longest keep alive of MQTT 5 clients. If a client asks for a longer one, or "
         "for none, the broker uses this one instead and says so in CONNACK (Server Keep Alive). "
-        "0: any. MQTT 3.1.1 clients cannot be told, and keep theirs.",
+        "0: any. MQTT 3.1.1 clients keep theirs, because MQTT 3.1.1 has no Server Keep Alive.",
     )
     max_topic_aliases: int = Field(
         default=_OPTIONS.max_topic_aliases,

@@ -217,7 +217,7 @@ def _partition_contradictions(settings: "Settings") -> Iterator[str]:
 
 
 def _too_high(settings: "Settings", name: str, several: str, ports: int) -> Iterator[str]:
-    """Yield a message if there are not as many ports from that of a setting on."""
+    """Yield a message if too few ports follow that of a setting."""
     place = getattr(settings, name)
     if place is not None and place.port + ports > _PORTS:
         yield (

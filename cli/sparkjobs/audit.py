@@ -74,7 +74,7 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
     nobody = wanted.alone or moment is not None
     gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
 
-    # Who names a master wants Spark to do what is worth its start.
+    # A given master asks for Spark.
     limits = SMALL if flags.master is not None or is_submitted() else limits_here()
 
     def work(job: Job, claims: ClaimedStates) -> Outcome:

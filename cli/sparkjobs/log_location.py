@@ -115,7 +115,7 @@ def since(found: Found, begin: PointSpec | None) -> dict[str, str]:
 
 
 def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
-    """Return an option; raises BadOption or CutOff if an archive does not reach that far."""
+    """Return an option; raises BadOption or CutOff if the archive does not contain that point."""
     options = SourceOptions.read({**found.options, **option})
     plan_ranges(found.archived, options, options.pushed)
     return option

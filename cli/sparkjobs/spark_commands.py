@@ -134,7 +134,7 @@ def _prepare(spark: SparkFlags) -> None:
     """Store Spark's classes, so that jobs start faster.
 
     Audits the beginning of the log, discards the result, and lets Java store the classes that it
-    loaded in the user's cache directory (200 MB). Once for each installation and Java.
+    loaded in the user's cache directory (170 MB). Once for each installation and Java.
     """
     from cli.sparkjobs import audit
 

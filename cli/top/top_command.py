@@ -38,7 +38,7 @@ def run_top(source: SourceFlags, interval: float, sort: str, *, once: bool, as_j
         raise UsageError("--json also needs --once")
     if not (once or all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))):
         raise UsageError("top needs a terminal: give --once to print one frame")
-    # Wrong settings do not become right: nothing is tried again because of them.
+    # Invalid settings are not retried.
     load_log_settings(source.settings, os.environ, source.config)
     asyncio.run(_run(source, interval, sort, once=once, as_json=as_json))
 

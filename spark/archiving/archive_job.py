@@ -3,8 +3,8 @@
 A structured stream reads new records in batches. Spark writes each batch into a staging directory;
 it is read again, checked record by record, and only then taken into the archive, where it is on
 disk and in the ledger (:mod:`spark.storage.archive_directory`). Only the ledger determines the
-extent of an archive, and the stream of each run begins behind it. Spark's checkpoint of a run is
-deleted with the run: it is not synced, and does not cover the fate of the files.
+contents of an archive, and the stream of each run begins behind them. Spark's checkpoint of a run
+is deleted with the run: it is not synced, and does not cover the fate of the files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _RUNS_DDL: Final = (
 _FORMAT: Final = {
     "compression": "zstd",
     "parquet.block.size": str(_ROW_GROUP),
-    # A record may have 8 MiB: look at the size of a page and a row group after each one.
+    # A record may have 8 MiB: check the size of a page and a row group after each one.
     "parquet.page.size.row.check.min": "1",
     "parquet.block.size.row.check.min": "1",
     # The contents of records are unique.

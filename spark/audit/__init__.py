@@ -1,12 +1,12 @@
 """The guarantees of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
 
 The log is read once. ``facts.fact_scan`` converts its records into *facts*, narrow rows that are
-kept on disk; everything else is computed from facts. Logs for which that has room are read and
-audited in the memory of one process, without Spark (``local_facts``):
+kept on disk; everything else is computed from facts. Logs that fit into the memory of one process
+are read and audited there, without Spark (``local_facts``):
 
 - ``facts.chain_check``: checks that records and turns follow each other, on the driver, from a few
   facts;
-- ``sessions.expected_deliveries``: the messages that each session had to get;
+- ``sessions.expected_deliveries``: the messages that each session must get;
 - ``sessions.session_audit_task``: each session's events and expected messages, through
   ``projections.audit.session_audit.SessionAudit``;
 - ``sessions.shared_rules``: each shared subscription with all its members, through

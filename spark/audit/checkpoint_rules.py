@@ -31,13 +31,13 @@ _CUT: Final = ("cut", "first")
 
 
 def find_unknown_repetitions(facts: FactTables, logs: Mapping[str, LogSummary]) -> DataFrame:
-    """Return repeated messages that there were not."""
+    """Return repeated messages that did not exist."""
     told = facts.of(CARRIED).where(
         (F.col("ref") >= position_of("begin", logs)) & (F.col("at") < position_of("trusted", logs))
     )
     there = facts.of(EFFECT, SENT, WILL, RETAINED).select("node", "ref")
     lost = told.select("node", "at", "ref", "topic").join(there, ["node", "ref"], "left_anti")
-    what = F.concat(F.lit("repeats message "), position_text("ref"), F.lit(", which there was not"))
+    what = F.concat(F.lit("repeats message "), position_text("ref"), F.lit(", which did not exist"))
     return violation_rows(lost, Rule.CHECKPOINT, "at", what)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark.audit.facts import LogSummary
 
 LOCAL_BYTES: Final = 128 << 20
-"""Logs up to this size are audited in the memory of the driver, whatever that has."""
+"""Logs up to this size are audited in the memory of the driver, whatever its size."""
 _ONE_CORE: Final = 2 << 30
 """Logs up to this size, divided by the number of cores, are audited by one core: with more cores
 Spark is done earlier, though it takes more processor time."""
@@ -32,7 +32,7 @@ _EXPECTED: Final = 8
 
 
 class LocalLimits(NamedTuple):
-    """Which logs are audited in the memory of the driver."""
+    """Limits for logs that are audited in the memory of the driver."""
 
     log_bytes: int = LOCAL_BYTES
     """Maximum size of the log."""
@@ -47,7 +47,7 @@ NOTHING: Final = LocalLimits(0)
 
 
 def limits_here() -> LocalLimits:
-    """Return the limits for this machine: an audit may take half of the memory that is left."""
+    """Return the limits for this machine: an audit may take half of the available memory."""
     available = available_memory()
     if available is None:
         return SMALL
@@ -88,7 +88,7 @@ class LocalFacts:
         return [LogNote.read(*row) for row in self.rows(NODE, "node", "at", "data")]
 
     def trusted(self, logs: Mapping[str, LogSummary]) -> LocalFacts:
-        """Return the facts that are judged: those before a damaged record."""
+        """Return the facts that are audited: those before a damaged record."""
         if all(log.trusted == BEYOND_ALL for log in logs.values()):
             return self
         ends = {node: log.trusted for node, log in logs.items()}
@@ -108,7 +108,7 @@ class LocalFacts:
         return zip(*(found.column(name).to_pylist() for name in columns), strict=True)
 
     def sessions(self, most: int) -> Iterator[NameRange]:
-        """Yield ranges of names of sessions, in order, for all names there are.
+        """Yield ranges of names of sessions, in order, that cover all names.
 
         The events of the sessions in each have about ``most`` bytes; a session is in one of them.
         """

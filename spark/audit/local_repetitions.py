@@ -61,7 +61,7 @@ def classify_local_copies(facts: LocalFacts, found: Sequence[Any]) -> list[tuple
 
 
 def changed_repetitions(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> Iterator[Violation]:
-    """Yield repeated messages that differ from their publication, or that there were not."""
+    """Yield repeated messages that differ from their publication or did not exist."""
     columns = ("node", "ref", "topic", "check", "expires", "session", "at")
     carried = list(facts.rows(CARRIED, *columns))
     messages = {(node, ref) for node, ref, *_ in carried}
@@ -73,7 +73,7 @@ def changed_repetitions(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> It
     retained = {(node, ref) for node, ref in facts.rows(RETAINED, "node", "ref")} if carried else ()
     seen = set()
     for node, ref, topic, check, expires, session, at in carried:
-        # A checkpoint may leave the publisher out.
+        # A checkpoint may omit the publisher.
         repeated = (topic, check, expires, session or None)
         changed = any(_differs(repeated, one) for one in published.get((node, ref), ()))
         missing = (node, ref) not in published and (node, ref) not in retained
@@ -81,11 +81,11 @@ def changed_repetitions(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> It
             continue
         if missing and _is_judged(logs[node], ref, at):
             seen.add((node, at))
-            what = f"repeats message {format_position(ref)}, which there was not"
+            what = f"repeats message {format_position(ref)}, which did not exist"
             yield _of_topic(Violation(Rule.CHECKPOINT, at, what, node=node), topic)
         if changed:
             seen.add((node, at))
-            what = f"repeats message {format_position(ref)} with another content"
+            what = f"repeats message {format_position(ref)} with different content"
             yield _of_topic(Violation(Rule.CHECKPOINT, at, what, node=node), topic)
 
 

@@ -156,7 +156,7 @@ def replay_violations(
         if not topics:
             what = f"{message} was sent as retained, but is not"
             yield Violation(Rule.RETAINED, place, what, session=session, node=node)
-        # The broker may have looked at the clock a second before the record began.
+        # The broker may have read the clock a second before the record began.
         for topic, expires in there:
             if 0 < expires < second - 1:
                 what = f"retained {message} was sent {second - expires} s after it expired"
@@ -209,7 +209,8 @@ def _owed_of(
         session, bits, topic_filter, time_ms = grant
         for name in there.match(topic_filter):
             one = now[name]
-            # It may have expired before the log says so: see ``checks`` for the second more.
+            # It may have expired before the log records it: see ``checks`` for the additional
+            # second.
             if 0 < one.expires <= time_ms // 1000 + 1:
                 continue
             if not (bits & NO_LOCAL and one.publisher == session):
@@ -243,11 +244,11 @@ def claim_violations(
         if one.where == PROJECTIONS and any(later):
             continue
         if one.digest is None:
-            what = "does not have a retained message that the log tells of"
+            what = "does not have a retained message that is in the log"
         elif not known:
-            what = "has a retained message that the log does not tell of"
+            what = "has a retained message that is not in the log"
         else:
-            what = "has another retained message than the log tells of"
+            what = "has another retained message than the log has"
         yield _claim(one.where, what, one.node, one.name, one.bound)
     for (node, topic), some in history.items():
         log = logs[node]
@@ -260,7 +261,7 @@ def claim_violations(
                 # Messages removed later may have been removed before the projections were read.
                 lasts = where == BROKER or held.until == BEYOND_ALL
                 if held.digest and lasts and held.at < bound <= held.until:
-                    what = "does not have a retained message that the log tells of"
+                    what = "does not have a retained message that is in the log"
                     yield _claim(where, what, node, topic, bound)
 
 

@@ -201,7 +201,7 @@ class _Audit:
         self._allowed: int | None = None
         """Bytes of memory that an audit in this process may take; None: any number."""
         self._trusted = True
-        """Whether all facts are judged."""
+        """Whether all facts are audited."""
 
     def outcome(self) -> Outcome:
         """Run the audit and return its outcome."""
@@ -490,12 +490,12 @@ class _Audit:
         remarks = []
         if beyond:
             remarks.append(
-                f"{beyond:,} claims about sessions are of a time that the log does not tell whole"
+                f"{beyond:,} claims about sessions are of a time for which the log is incomplete"
             )
         unknown = self._totals.counts[f"cases {UNKNOWN_LIMITS}"]
         if unknown:
             remarks.append(
-                f"{unknown:,} drops are not compared with a limit: none is on record before them"
+                f"{unknown:,} drops are not compared with a limit: none was recorded before them"
             )
         return remarks
 

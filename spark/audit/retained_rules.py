@@ -209,7 +209,7 @@ def replays(facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]) 
         F.lit("message "), position_text("ref"), F.lit(" was sent as retained, but is not")
     )
     wrong = violation_rows(lost, Rule.RETAINED, "place", what)
-    # The broker may have looked at the clock a second before the record began.
+    # The broker may have read the clock a second before the record began.
     late = matched.where((F.col("expires") > 0) & (F.col("expires") < F.col("second") - 1))
     what = F.concat(
         F.lit("retained message "),
@@ -273,7 +273,7 @@ def expected_retained(
         Window.partitionBy("node", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
     )
     then = F.last("is", ignorenulls=True).over(before)
-    # It may have expired before the log says so: see ``checks`` for the second more.
+    # It may have expired before the log records it: see ``checks`` for the additional second.
     second = F.floor(F.col("time_ms") / 1000) + 1
     expires = F.coalesce(F.col("then.expires"), F.lit(0))
     gone = (expires > 0) & (expires <= F.coalesce(second, F.lit(0)))
@@ -381,12 +381,10 @@ def claims(
     as_of = F.concat(F.lit(", as of "), position_text("bound"))
     what = (
         F.when(
-            F.col("said").isNull(), F.lit(" does not have a retained message that the log tells of")
+            F.col("said").isNull(), F.lit(" does not have a retained message that is in the log")
         )
-        .when(
-            F.col("known").isNull(), F.lit(" has a retained message that the log does not tell of")
-        )
-        .otherwise(F.lit(" has another retained message than the log tells of"))
+        .when(F.col("known").isNull(), F.lit(" has a retained message that is not in the log"))
+        .otherwise(F.lit(" has another retained message than the log has"))
     )
     told = F.concat(F.lit("the "), F.col("where"), what, as_of)
     different = violation_rows(wrong, Rule.STATE, "bound", told)
@@ -421,7 +419,7 @@ def _unclaimed(
     what = F.concat(
         F.lit("the "),
         F.col("where"),
-        F.lit(" does not have a retained message that the log tells of, as of "),
+        F.lit(" does not have a retained message that is in the log, as of "),
         position_text("bound"),
     )
     return violation_rows(left, Rule.STATE, "bound", what)

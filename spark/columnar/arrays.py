@@ -93,7 +93,7 @@ def number_texts(values: Integers) -> pa.Array | pa.Scalar:
 
 
 def joined_texts(length: int, *parts: Part) -> pa.Array:
-    """Return so many strings, each joined from parts; single parts belong to all of them."""
+    """Return this many strings, each joined from parts; single parts belong to all of them."""
     given = [of_texts([part])[0] if isinstance(part, bytes) else part for part in parts]
     if not any(isinstance(part, pa.Array) for part in given):
         given[0] = pa.repeat(given[0], length)

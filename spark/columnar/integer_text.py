@@ -19,7 +19,7 @@ PAD: Final = 24
 _SHORT: Final = 16
 """Maximum digits in two words."""
 _SAFE: Final = 18
-"""Maximum digits of a number that surely has 64 bits."""
+"""Maximum digits of a number that always fits into 64 bits."""
 _MINUS, _ZERO, _COMMA = map(ord, "-0,")
 _LOWEST, _BEYOND = -(1 << 63), 1 << 63
 

@@ -65,7 +65,7 @@ class JsonScan:
         if not text.isascii():
             self._check_utf8()
         self.has_escapes = b"\\" in text
-        """Whether a string is written otherwise than it is."""
+        """Whether a string contains escapes."""
         quotes = self._quotes()
         self.opens = quotes[0::2]
         """Place of the opening quote of each string."""

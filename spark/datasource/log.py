@@ -140,7 +140,7 @@ class Log:
     def bounds(self) -> dict[str, LogBounds]:
         """Return the bounds of each node's log as of now, by the node's name.
 
-        A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`, and
+        Logs without records are omitted. No job of Spark is run. Raises as :meth:`pinned`, and
         BadOption when two logs are of one node.
         """
         ranges = self.ranges()

@@ -141,7 +141,7 @@ class SourceOptions:
 
 
 def _meant(name: str) -> str:
-    """Return which option was probably meant, or the options that there are."""
+    """Return a suggestion for an unknown option: a similar name, or all options."""
     close = get_close_matches(name, _KNOWN, 1)
     if close:
         return f": did you mean {_KNOWN[close[0]]}?"

@@ -169,7 +169,7 @@ class RecordTimes:
     def of(self, sequence: int) -> int:
         """Return the time of a record, Unix time in milliseconds.
 
-        For an unreadable record it is that of a record soon behind it; raises CorruptLog if none of
+        For an unreadable record it is that of one shortly behind it; raises CorruptLog if none of
         those can be read.
         """
         time_ms = self._first(sequence, sequence)

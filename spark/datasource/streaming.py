@@ -120,7 +120,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._options.pushed, partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: the log is not the reader's to cut."""
+        """Do nothing: only the broker cuts the log."""
 
     def stop(self) -> None:
         """Disconnect."""
@@ -169,7 +169,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _reached(stored: StoredLog, sequence: int) -> int:
-    """Return the last record that is read or gone, for a stream that has come to a sequence.
+    """Return the last record that is read or removed, for a stream that has reached a sequence.
 
     A log that ends before it is another one of that name: nothing of it was read.
     """

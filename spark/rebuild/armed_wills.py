@@ -64,6 +64,6 @@ def _contents(log: Log, begin: StateStarts) -> DataFrame:
         there = there.unionByName(carried)
     return (
         there.groupBy("node", F.coalesce("ref", "position").alias("ref"))
-        # Payloads carried over several cuts are the same each time.
+        # Payloads carried over several cuts are equal.
         .agg(F.max("delay").alias("delay"), F.first("payload").alias("payload"))
     )

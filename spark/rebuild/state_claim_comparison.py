@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark.datasource import Log
 
 _BEYOND = 1 << 62
-"""A position behind every log."""
+"""A position after the end of every log."""
 
 
 def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> DataFrame:
@@ -83,16 +83,16 @@ class SessionClaims:
         if known == said:
             return
         if said is None:
-            what = "the broker does not have the session that the log tells of"
+            what = "the broker does not have the session that is in the log"
         elif known is None:
-            what = "the broker has a session that the log does not tell of"
+            what = "the broker has a session that is not in the log"
         else:
-            what = "the broker has another state of the session than the log tells of"
+            what = "the broker has another state of the session than the log has"
         self.findings.append((bound, f"{what}, as of {format_position(bound)}"))
 
     def finish(self) -> None:
-        """Check what remains at the end of the log."""
+        """Do the remaining checks at the end of the log."""
         self.reach(_BEYOND)
         if self._existed is not None and not self._told:
-            what = "the broker does not tell of the session that the log tells of"
+            what = "the broker does not report the session that is in the log"
             self.findings.append((self._existed, f"{what}, as of {format_position(self._existed)}"))

@@ -97,7 +97,7 @@ def _known_from(stored: StoredLog) -> tuple[Position, int]:
             for index, event in record.events():
                 if isinstance(event, CheckpointCompleted) and event.begun >= begin:
                     return position(record.sequence, index), sequence
-    raise CorruptLog(stored.first - 1, "is gone, and no whole checkpoint follows it")
+    raise CorruptLog(stored.first - 1, "is missing, and no complete checkpoint follows it")
 
 
 def _check_until(

@@ -1,4 +1,4 @@
-"""The recovery check: whether a restarted broker has the state that its log tells."""
+"""The recovery check: whether a restarted broker has the state of its log."""
 
 from typing import TYPE_CHECKING
 

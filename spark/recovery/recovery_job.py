@@ -60,8 +60,10 @@ if TYPE_CHECKING:
 RECOVERY: Final = "recovery"
 """The rule for all duties of a restarted broker."""
 RULES: Final[Mapping[str, str]] = {
-    Rule.CHAIN: "the log goes on with a turn of its own, and an unfinished turn counts for nothing",
-    RECOVERY: "connections end, their wills are published once, sessions go on where they were",
+    Rule.CHAIN: "the log continues with a new turn, and an unfinished turn has no effect",
+    RECOVERY: (
+        "connections end, their wills are published once, sessions continue in their former state"
+    ),
     Rule.STATE: Rule.STATE.promise,
 }
 """Rule -> its guarantee, in the order of the report."""
@@ -140,7 +142,7 @@ def recovery_check(
     known yet, and BadOption for claims about nodes whose logs are not read.
     """
     if any(claim.where != BROKER for claim in claims):
-        raise BadOption("a recovery is checked with what brokers say, not with projections")
+        raise BadOption("a recovery is checked against brokers, not against projections")
     began = time.monotonic()
     pinned = log.pinned()
     pinned.fit_shuffles()
@@ -362,11 +364,11 @@ def _retained(log: Log, claims: Sequence[StateClaim]) -> list[Violation]:
 
 def _otherwise(row: Any) -> Violation:
     if row["said"] is None:
-        what = "the broker does not have the retained message that the log tells of"
+        what = "the broker does not have the retained message that is in the log"
     elif row["known"] is None:
-        what = "the broker has a retained message that the log does not tell of"
+        what = "the broker has a retained message that is not in the log"
     else:
-        what = "the broker has another retained message than the log tells of"
+        what = "the broker has another retained message than the log has"
     bound = row["bound"]
     what += f", as of {format_position(bound)}: topic {shown(row['topic'])}"
     return Violation(Rule.STATE, bound, what, node=row["node"])

@@ -1,4 +1,4 @@
-"""Checks what the log records of a session after its broker restarted.
+"""Checks the events of a session after its broker restarted.
 
 Whatever was acknowledged or in flight when the broker ended is in the log before its
 ``BrokerStarted``. The log behind it shows the memory of the new broker: it ends the open
@@ -108,7 +108,7 @@ class SessionRecovery:
         """Number of messages published for it."""
         self._generation = 0
         self._unsent: dict[int, None] = {}
-        """Packet identifiers that remain to be redelivered, in their order."""
+        """Packet identifiers that remain to be redelivered, in order."""
         self._unreleased: set[int] = set()
         """Those of them whose PUBREL is redelivered."""
         self._opened_at: Position = 0
@@ -188,16 +188,16 @@ class SessionRecovery:
         elif isinstance(event, WillCancelled) and self._will is not None and self._will.wait:
             self._will = None  # the client is back in time
         elif not _may_happen_to_the_absent(event):
-            self._tell(at, f"{type(event).__name__} while its client was away")
+            self._tell(at, f"{type(event).__name__} while its client was offline")
 
     def _none(self, event: Event, at: Position, _payload: bytes | None) -> None:
         """Check an event while the session does not exist."""
         if isinstance(event, SessionOpened):
             if event.resumed:
-                self._tell(at, "a session was resumed that there was not")
+                self._tell(at, "a session was resumed that did not exist")
             self._check = self._settled
         else:
-            self._tell(at, f"{type(event).__name__} for a session that there was not")
+            self._tell(at, f"{type(event).__name__} for a session that did not exist")
 
     def _resuming(self, event: Event, at: Position, _payload: bytes | None) -> None:
         """Check an event while packets in flight are redelivered, which precedes all else.
@@ -258,7 +258,9 @@ class SessionRecovery:
             packets = f"packet {min(self._unreleased)}"
             if len(self._unreleased) > 1:
                 packets += f" and {len(self._unreleased) - 1} more"
-            self._tell(at, f"the PUBREL of {packets} was not sent again when its client came back")
+            self._tell(
+                at, f"the PUBREL of {packets} was not sent again when its client reconnected"
+            )
 
     def _sent_again(self, event: Redelivered, at: Position) -> None:
         if event.cause != "resumed":
@@ -267,7 +269,7 @@ class SessionRecovery:
             return
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._unsent:
-                self._tell(at + number, f"packet {pid} was sent again, it was not on its way")
+                self._tell(at + number, f"packet {pid} was sent again, but was not in flight")
             elif pid != next(iter(self._unsent)):
                 self._tell(at + number, f"packet {pid} was sent again out of order")
             self._unsent.pop(pid, None)
@@ -279,7 +281,9 @@ class SessionRecovery:
 
     def _sent(self, _event: Delivered, at: Position) -> None:
         if self._unsent:
-            self._tell(at, f"a message was sent before packet {next(iter(self._unsent))} was again")
+            self._tell(
+                at, f"a message was sent before packet {next(iter(self._unsent))} was redelivered"
+            )
             self._unsent = {}
 
     def _left(self, _event: SessionClosed, _at: Position) -> None:

@@ -1,4 +1,4 @@
-"""The style of all plots: each is drawn for a wide and for a narrow window, with calm axes."""
+"""The style of all plots: each is drawn for a wide and for a narrow window, with few axis lines."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def short_name(text: str, most: int) -> str:
 
 
 def shortened(shown: str, most: int) -> str:
-    """Return a name that is escaped already, shortened."""
+    """Return an escaped name, shortened."""
     return shown if len(shown) <= most else shown[: most - 1] + "\u2026"
 
 

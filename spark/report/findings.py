@@ -29,7 +29,7 @@ _TYPED_LIMIT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class BrokenRule:
-    """A rule that was broken."""
+    """A violated rule."""
 
     result: RuleResult
     promise: str
@@ -62,7 +62,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def extent(outcome: Outcome) -> str:
-    """Return the audited extent in a few words."""
+    """Return the audited range of the logs as text."""
     reach = extent_ms(outcome)
     if reach is None:
         return "an empty log"
@@ -112,7 +112,7 @@ def longest_latency(latency: LatencyHistogram) -> str:
 
 
 def broken_rules(outcome: Outcome, most: int) -> list[BrokenRule]:
-    """Return the broken rules, in order, each with its first violations."""
+    """Return the violated rules, in order, each with its first violations."""
     by_rule = {
         rule: tuple(found)
         for rule, found in groupby(

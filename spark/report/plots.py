@@ -194,7 +194,7 @@ def _drops(reasons: Sequence[tuple[str, int]]) -> Plot:
     label = "Dropped messages by reason: " + ", ".join(
         f"{name(reason)} {count:,}" for reason, count in reasons
     )
-    note = "Messages that matched a subscription and will not be delivered; each is on record."
+    note = "Messages that matched a subscription and will not be delivered; each is recorded."
     return both_widths(
         "drops", "Dropped, by reason", note, label, 0.35 + ROW_HEIGHT * len(reasons), fill
     )

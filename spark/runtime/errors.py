@@ -43,12 +43,12 @@ class OutOfDisk(SparkError):
 
 
 def disk_failed(error: OSError) -> OutOfDisk:
-    """Return the error for a disk that Spark cannot write its working data to."""
+    """Return the error for a disk that Spark cannot write its temporary files to."""
     why = error.strerror or type(error).__name__
     what = "" if error.filename is None else f"{escaped(str(error.filename), 4096)}: "
     return OutOfDisk(
-        f"Spark cannot keep on disk what it works with: {what}{escaped(why, 4096)}; let TMPDIR, or "
-        "--conf spark.local.dir=DIR, name another disk"
+        f"Spark cannot write its temporary files: {what}{escaped(why, 4096)}; set TMPDIR or "
+        "--conf spark.local.dir=DIR to another disk"
     )
 
 

@@ -30,7 +30,7 @@ _MAIN = 'Exception in thread "main" org.apache.spark.SparkException: '
 _NOISE = re.compile(
     r"\s|$|WARNING:|Using Spark's default|Setting default|To adjust|\d\d/\d\d/\d\d |Error occurred"
 )
-_SHIP = f"ship foldmq and what it needs with the job, {_DOCS}"
+_SHIP = f"ship foldmq and its dependencies with the job, {_DOCS}"
 
 _Known: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], FoldmqError]]
 
@@ -55,7 +55,7 @@ def not_started(said: str) -> FoldmqError:
     if known is not None:
         return known
     lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
-    why = _short(lines[0]) if lines else "it ends at once, -v shows what it says"
+    why = _short(lines[0]) if lines else "it exits immediately; -v shows its output"
     return NoSpark(f"Spark does not start: {why.removeprefix(_MAIN)}")
 
 
@@ -69,8 +69,8 @@ def _known(text: str) -> FoldmqError | None:
 
 def _ended() -> FoldmqError:
     return OutOfMemory(
-        "Spark's JVM ended in the middle of the job: was it killed for want of memory? "
-        "--memory says what it may take, the Python workers come on top"
+        "Spark's JVM ended during the job, perhaps killed for lack of memory: --memory limits its "
+        "heap, the Python workers need memory in addition"
     )
 
 
@@ -92,30 +92,30 @@ def _no_python(match: re.Match[str]) -> FoldmqError:
 
 
 def _no_memory(_match: re.Match[str]) -> FoldmqError:
-    return OutOfMemory("Spark ran out of memory: give it more with --memory (2g by default)")
+    return OutOfMemory("Spark ran out of memory: raise --memory (default: 2g)")
 
 
 def _little_memory(match: re.Match[str]) -> FoldmqError:
     least = -(-int(match[1]) // 2**20)
-    return BadSetting(f"that is too little memory for Spark: --memory {least}m at least")
+    return BadSetting(f"too little memory for Spark: set --memory to at least {least}m")
 
 
 def _worker_gone(_match: re.Match[str]) -> FoldmqError:
     return OutOfMemory(
-        "a Python worker of Spark ended in the middle of the job: was it killed for want of "
-        "memory? Fewer cores (--master 'local[1]') need less"
+        "a Python worker of Spark ended during the job, perhaps killed for lack of memory: fewer "
+        "cores (--master 'local[1]') need less"
     )
 
 
 def _no_disk(_match: re.Match[str]) -> FoldmqError:
     return OutOfDisk(
-        "no space left on device for what Spark keeps while it works, or for its output: free "
-        "some, or let --conf spark.local.dir=DIR name a larger disk"
+        "no space left for Spark's temporary files or its output: free disk space, or set --conf "
+        "spark.local.dir=DIR to a larger disk"
     )
 
 
 def _there(match: re.Match[str]) -> FoldmqError:
-    return NotWritable(f"{_short(match[1])} is there already: give another place")
+    return NotWritable(f"{_short(match[1])} already exists: choose another path")
 
 
 def _not_writable(match: re.Match[str]) -> FoldmqError:
@@ -123,7 +123,7 @@ def _not_writable(match: re.Match[str]) -> FoldmqError:
 
 
 def _no_scheme(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"Spark knows no file system for {_short(match[1])}:// here: {_DOCS}")
+    return BadSetting(f"Spark has no file system for {_short(match[1])}://: {_DOCS}")
 
 
 def _no_master(match: re.Match[str]) -> FoldmqError:
@@ -135,11 +135,11 @@ def _bad_master(match: re.Match[str]) -> FoldmqError:
 
 
 def _no_value(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"Spark takes no {_short(match[2])}={_short(match[1])}: look at --conf")
+    return BadSetting(f"Spark rejects {_short(match[2])}={_short(match[1])}: check --conf")
 
 
 def _no_answer(_match: re.Match[str]) -> FoldmqError:
-    return NoCluster("the master of the Spark cluster does not answer: is --master right?")
+    return NoCluster("the master of the Spark cluster does not answer: check --master")
 
 
 def _modules(_match: re.Match[str]) -> FoldmqError:
@@ -147,7 +147,7 @@ def _modules(_match: re.Match[str]) -> FoldmqError:
 
 
 def _heap(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"--memory is nothing that this machine can give ({match[0].strip()})")
+    return BadSetting(f"--memory is more than this machine has ({match[0].strip()})")
 
 
 _TABLE: tuple[_Known, ...] = (

@@ -1,4 +1,4 @@
-"""What this machine, or the container that this process runs in, has left."""
+"""The available memory and cores of this machine, or of the container of this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _of_system(root: Path) -> int | None:
 
 
 def _of_groups(root: Path) -> list[int | None]:
-    """Return what is left in each control group of this process that has a limit."""
+    """Return the remaining memory of each control group of this process that has a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

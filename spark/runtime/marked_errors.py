@@ -58,7 +58,7 @@ def name_log_in_errors(stream: str) -> Iterator[None]:
     except CorruptLog as error:
         # a part of the log was read, perhaps without its beginning: is that part intact?
         what = f"the log is damaged: record {error.sequence} {error.what}"
-        help_ = f"put a backup back, or go on with what is intact: {SALVAGE}"
+        help_ = f"restore a backup, or continue with the intact part: {SALVAGE}"
         raise SparkFailure(f"log {stream}: {what}; {help_}", error.exit_code) from None
     except FoldmqError as error:
         from eventstore.format import UnreadableEvent  # not before: it takes long to import
@@ -72,7 +72,7 @@ def name_log_in_errors(stream: str) -> Iterator[None]:
 def mark_errors() -> Iterator[None]:
     """Mark foldmq's errors that leave the block; for code that Spark's workers run.
 
-    A worker then sends the error without a traceback: it would say nothing about the mistake.
+    A worker then sends the error without a traceback, which would not help the user.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""An extension of IPython and Jupyter: a mistake in a cell is one line, not pages of tracebacks.
+"""An extension of IPython and Jupyter: errors are shown as one line, without tracebacks.
 
 %load_ext spark.runtime.notebook
 """

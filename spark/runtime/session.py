@@ -146,7 +146,7 @@ def running_session(
 def translate_errors() -> Iterator[None]:
     """Raise errors of Spark in the block as the FoldmqError that explains them.
 
-    If Spark has ended, its errors are left unchanged: nothing more can be done with it then.
+    If Spark has ended, its errors are left unchanged.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -1,4 +1,4 @@
-"""What the columns of the tables mean: the texts of ``docs/spark-columns.md``."""
+"""The meanings of the columns of the tables, for ``docs/spark-columns.md``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMMON: Final[Mapping[str, str]] = {
     "seq": "stream sequence of the record",
     "time": "time of the record, at which its first event was decided",
     "time_ms": "the same as Unix time in milliseconds",
-    "damage": "what is wrong with a damaged record; such a row has no other values but its place",
+    "damage": "description of the damage; such a row has no other values but its location",
 }
 
 RECORD_MEANINGS: Final[Mapping[str, str]] = {
@@ -59,13 +59,13 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "ref": "position of the message that the entry is about: joins with `position`",
     "size": "payload bytes of the message",
     "payload": "the payload",
-    "block": "all properties of MQTT 5 as they stand in the log: [events.md](events.md#properties)",
+    "block": "all properties of MQTT 5 as stored in the log: [events.md](events.md#properties)",
     "expires_at": "Unix time in seconds at which the message expires",
     "content_type": "property Content Type",
     "response_topic": "property Response Topic",
     "correlation_data": "property Correlation Data",
     "payload_format": "property Payload Format Indicator; 1: the payload is UTF-8",
-    "user_properties": "the user properties in their order; a name may come twice",
+    "user_properties": "the user properties in order; a name may occur twice",
     "will": "whether the message was the will of its publisher",
     "waiting": "whether a repeated message still waits for its release (PUBREL)",
     "reason": "why a message was dropped, a connection ended, a log was cut or a login failed",
@@ -104,7 +104,7 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "log": "the other log of which Followed says how far it was taken",
     "where": "directory of the archive",
     "action": "what the operator did",
-    "by": "name of the operator or of the archiver, as the request says",
+    "by": "name of the operator or of the archiver, as given in the request",
     "target": "session or topic that it concerned",
     "outcome": "what happened at the web page: `login`, `refused`, `denied`, ...",
     "name": "name of the web token or user",

@@ -196,8 +196,8 @@ def write_error(path: Path) -> Iterator[None]:
 def no_room(path: Path) -> OutOfDisk:
     """Return the error for a full disk of an archive."""
     return OutOfDisk(
-        f"no space left for the archive {escaped(str(path), 4096)}: what is in it stays; free some "
-        "space, then go on"
+        f"no space left for the archive {escaped(str(path), 4096)}: its contents are intact; free "
+        "some space, then continue"
     )
 
 

@@ -133,7 +133,7 @@ def _ledger_up_to(folder: Directory, last: int) -> Ledger:
     ledger = ledger_of(folder)
     if ledger is None or ledger.last < last:
         raise NoArchive(
-            f"the archive {folder} does not have record {escaped(str(last))} any more: was it "
-            "replaced, or is it another directory on another machine?"
+            f"the archive {folder} no longer has record {escaped(str(last))}: it was replaced, or "
+            "is another directory on this machine"
         )
     return ledger

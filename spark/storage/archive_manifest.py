@@ -139,7 +139,7 @@ def parse_ledger(data: bytes, where: object) -> Ledger:
     """
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     if not lines:
-        raise NoArchive(f"{where} was only begun: nothing is archived yet")
+        raise NoArchive(f"{where} is empty: nothing is archived yet")
     head = _object(lines[0], where, 1)
     if head.get("archive") != VERSION:
         raise LaterArchive(
@@ -148,7 +148,7 @@ def parse_ledger(data: bytes, where: object) -> Ledger:
         )
     stream = head.get("stream")
     if not isinstance(stream, str):
-        raise ArchiveDamaged(f"{where} does not say whose log it is")
+        raise ArchiveDamaged(f"{where} does not name its log")
     segments: list[Segment] = []
     for number, line in enumerate(lines[1:], 2):
         segment = _segment(_object(line, where, number), where, number)

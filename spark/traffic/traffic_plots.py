@@ -154,7 +154,7 @@ def busiest_plot(title: str, groups: Sequence[tuple[str, int, int]]) -> Plot:
 
 @dataclass(frozen=True, slots=True)
 class RetentionForecast:
-    """The size that logs will have if records come as until now."""
+    """The forecast size of the logs at the current rate of records."""
 
     stored: int
     """Bytes of the log now."""
@@ -211,7 +211,7 @@ def forecast_plot(found: WindowSums, forecast: RetentionForecast) -> Plot:
         f"{size(round(forecast.bytes_per_day))} a day"
     )
     note = (
-        "Size of the records that the log has now, and as it goes on at the mean rate if nothing "
-        "is cut. Times are UTC."
+        "Size of the current records of the log, and its growth at the mean rate if nothing is "
+        "cut. Times are UTC."
     )
     return both_widths("forecast", "Retention forecast", note, label, 2.6, fill)

@@ -68,7 +68,7 @@ def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
     lines += [
         "",
         f"Peaks are averages over {duration(stats.window_s * 1000)}; bytes are those of payloads.",
-        "Of QoS 0 the log knows the retained publications only.",
+        "At QoS 0, the log contains only retained publications.",
     ]
     return "\n".join(lines) + "\n"
 

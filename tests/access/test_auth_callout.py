@@ -161,7 +161,7 @@ def test_a_reason_cannot_break_out_of_its_line() -> None:
         json.dumps({"allow": True, "publish": ["a"] * 251, "subscribe": ["a"] * 250}).encode(),
     ],
 )
-async def test_an_answer_that_is_not_understood_lets_nobody_in(reply: bytes) -> None:
+async def test_an_invalid_answer_is_a_refusal(reply: bytes) -> None:
     with pytest.raises(BadAnswer) as caught:
         read_answer(reply, ANN, NOW_MS)
     assert str(caught.value).isprintable()
@@ -175,7 +175,7 @@ async def test_an_answer_that_is_not_understood_lets_nobody_in(reply: bytes) -> 
 # --- asking
 
 
-async def test_decisions_are_remembered_for_what_was_shown() -> None:
+async def test_decisions_are_cached_for_the_same_credentials() -> None:
     service, clock = Service(YES), Clock()
     asked = callout(service, clock)
     assert asked.check_now(ANN) is None
@@ -218,7 +218,7 @@ async def test_a_no_is_remembered_for_a_shorter_time() -> None:
         ({"allow": True, "cache": 100, "expires": NOW_MS / 1000 + 30}, 30),
     ],
 )
-async def test_the_answer_says_how_long(fields: dict[str, Any], seconds: int) -> None:
+async def test_the_answer_sets_the_cache_time(fields: dict[str, Any], seconds: int) -> None:
     clock = Clock()
     asked = callout(Service(json.dumps(fields).encode()), clock)
     verdict = await asked.check(ANN)
@@ -228,7 +228,7 @@ async def test_the_answer_says_how_long(fields: dict[str, Any], seconds: int) ->
     assert asked.check_now(ANN) is None
 
 
-async def test_no_answer_lets_nobody_in_and_is_not_remembered() -> None:
+async def test_a_missing_answer_is_a_refusal_and_is_not_cached() -> None:
     service = Service(UnansweredError("no answer on x"), YES)
     asked = callout(service)
     verdict = await asked.check(ANN)
@@ -296,7 +296,7 @@ async def test_a_login_too_long_to_ask_about() -> None:
     assert not service.requests
 
 
-async def test_what_is_remembered_is_bounded() -> None:
+async def test_the_cache_is_bounded() -> None:
     rules = {"publish": ["level/" + "x" * 100] * 450}
     service = Service(json.dumps({"allow": True, **rules}).encode())
     asked = callout(service)

@@ -95,7 +95,7 @@ async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:
     return chain.check_now(shown) or await chain.check(shown)
 
 
-async def test_who_decides() -> None:
+async def test_each_login_is_decided_by_one_backend() -> None:
     tokens, passwords, callout = (
         Source("token", "ann"),
         Source("file", "ann", "bob"),
@@ -152,7 +152,7 @@ async def test_a_certificate_is_enough() -> None:
     assert chain.counts["certificate", "accepted"] == 1
 
 
-async def test_users_from_certificates_can_be_asked_about() -> None:
+async def test_users_from_certificates_can_be_checked_by_the_callout() -> None:
     callout = Source("call")
     chain = made(callout=callout, ask_certified=True)
     shown = login(None, None, certificate_user="sensor 7")
@@ -164,7 +164,7 @@ async def test_users_from_certificates_can_be_asked_about() -> None:
 
 
 @pytest.mark.parametrize("source", [None, "file"])
-async def test_anonymous_only_where_the_listener_says_so(source: str | None) -> None:
+async def test_anonymous_clients_need_a_listener_that_allows_them(source: str | None) -> None:
     chain = made(passwords=Source("file", "ann") if source else None)
     nobody = Credentials(None, None)
     verdict = chain.check_now(nobody)
@@ -190,7 +190,7 @@ async def test_wrong_credentials_do_not_become_anonymous() -> None:
         (False, False, None),
     ],
 )
-def test_a_name_that_nobody_could_look_at(
+def test_a_user_name_that_no_backend_could_check(
     anonymous: bool, claimed: bool, expected: Verdict | None
 ) -> None:
     chain = made(claimed_names=claimed)
@@ -202,7 +202,7 @@ def test_a_name_that_nobody_could_look_at(
         assert verdict == expected
 
 
-async def test_failures_lock_out_and_what_is_remembered_passes() -> None:
+async def test_failures_lock_out_but_cached_credentials_pass() -> None:
     clock, passwords = ManualClock(), Source("file", "ann", "bob")
     guard = backoff(clock)
     chain = made(passwords=passwords, backoff=guard)
@@ -233,7 +233,7 @@ async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_cla
     assert await decided(chain, login("", forged)) == LOCKED_OUT
     assert await decided(chain, login("eve", TOKEN)) == LOCKED_OUT
     assert (await decided(chain, login("", TOKEN))).accepted
-    # Tokens that name nobody are locked out together.
+    # Tokens without a user are locked out together.
     for _ in range(3):
         assert await decided(chain, login("", nameless)) == WRONG
     assert await decided(chain, login("", nameless)) == LOCKED_OUT
@@ -258,7 +258,7 @@ async def test_success_forgets_the_failures_before_it() -> None:
     assert (await decided(chain, login("ann", b"wrong"))) == WRONG
 
 
-async def test_what_could_not_be_checked_is_no_failure() -> None:
+async def test_a_check_that_could_not_be_made_is_no_failure() -> None:
     callout = Source("call", "ann")
     callout.down = True
     chain = made(callout=callout, backoff=backoff())
@@ -276,7 +276,7 @@ async def test_refusals_that_are_remembered_count_as_well() -> None:
     assert chain.counts["callout", "refused"] == 3
 
 
-async def test_what_waits_is_given_up_when_the_address_is_locked_out() -> None:
+async def test_waiting_checks_are_cancelled_when_the_address_is_locked_out() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     chain = made(passwords=passwords, backoff=backoff())
@@ -321,7 +321,7 @@ async def test_a_storm_ends_with_the_last_failure_that_counts() -> None:
     assert len(passwords.asked) <= 4
 
 
-async def test_a_login_that_nobody_waits_for_is_given_up() -> None:
+async def test_a_check_is_cancelled_when_its_client_leaves() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     chain = made(passwords=passwords, backoff=backoff())
@@ -352,7 +352,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
+async def test_a_client_that_leaves_before_the_answer_has_still_guessed() -> None:
     passwords, guard = Source("file", "ann"), backoff()
     passwords.gate.clear()
     passwords.begun = True
@@ -368,7 +368,7 @@ async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
     assert not chain._alone
 
 
-async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> None:
+async def test_a_correct_login_that_leaves_before_the_answer_is_not_counted() -> None:
     passwords, guard = Source("file", "ann"), backoff()
     chain = made(passwords=passwords, backoff=guard)
     for _ in range(2):
@@ -383,7 +383,7 @@ async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> No
     assert guard.lockouts == 1, "nothing was forgiven"
 
 
-async def test_what_goes_on_alone_is_bounded_and_ends_with_the_lockout() -> None:
+async def test_checks_without_a_client_are_bounded_and_end_with_the_lockout() -> None:
     passwords, guard = Source("file", "ann"), backoff()
     passwords.gate.clear()
     passwords.begun = True
@@ -398,7 +398,7 @@ async def test_what_goes_on_alone_is_bounded_and_ends_with_the_lockout() -> None
     assert not chain._alone
 
 
-async def test_a_lockout_gives_up_what_goes_on_alone() -> None:
+async def test_a_lockout_cancels_checks_without_a_client() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     passwords.begun = True
@@ -447,7 +447,7 @@ async def test_a_hash_that_is_being_computed_counts_and_one_that_waits_is_given_
     chain.close()
 
 
-def test_what_holds_after_a_reload() -> None:
+def test_the_state_after_a_reload() -> None:
     passwords = Source("file")
     passwords.good = {7}
     there, gone = made(passwords=passwords), made()
@@ -461,7 +461,7 @@ def test_what_holds_after_a_reload() -> None:
         assert chain.holds(Verdict(AuthResult.ACCEPTED, "ann", proof=proof)) is expected
 
 
-async def test_a_check_that_breaks_lets_nobody_in(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_failing_check_is_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     passwords = Source("file", "ann")
 
     async def check(shown: Credentials) -> Verdict:

@@ -106,7 +106,7 @@ async def test_a_reload_between_two_steps() -> None:
         ({"password": b"not looked at"}, True),
     ],
 )
-async def test_what_connect_and_certificate_say_must_fit(
+async def test_connect_and_certificate_must_name_the_same_user(
     about: dict[str, Any], *, accepted: bool
 ) -> None:
     (verdict, _), _ = await log_in(chain_of(users()), "ann", "right", **about)
@@ -173,7 +173,7 @@ async def test_many_exchanges_at_once_are_no_more_guesses() -> None:
     assert [verdict is LOCKED_OUT for verdict in verdicts] == [False] * 3 + [True] * 17
 
 
-async def test_a_method_that_fails_lets_nobody_in() -> None:
+async def test_a_failing_method_is_a_refusal() -> None:
     class Broken:
         label = "callout"
 
@@ -308,7 +308,7 @@ async def test_denied_by_an_external_method_counts_as_a_wrong_password() -> None
     ],
     ids=lambda reply: repr(reply)[:40],
 )
-async def test_without_a_valid_answer_nobody_gets_in(reply: Any) -> None:
+async def test_an_invalid_answer_is_a_refusal(reply: Any) -> None:
     chain, _ = asking(reply)
     step = await chain.step(asked(chain), b"x")
     assert isinstance(step, Outcome)

@@ -103,7 +103,7 @@ async def test_user_name_and_password_cannot_be_shifted_into_each_other(
     assert users.check_now(login("an", b"nright")) is None
 
 
-async def test_what_was_right_holds_as_long_as_the_hash_is_there() -> None:
+async def test_a_verified_password_is_cached_while_its_hash_exists() -> None:
     hashes = {name: hashed(b"right") for name in ("ann", "bob", "carl")}
     before = PasswordFile(hashes)
     verdicts = {name: await before.check(login(name, b"right")) for name in hashes}
@@ -120,7 +120,7 @@ async def test_what_was_right_holds_as_long_as_the_hash_is_there() -> None:
         file.close()
 
 
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "REMEMBERED_CREDENTIALS", 2)
     users = PasswordFile({name: hashed(b"right") for name in ("a", "b", "c")})
     await users.check(login("a", b"right"))
@@ -185,7 +185,7 @@ async def test_the_same_credentials_at_once_are_verified_once(
     assert not started.acquire(blocking=False)
 
 
-async def test_a_check_nobody_waits_for_is_given_up(
+async def test_a_check_is_cancelled_when_no_client_waits(
     users: PasswordFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
@@ -304,7 +304,7 @@ def test_every_argon2_variant_is_taken(kind: argon2.Type) -> None:
     assert passwords.is_argon2(hasher.hash(b"x"))
 
 
-def test_what_is_taken_can_be_verified() -> None:
+def test_every_accepted_hash_can_be_verified() -> None:
     # Salt and hash as short as they may be.
     short = "$argon2id$v=19$m=8,t=1,p=1$MTIzNDU2Nzg$MTIzNA"
     assert passwords.is_argon2(short)

@@ -60,7 +60,7 @@ OPTIONS = TokenOptions(keys=KEYS)
 
 
 def why(shown: bytes, now: int = NOW, **options: Any) -> str:
-    """Why a token lets nobody in."""
+    """The reason why a token is refused."""
     with pytest.raises(BadToken) as caught:
         read_token(shown, TokenOptions(**{"keys": KEYS, **options}), now * 1000)
     return str(caught.value)
@@ -117,7 +117,7 @@ def test_user_and_groups_from_other_claims() -> None:
         ({"aud": {"a": 1}}, "audience is wrong"),
     ],
 )
-def test_claims_that_let_nobody_in(more: dict[str, Any], reason: str) -> None:
+def test_claims_that_are_refused(more: dict[str, Any], reason: str) -> None:
     assert reason in why(token(**more))
 
 
@@ -265,7 +265,7 @@ def test_headers_that_are_refused(header: Any) -> None:
         b"eyJhbGciOiJFUzI1NiJ9." + b"A" * MAX_TOKEN + b".x",
     ],
 )
-def test_what_is_no_token(shown: bytes) -> None:
+def test_invalid_tokens(shown: bytes) -> None:
     assert why(shown)
 
 
@@ -390,7 +390,7 @@ async def test_a_token_is_remembered_until_it_expires() -> None:
     tokens.close()
 
 
-async def test_what_is_refused_without_work_and_is_not_remembered() -> None:
+async def test_malformed_tokens_are_refused_without_verification_and_not_cached() -> None:
     tokens = Tokens(OPTIONS, Clock())
     for shown in (None, b"e" * (MAX_TOKEN + 1)):
         verdict = tokens.check_now(login(shown))

@@ -63,7 +63,7 @@ async def test_one_network_with_many_addresses_is_served_like_one_address() -> N
         queues.leave()
         await settle()
     assert order == [
-        "192.0.2.1",  # nobody waited
+        "192.0.2.1",  # no caller waited
         "192.0.2.2",
         "2001:db8:7:1::1",
         "::ffff:198.51.100.9",
@@ -125,7 +125,7 @@ async def test_the_same_work_is_done_once() -> None:
     assert await once.do(b"k", work) == 3
 
 
-async def test_work_nobody_waits_for_is_given_up_and_begun_anew() -> None:
+async def test_work_without_a_waiter_is_cancelled_and_can_be_restarted() -> None:
     once: SingleFlight[str] = SingleFlight()
     ends: list[str] = []
 
@@ -149,7 +149,7 @@ async def test_work_nobody_waits_for_is_given_up_and_begun_anew() -> None:
     assert ends == ["given up"]
 
 
-async def test_an_error_reaches_all_who_wait() -> None:
+async def test_an_error_reaches_all_waiters() -> None:
     once: SingleFlight[int] = SingleFlight()
 
     async def work() -> int:
@@ -190,7 +190,7 @@ async def test_threads_are_few_and_end_with_the_last_work() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("foldmq-auth") and here]
 
 
-async def test_a_thread_that_works_for_nobody_is_busy_all_the_same() -> None:
+async def test_a_thread_with_cancelled_work_is_still_busy() -> None:
     workers = Workers(1)
     begun, go = threading.Semaphore(0), threading.Event()
     seen: list[str] = []
@@ -228,7 +228,7 @@ async def test_work_that_fails_in_its_thread() -> None:
     workers.close()
 
 
-async def test_what_comes_last_waits_until_nothing_else_does() -> None:
+async def test_low_priority_work_waits_until_nothing_else_waits() -> None:
     queues, order = FairQueue(1), list[str]()
 
     async def wait(name: str, *, last: bool) -> None:

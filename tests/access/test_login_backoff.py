@@ -34,7 +34,7 @@ def test_a_user_is_locked_out_at_one_address(clock: ManualClock) -> None:
     assert guard.lockouts == 1
 
 
-def test_it_ends_and_begins_anew(clock: ManualClock) -> None:
+def test_it_ends_and_can_start_again(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -80,7 +80,7 @@ def test_each_bound_can_be_off(clock: ManualClock, which: str) -> None:
     assert locked_out == ["address" if which == "failures" else "user"]
 
 
-def test_a_reload_keeps_who_is_locked_out(clock: ManualClock) -> None:
+def test_a_reload_keeps_lockouts(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -148,7 +148,7 @@ def test_network(address: str, expected: str) -> None:
     assert network(address) == expected
 
 
-def test_memory_is_bounded_and_who_is_forgotten_first(clock: ManualClock) -> None:
+def test_memory_is_bounded_and_the_oldest_are_dropped_first(clock: ManualClock) -> None:
     guard = backoff(clock, remembered=100, address_failures=0)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -169,7 +169,7 @@ def test_a_name_is_not_taken_for_another(clock: ManualClock) -> None:
     assert guard.holds(HERE, "\ud800")
 
 
-def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: ManualClock) -> None:
+def test_recent_failures_make_a_user_or_an_address_suspect(clock: ManualClock) -> None:
     guard = backoff(clock)
     assert not guard.failed_recently(HERE, "ann")
     guard.failed(HERE, "ann")
@@ -218,7 +218,7 @@ def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: ManualCl
     assert guard.failed_recently(HERE, "ann")
 
 
-def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
+def test_without_recorded_failures_no_login_is_suspect() -> None:
     shown = Credentials("ann", b"x", address=HERE)
     assert not failed_recently(Anonymous(), shown)
 

@@ -39,7 +39,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 class Client(NamedTuple):
-    """Somebody who asks."""
+    """A client."""
 
     user: str | None
     groups: frozenset[str]
@@ -87,7 +87,7 @@ class Model:
         mine = [(rule, client.filter_of(rule)) for rule in rules if client.meant(rule)]
         self.rules = [(rule, text) for rule, text in mine if text is not None]
         levels = [text.split("/") for _, text in self.rules] + [asked.split("/")]
-        # A level that stands in no filter stands for all that do not.
+        # A level that occurs in no filter represents all such levels.
         alphabet = sorted({"other"}.union(*levels) - {"+", "#"})
         deepest = max(map(len, levels)) + 1
         self.topics = [
@@ -182,7 +182,7 @@ def deny(topic_filter: str) -> Rule:
 @example([allow("#"), deny("a/$a")], NOBODY, "#", 0)
 @example([allow("#"), deny("a/%c")], NOBODY._replace(name="$a"), "#", 0)
 @pytest.mark.slow
-def test_says_what_the_specification_says(
+def test_the_rules_agree_with_a_naive_implementation(
     given_rules: list[Rule], client: Client, topic_filter: str, chosen: int
 ) -> None:
     model = Model(given_rules, client, topic_filter)
@@ -217,7 +217,7 @@ def test_names_the_first_rule_that_decides(
 
 
 @given(some_rules, clients, filters_of(plain))
-def test_a_guard_that_gives_up_says_yes(
+def test_the_deny_check_answers_yes_at_its_limit(
     given_rules: list[Rule], client: Client, topic_filter: str
 ) -> None:
     access = Permissions(given_rules).access(client.user, client.groups, client.name)
@@ -284,7 +284,7 @@ def test_groups() -> None:
     assert permissions.access("bob", ["ops"], "c").may_publish("ops/a")
 
 
-def test_clients_that_may_do_the_same_share_what_is_remembered() -> None:
+def test_clients_with_equal_permissions_share_a_cache() -> None:
     given_rules = [allow("a/#"), Rule(True, True, True, "%c/#", users=["ann"])]
     permissions = Permissions(given_rules)
     one = permissions.access("bob", (), "c1")
@@ -299,7 +299,7 @@ def test_clients_that_may_do_the_same_share_what_is_remembered() -> None:
     assert gone() is None
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules_module, "_REMEMBERED", 5)
     permissions = Permissions([allow("a/#"), allow("%c")])
     one, other = permissions.access(None, (), "c1"), permissions.access(None, (), "c2")
@@ -364,7 +364,7 @@ def test_filters_with_names() -> None:
         ("%/u", "'%'"),
     ],
 )
-def test_what_is_no_filter(text: str, reason: str) -> None:
+def test_invalid_filters(text: str, reason: str) -> None:
     with pytest.raises(FilterError, match=re.escape(reason)):
         parse_filter(text)
     with pytest.raises(FilterError):

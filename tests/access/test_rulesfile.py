@@ -72,7 +72,7 @@ def test_a_file() -> None:
     assert access.explain("publish", "c/secret").rule == permissions.rules[-1]
 
 
-def test_lines_are_not_told_where_they_cannot_be_known() -> None:
+def test_unknown_lines_are_omitted_from_errors() -> None:
     text = 'allow = [{both = ["a"]}]\n[[deny]]\nboth = ["""\n[[deny]]\n"""]\n'
     assert [rule.where for rule in parse_rules(FILE, text).rules] == [
         f"{FILE}: [[allow]] 1",
@@ -122,7 +122,7 @@ def test_lines_are_not_told_where_they_cannot_be_known() -> None:
         ('[[allow]]\nboth = ["\\u202ea+"]', r'"\u202ea+": ' + "'+' is not a whole level"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(text: str, expected: str) -> None:
+def test_an_error_is_one_line(text: str, expected: str) -> None:
     assert expected in read(text)
 
 

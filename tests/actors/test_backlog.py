@@ -77,7 +77,7 @@ def test_a_publisher_waits_as_long_as_the_queue_will_soon_be_short(bench: Bench)
 
 
 @pytest.mark.parametrize("taken", [0, 100])
-def test_nobody_waits_for_a_receiver_that_is_dead_or_much_slower(bench: Bench, taken: int) -> None:
+def test_no_publisher_waits_for_a_dead_or_much_slower_receiver(bench: Bench, taken: int) -> None:
     publisher = hold(bench)
     bench.go(0.6, taken=taken)
     assert not publisher.paused
@@ -86,7 +86,7 @@ def test_nobody_waits_for_a_receiver_that_is_dead_or_much_slower(bench: Bench, t
     assert hold(bench).paused  # it gets another chance
 
 
-def test_one_that_waits_anew_is_judged_by_what_was_taken_since(bench: Bench) -> None:
+def test_a_repeated_wait_uses_only_the_progress_since_the_last_one(bench: Bench) -> None:
     hold(bench)
     bench.go(0.4)
     bench.backlog.release()
@@ -105,7 +105,7 @@ def test_a_publisher_that_ended_is_not_held(bench: Bench) -> None:
     assert bench.due == []
 
 
-def test_a_publisher_of_little_does_not_wait_for_what_others_cause(bench: Bench) -> None:
+def test_a_slow_publisher_does_not_wait_for_the_backlog_of_others(bench: Bench) -> None:
     busy, quiet = Publisher(), Publisher()
     bench.backlog.hold(cast("Any", busy), 500)
     bench.backlog.hold(cast("Any", quiet), 1)

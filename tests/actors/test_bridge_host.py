@@ -26,7 +26,7 @@ TROUBLE = RuntimeError("made up")
 
 
 class Log:
-    """What is said."""
+    """The log lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -38,7 +38,7 @@ class Log:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -89,7 +89,7 @@ class Actor:
 
 
 class FakeLink:
-    """A connection that keeps what is subscribed to; `outcomes` says what becomes of attempts."""
+    """A connection that records subscriptions; `outcomes` are the results of the attempts."""
 
     outcomes: list[Exception | asyncio.Event]
     opened: list[FakeLink]
@@ -184,7 +184,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 # ------------------------------------------------------------------ connecting
 
 
-async def test_a_server_that_is_there_is_connected_to_at_once(place: Place) -> None:
+async def test_a_reachable_server_is_connected_at_once(place: Place) -> None:
     place.bridge_supervisor.added("one", "a")
     await place.bridge_supervisor.start(ACCESS)
     assert [actor.began for actor in place.actors] == [1]
@@ -213,14 +213,14 @@ async def test_an_attempt_ends_with_the_broker(place: Place) -> None:
     assert FakeLink.opened == []
 
 
-async def test_what_can_never_be_is_refused_at_once(place: Place) -> None:
+async def test_impossible_options_are_refused_at_once(place: Place) -> None:
     FakeLink.outcomes = [BadNatsOptions("no such file")]
     with pytest.raises(BadNatsOptions, match="no such file"):
         await place.bridge_supervisor.start(ACCESS)
     await place.bridge_supervisor.stop()
 
 
-async def test_each_reason_why_there_is_no_connection_is_told_once(place: Place) -> None:
+async def test_each_connection_error_is_logged_once(place: Place) -> None:
     FakeLink.outcomes = [
         NatsUnavailable("refused"),
         NatsUnavailable("refused"),
@@ -241,7 +241,7 @@ async def test_each_reason_why_there_is_no_connection_is_told_once(place: Place)
     await place.bridge_supervisor.stop()
 
 
-async def test_options_that_go_bad_later_are_told(place: Place) -> None:
+async def test_options_that_become_invalid_are_logged(place: Place) -> None:
     class Attempt(asyncio.Event):
         async def wait(self) -> bool:
             await super().wait()
@@ -287,7 +287,7 @@ async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None
     await place.bridge_supervisor.stop()
 
 
-async def test_one_that_is_off_says_so(place: Place) -> None:
+async def test_a_disabled_bridge_reports_it(place: Place) -> None:
     place.bridge_supervisor.added("one", "a")
     await place.bridge_supervisor.start(ACCESS)
     place.link.reading = False
@@ -312,7 +312,7 @@ async def test_one_that_is_off_says_so(place: Place) -> None:
     await place.bridge_supervisor.stop()
 
 
-async def test_there_is_one_at_a_time(place: Place) -> None:
+async def test_only_one_bridge_runs_at_a_time(place: Place) -> None:
     await place.bridge_supervisor.start(ACCESS)
     place.bridge_supervisor.failed(TROUBLE)
     place.bridge_supervisor.failed(TROUBLE)  # of the one that is gone
@@ -323,9 +323,7 @@ async def test_there_is_one_at_a_time(place: Place) -> None:
     await place.bridge_supervisor.stop()
 
 
-async def test_what_fails_while_it_begins_is_tried_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_start_is_retried(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_actor: Actor) -> None:
         raise TROUBLE
 
@@ -339,7 +337,7 @@ async def test_what_fails_while_it_begins_is_tried_again(
 
 
 @pytest.mark.parametrize("what", ["added", "removed"])
-async def test_whoever_subscribes_learns_nothing_of_it(
+async def test_subscribers_do_not_notice_a_bridge_failure(
     place: Place, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     await place.bridge_supervisor.start(ACCESS)
@@ -359,7 +357,7 @@ async def test_whoever_subscribes_learns_nothing_of_it(
     await place.bridge_supervisor.stop()
 
 
-async def test_what_the_connection_tells(place: Place) -> None:
+async def test_events_of_the_connection(place: Place) -> None:
     place.bridge_supervisor.added("one", "#")
     place.bridge_supervisor.added("one", "a")
     await place.bridge_supervisor.start(ACCESS)

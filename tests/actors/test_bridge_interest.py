@@ -86,7 +86,7 @@ class Server:
         return True
 
     def publish(self, subject: str, payload: bytes = b"", *, backwards: bool = False) -> None:
-        """Have somebody in NATS publish."""
+        """Publish as a NATS client."""
         matching = [sid for sid, pattern in self.subscribed.items() if matches(pattern, subject)]
         for sid in reversed(matching) if backwards else matching:
             self._coming.append(lambda sid=sid: self._arrived(sid, subject, payload))  # type: ignore[misc]
@@ -175,7 +175,7 @@ def test_filters_share_subjects(server: Server) -> None:
     assert server.patterns() == ["a"]
 
 
-def test_what_was_wanted_before_there_was_a_connection() -> None:
+def test_interest_from_before_the_connection_is_subscribed() -> None:
     server = Server()
     server.interest.added("one", "a")
     server.interest.added("one", "b")
@@ -185,12 +185,12 @@ def test_what_was_wanted_before_there_was_a_connection() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_filter_that_goes_without_a_connection_hides_no_other(server: Server, when: str) -> None:
+def test_a_filter_removed_while_disconnected_hides_no_other(server: Server, when: str) -> None:
     server.interest.added("one", "a/#")
     server.interest.added("two", "a/+")
     server.settle()
     if when == "before":
-        server.interest.removed("one", "a/#")  # the server is not told any more
+        server.interest.removed("one", "a/#")  # the server no longer gets it
     server.lose()
     if when == "after":
         server.interest.removed("one", "a/#")
@@ -214,7 +214,7 @@ def test_a_filter_that_comes_again_at_once_outlives_the_connection(server: Serve
     assert server.taken == [("a", b"x")]
 
 
-def test_what_the_server_refuses_hides_nothing(server: Server) -> None:
+def test_a_refused_subscription_hides_no_other(server: Server) -> None:
     server.interest.added("one", "#")
     server.interest.added("two", "a")
     server.settle()
@@ -235,7 +235,7 @@ def refuse(server: Server, subject: str) -> None:
     server.interest.refused(subject)
 
 
-def test_what_the_server_refuses_again_hides_nothing(server: Server) -> None:
+def test_a_repeatedly_refused_subscription_hides_no_other(server: Server) -> None:
     server.interest.added("two", "a")
     for number in range(3):
         server.interest.added("one", "#")
@@ -250,7 +250,7 @@ def test_what_the_server_refuses_again_hides_nothing(server: Server) -> None:
     assert len(server.interest.copies) == 0
 
 
-def test_a_copy_that_a_refused_subscription_owes_is_not_waited_for(server: Server) -> None:
+def test_no_copy_is_expected_from_a_refused_subscription(server: Server) -> None:
     server.interest.added("two", "a")
     server.settle()
     server.interest.added("one", "#")
@@ -261,7 +261,7 @@ def test_a_copy_that_a_refused_subscription_owes_is_not_waited_for(server: Serve
     assert len(server.interest.copies) == 0
 
 
-def test_what_was_refused_is_asked_for_on_the_next_connection(server: Server) -> None:
+def test_refused_subscriptions_are_retried_on_the_next_connection(server: Server) -> None:
     server.interest.added("one", "#")
     server.interest.added("two", "a")
     refuse(server, ">")
@@ -276,7 +276,7 @@ def test_what_was_refused_is_asked_for_on_the_next_connection(server: Server) ->
     assert sorted(server.taken) == [("a", b"x"), ("b", b"x")]
 
 
-def test_what_goes_while_it_is_refused_is_gone(server: Server) -> None:
+def test_a_filter_removed_while_refused_stays_removed(server: Server) -> None:
     server.interest.added("one", "#")
     refuse(server, ">")
     server.lose()
@@ -323,7 +323,7 @@ def test_a_bridge_that_begins_again_has_subscriptions_of_its_own(server: Server)
     assert server.taken == [("c/d", b"x")]
 
 
-def test_what_is_owed_is_not_kept_whole(server: Server) -> None:
+def test_expected_copies_are_stored_as_digests(server: Server) -> None:
     server.interest.added("one", "#")
     server.interest.added("two", "a")
     server.settle()
@@ -340,7 +340,7 @@ def test_what_is_owed_is_not_kept_whole(server: Server) -> None:
     assert len(server.interest.copies) == 0
 
 
-def test_copies_are_told_apart_by_all_that_they_say() -> None:
+def test_copies_are_distinguished_by_their_whole_content() -> None:
     copies = DuplicateFilter()
     for number, parts in enumerate(
         [
@@ -373,7 +373,7 @@ def test_copies_are_told_apart_by_all_that_they_say() -> None:
         "a./20./zz",
     ],
 )
-def test_subjects_without_a_topic_are_nobodys(server: Server, subject: str) -> None:
+def test_subjects_without_a_topic_are_not_placed(server: Server, subject: str) -> None:
     server.interest.added("one", "#")
     server.settle()
     assert server.interest.place(subject.encode()).topic is None
@@ -402,7 +402,7 @@ def test_users_with_a_prefix_have_subjects_of_their_own() -> None:
     assert server.patterns() == ["a", "a.>", "tenants.ann.a", "tenants.ann.a.>"]
     place = server.interest.place(b"tenants.ann.a.b")
     assert (place.prefix, place.topic) == ("tenants.ann", b"a/b")
-    server.users.clear()  # whoever it is now
+    server.users.clear()  # whatever its current owner
     server.interest.removed("hers", "a/#")
     assert server.patterns() == ["a", "a.>"]
 
@@ -439,7 +439,7 @@ HAPPENINGS = st.lists(
     ]
 )
 @pytest.mark.slow
-def test_each_message_is_taken_once_by_whoever_had_a_filter_all_the_time(
+def test_each_message_is_received_once_while_a_filter_stays(
     happenings: Sequence[tuple[str, object, object]],
 ) -> None:
     server = Server()

@@ -99,7 +99,7 @@ def outside() -> Exit:
 
 
 @given(st.text(min_size=1).map(str.encode), st.none() | st.binary(max_size=60))
-def test_what_is_sealed_can_be_read(subject: bytes, correlation: bytes | None) -> None:
+def test_a_sealed_reply_subject_can_be_opened(subject: bytes, correlation: bytes | None) -> None:
     replies = ReplySubjects(lambda: NOW)
     sealed = replies.seal(subject, correlation)
     assert replies.unseal(sealed) == Answered(subject, correlation)
@@ -153,7 +153,7 @@ def test_a_message_without_properties_is_as_before(outside: Exit) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_message_that_asks_is_a_probe_too(outside: Exit, qos: int) -> None:
+def test_a_request_is_a_probe_too(outside: Exit, qos: int) -> None:
     asking = MessageProperties(response_topic="re/ply", correlation=b"\0id")
     outside.send(["a"], asking, qos=qos)
     (probe,) = outside.wire.take()
@@ -255,7 +255,7 @@ def test_a_message_is_too_large_with_its_headers(outside: Exit) -> None:
     ).map(tuple),
     st.binary(max_size=50),
 )
-def test_headers_take_no_more_room_than_is_said(
+def test_headers_never_exceed_the_announced_size(
     user: tuple[tuple[str, str], ...], correlation: bytes
 ) -> None:
     properties = MessageProperties(1, 4_000_000_000, "é", "é/é", correlation, user)

@@ -32,7 +32,7 @@ def replies(time: Time) -> Replies:
     return Replies(time, lambda: f"t{next(numbers)}")
 
 
-def test_a_token_stands_for_a_subject_for_a_minute(replies: Replies, time: Time) -> None:
+def test_a_token_is_valid_for_a_minute(replies: Replies, time: Time) -> None:
     token = replies.expect(b"_INBOX.a")
     other = replies.expect(b"_INBOX.b")
     assert replies.subject(token) == b"_INBOX.a"
@@ -43,13 +43,13 @@ def test_a_token_stands_for_a_subject_for_a_minute(replies: Replies, time: Time)
     assert replies.subject(token) is None
 
 
-def test_tokens_nobody_was_told_are_worth_nothing(replies: Replies) -> None:
+def test_unissued_tokens_are_invalid(replies: Replies) -> None:
     replies.expect(b"_INBOX.a")
     for token in ("", "t1", "T0", "t0 ", "+", "#", "\0"):
         assert replies.subject(token) is None
 
 
-def test_the_oldest_requests_are_forgotten_when_there_are_many(replies: Replies) -> None:
+def test_the_oldest_requests_are_dropped_at_the_limit(replies: Replies) -> None:
     tokens = [replies.expect(b"_INBOX.%d" % number) for number in range(16_384)]
     assert replies.subject(tokens[0]) == b"_INBOX.0"
     last = replies.expect(b"_INBOX.last")
@@ -67,7 +67,7 @@ def test_messages_that_are_no_requests_take_no_room_from_requests(replies: Repli
 
 
 @given(st.lists(st.one_of(st.just(None), st.floats(0, 90)), max_size=60))
-def test_only_what_is_younger_than_a_minute_is_answered(happenings: list[float | None]) -> None:
+def test_only_requests_younger_than_a_minute_are_answered(happenings: list[float | None]) -> None:
     time = Time()
     numbers = itertools.count()
     replies = Replies(time, lambda: str(next(numbers)))

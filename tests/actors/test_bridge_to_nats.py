@@ -24,7 +24,7 @@ MOST = 1024 * 1024
 
 
 class Scanned(list[bytes]):
-    """Topics that count how often all of them are looked at."""
+    """Topics that count how often all of them are scanned."""
 
     def __init__(self, topics: Sequence[bytes]) -> None:
         super().__init__(topics)
@@ -73,7 +73,7 @@ def outside() -> Exit:
     return Exit()
 
 
-def test_a_batch_of_many_topics_is_looked_through_a_few_times(outside: Exit) -> None:
+def test_a_batch_of_many_topics_is_scanned_a_few_times(outside: Exit) -> None:
     topics = Scanned([b"t%d" % (at % MANY) for at in range(2 * MANY)])
     outside.send(topics)  # each a probe
     outside.wire.answer()
@@ -83,7 +83,7 @@ def test_a_batch_of_many_topics_is_looked_through_a_few_times(outside: Exit) -> 
     assert topics.scans < 10
 
 
-def test_what_many_topics_lose_is_counted_in_a_few_looks(outside: Exit) -> None:
+def test_losses_on_many_topics_are_counted_in_a_few_scans(outside: Exit) -> None:
     topics = Scanned([b"t%d" % (at % MANY) for at in range(2 * MANY)])
     outside.send(topics)
     outside.send(topics)
@@ -99,7 +99,7 @@ def test_many_answers_to_requests_take_a_few_looks(outside: Exit) -> None:
     assert topics.scans < 10
 
 
-def test_flows_that_wait_are_not_looked_at_for_each_new_one(
+def test_waiting_flows_are_not_scanned_for_each_new_one(
     outside: Exit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0

@@ -13,7 +13,7 @@ from actors.kernel.clock import _AT_ONCE, _REMOVED_AT_ONCE
 
 
 class Wheel:
-    """A clock and the calls that timers asked for, like an event loop."""
+    """A clock and the calls that timers scheduled, like an event loop."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,7 +26,7 @@ class Wheel:
         heapq.heappush(self.calls, self.now + delay)
 
     def go(self, seconds: float) -> None:
-        """Let time pass; run what was asked for when its time comes."""
+        """Let time pass; run scheduled calls when they are due."""
         end = self.now + seconds
         while self.calls and self.calls[0] <= end:
             self.now = max(self.now, heapq.heappop(self.calls))
@@ -54,7 +54,7 @@ def test_timers_fire_in_the_order_of_their_deadlines(wheel: Wheel) -> None:
     assert len(wheel.timers) == 0
 
 
-def test_a_shorter_timer_is_asked_for_and_a_longer_is_not(wheel: Wheel) -> None:
+def test_only_a_shorter_timer_reschedules_the_loop(wheel: Wheel) -> None:
     wheel.after(10, "later")
     wheel.after(20, "last")
     assert len(wheel.calls) == 1

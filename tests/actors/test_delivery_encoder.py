@@ -53,7 +53,7 @@ def test_many_filters_are_indexed_in_parts() -> None:
     assert encoder.identifiers(b"a/7") == (8,)
 
 
-def test_filters_are_not_indexed_until_a_subscription_asks_for_more_than_messages() -> None:
+def test_filters_are_not_indexed_without_subscription_options() -> None:
     state = SessionState("c")
     for number in range(1000):
         subscribe(state, f"a/{number}", NO_LOCAL)
@@ -67,7 +67,7 @@ def test_filters_are_not_indexed_until_a_subscription_asks_for_more_than_message
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_indexed_is_what_the_subscriptions_ask_for(seed: int) -> None:
+def test_the_index_agrees_with_the_subscription_options(seed: int) -> None:
     chance, state = random.Random(seed), SessionState("c")
     encoder = encoder_of(state)
     filters = ["a/#", "a/+", "a/b", "#", "b/#"]

@@ -35,7 +35,7 @@ class Time:
 def noting(
     due: list[tuple[str, float]], time: Time, subscriptions: int = 0
 ) -> Callable[[str], int]:
-    """Return a callback that notes names, of sessions with so many subscriptions."""
+    """Return a callback that records names, of sessions with this many subscriptions."""
 
     def is_due(name: str) -> int:
         due.append((name, time.now))
@@ -61,7 +61,7 @@ def test_each_name_comes_once_and_in_time(names: list[tuple[float, float]]) -> N
         assert when <= wanted[name] + 0.2
 
 
-def test_a_name_stands_there_once_and_can_be_forgotten() -> None:
+def test_a_name_is_stored_once_and_can_be_removed() -> None:
     time = Time()
     due: list[tuple[str, float]] = []
     expiries = Expiries(lambda: time.now, time.after, noting(due, time))

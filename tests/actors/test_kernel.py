@@ -22,7 +22,7 @@ class Loop:
         self.kernel = Kernel(self.asked.append)
 
     def run(self) -> int:
-        """Run the turns that were asked for, until none is; give their number."""
+        """Run the requested turns until there are none; return their number."""
         turns = 0
         while self.asked:
             self.asked.pop(0)()
@@ -31,7 +31,7 @@ class Loop:
 
 
 class Recorder(LoopActor):
-    """Keeps what it is told; a callable is called with the actor."""
+    """Keeps its messages; a callable is called with the actor."""
 
     def __init__(self, journal: list[Any] | None = None, name: str = "") -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_messages_of_one_sender_keep_their_order(loop: Loop) -> None:
     assert [number for number in seen if number not in (10, 11, 12)] == [0, 1, 2, 100, 101, 102]
 
 
-def test_what_an_actor_tells_itself_comes_behind_what_waits(loop: Loop) -> None:
+def test_messages_to_itself_come_after_waiting_ones(loop: Loop) -> None:
     actor = Recorder()
     loop.kernel.spawn(actor)
     loop.kernel.tell(actor, lambda me: loop.kernel.tell(me, "mine"))
@@ -153,7 +153,7 @@ def test_wake_gives_an_empty_turn(loop: Loop) -> None:
     assert (loop.run(), ended) == (1, [1])
 
 
-def test_telling_at_the_end_of_a_turn_asks_for_another(loop: Loop) -> None:
+def test_a_message_at_the_end_of_a_turn_starts_another_turn(loop: Loop) -> None:
     actor = Recorder()
     loop.kernel.spawn(actor)
     later = ["late"]
@@ -165,7 +165,7 @@ def test_telling_at_the_end_of_a_turn_asks_for_another(loop: Loop) -> None:
 # Stopping.
 
 
-def test_stop_comes_after_what_was_told_before(loop: Loop) -> None:
+def test_stop_comes_after_earlier_messages(loop: Loop) -> None:
     actor = Recorder()
     ref = loop.kernel.spawn(actor)
     ref.tell(1)
@@ -222,7 +222,7 @@ def test_a_failing_on_undelivered_does_not_stop_the_kernel(loop: Loop) -> None:
 # Failing.
 
 
-def test_a_failure_is_told_to_the_parent_with_what_was_not_seen(loop: Loop) -> None:
+def test_a_failure_is_reported_to_the_parent_with_unhandled_messages(loop: Loop) -> None:
     parent, child, sibling = Recorder(), Recorder(), Recorder()
     for actor, above in ((parent, None), (child, parent), (sibling, parent)):
         loop.kernel.spawn(actor, above)
@@ -242,7 +242,7 @@ def test_a_failure_is_told_to_the_parent_with_what_was_not_seen(loop: Loop) -> N
         loop.kernel.tell(child, 4)
 
 
-def test_what_an_actor_told_before_it_failed_is_not_lost(loop: Loop) -> None:
+def test_messages_sent_before_a_failure_are_delivered(loop: Loop) -> None:
     parent, child, friend = Recorder(), Recorder(), Recorder()
     for actor, above in ((parent, None), (child, parent), (friend, None)):
         loop.kernel.spawn(actor, above)
@@ -268,7 +268,7 @@ def test_a_failure_without_a_parent_is_contained(loop: Loop) -> None:
     assert (alone.stopped, other.seen) == (True, [1])
 
 
-def test_a_failure_whose_parent_has_stopped_goes_to_whoever_stands_in_for_it(loop: Loop) -> None:
+def test_a_failure_without_a_parent_goes_to_its_replacement(loop: Loop) -> None:
     parent, child = Recorder(), Recorder()
     loop.kernel.spawn(parent)
     loop.kernel.spawn(child, parent)
@@ -281,7 +281,7 @@ def test_a_failure_whose_parent_has_stopped_goes_to_whoever_stands_in_for_it(loo
     assert (failed.actor, failed.unseen) == (child, ["unseen"])
 
 
-def test_a_failure_in_on_start_is_told_to_the_parent(loop: Loop) -> None:
+def test_a_failure_in_on_start_is_reported_to_the_parent(loop: Loop) -> None:
     class Bad(Recorder):
         def on_start(self) -> None:
             self.kernel.tell(self, "first")
@@ -388,7 +388,7 @@ async def test_asking_the_dead(loop: Loop) -> None:
         await ref.ask("x", block=False)
 
 
-async def test_whoever_asked_an_actor_that_stops_or_fails_is_answered(loop: Loop) -> None:
+async def test_asks_of_an_actor_that_stops_or_fails_are_answered(loop: Loop) -> None:
     for end in (lambda actor: actor.stop(), lambda actor: loop.kernel.tell(actor, fail)):
         parent, actor = Recorder(), Recorder()
         loop.kernel.spawn(parent)
@@ -457,7 +457,7 @@ def test_messages_are_described_in_a_bounded_line(message: Any, line: str) -> No
 # -------------------------------------------------------------------------- what is put off
 
 
-def test_what_is_put_off_comes_behind_all_that_is_told(loop: Loop) -> None:
+def test_low_priority_messages_come_after_all_others(loop: Loop) -> None:
     seen: list[Any] = []
     late, busy = Recorder(seen, "late"), Recorder(seen, "busy")
     for actor in (late, busy):
@@ -469,7 +469,7 @@ def test_what_is_put_off_comes_behind_all_that_is_told(loop: Loop) -> None:
     assert [message for name, message in map(tuple, seen[-2:])] == ["more", 1]
 
 
-def test_what_is_told_to_somebody_put_off_keeps_its_order(loop: Loop) -> None:
+def test_messages_to_a_low_priority_actor_stay_in_order(loop: Loop) -> None:
     seen: list[Any] = []
     actor = Recorder(seen, "a")
     loop.kernel.spawn(actor)
@@ -508,7 +508,7 @@ class Slices:
             one()
 
 
-def test_of_what_is_put_off_a_turn_runs_a_slice() -> None:
+def test_a_turn_runs_a_slice_of_low_priority_messages() -> None:
     slices = Slices()
     for number, actor in enumerate(slices.actors):
         slices.kernel.tell_low_priority(actor, number)
@@ -520,7 +520,7 @@ def test_of_what_is_put_off_a_turn_runs_a_slice() -> None:
     assert slices.breaks == []  # nobody else is at work
 
 
-def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
+def test_each_slice_is_followed_by_a_pause_while_others_work() -> None:
     slices = Slices(0.004)
     for number, actor in enumerate(slices.actors[:3]):
         slices.kernel.tell_low_priority(actor, number)
@@ -538,7 +538,7 @@ def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
     go()
     slices.turn()
     assert slices.handled[3:] == [1]
-    slices.now += 1  # nobody else is at work any more
+    slices.now += 1  # no other actor works any longer
     slices.breaks[1][1]()
     slices.turn()
     assert slices.handled[4:] == [2]
@@ -546,7 +546,7 @@ def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
     assert not slices.kernel.busy
 
 
-def test_between_what_an_actor_puts_off_for_itself_others_come() -> None:
+def test_others_run_between_the_parts_that_an_actor_schedules() -> None:
     slices = Slices()
     busy, other = slices.actors[:2]
     left = iter(range(5))
@@ -614,7 +614,7 @@ class Cut(Slices):
         self.cuts += 1
 
 
-def test_a_turn_is_cut_and_goes_on_before_what_came_meanwhile() -> None:
+def test_a_split_turn_continues_before_later_messages() -> None:
     cut = Cut()
     for number, actor in enumerate(cut.actors[:5]):
         cut.kernel.tell(actor, number)
@@ -645,7 +645,7 @@ def test_a_full_mailbox_is_cut_where_it_is_and_nothing_overtakes() -> None:
     assert cut.ended == [6]
 
 
-def test_what_came_for_an_actor_that_stopped_meanwhile_is_handed_back() -> None:
+def test_messages_for_an_actor_that_stopped_are_returned() -> None:
     cut = Cut()
     actors = [Recorder() for _ in range(2)]
     for actor in actors:
@@ -705,7 +705,7 @@ def test_a_turn_waits_once_for_callbacks_that_are_due() -> None:
     assert not cut.asked
 
 
-def test_parts_share_a_turn_while_nobody_waits_for_a_shorter_one() -> None:
+def test_parts_share_a_turn_while_no_client_needs_short_turns() -> None:
     cut = Cut()
     cut.kernel.turn_slice = 1.0
     for number, actor in enumerate(cut.actors[:3]):
@@ -716,7 +716,7 @@ def test_parts_share_a_turn_while_nobody_waits_for_a_shorter_one() -> None:
     assert not cut.asked
 
 
-def test_longer_work_that_came_during_a_cut_turn_stands_behind_messages_that_came_before() -> None:
+def test_longer_work_during_a_split_turn_comes_after_earlier_messages() -> None:
     """It used to run in the same turn, before what its client had sent earlier."""
     cut = Cut()
     for number, actor in enumerate(cut.actors[:3]):
@@ -762,7 +762,7 @@ def test_an_actor_hears_how_long_its_part_took_while_light_clients_are_about() -
     assert heard == [0.004]
 
 
-def test_what_is_put_off_has_its_turn_although_all_parts_are_cut() -> None:
+def test_low_priority_messages_run_although_all_parts_are_split() -> None:
     cut = Cut()
     stranger = cut.actors[0]
 
@@ -781,7 +781,7 @@ def test_what_is_put_off_has_its_turn_although_all_parts_are_cut() -> None:
     assert "stranger" in cut.handled
 
 
-def test_what_comes_between_has_its_turn_although_all_parts_are_cut() -> None:
+def test_messages_in_between_run_although_all_parts_are_split() -> None:
     cut = Cut()
     light = cut.actors[0]
 
@@ -802,7 +802,7 @@ def test_what_comes_between_has_its_turn_although_all_parts_are_cut() -> None:
     assert cut.handled.count("light") == cut.handled.count("light too") == 1
 
 
-def test_what_is_put_off_has_its_turn_although_every_turn_is_cut() -> None:
+def test_low_priority_messages_run_although_every_turn_is_split() -> None:
     cut = Cut()
     stranger, worker, *busy = cut.actors
     cut.kernel.tell_low_priority(stranger, "stranger")
@@ -841,7 +841,7 @@ def test_an_actor_that_begins_turns_waits_for_the_next_one() -> None:
     assert not others[0].handled
 
 
-def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
+def test_a_part_for_a_stopped_actor_is_dropped() -> None:
     cut = Cut()
     actor = Recorder()
     cut.kernel.spawn(actor)
@@ -853,7 +853,7 @@ def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
     assert not cut.kernel.busy
 
 
-def test_what_waits_for_an_actor_that_another_one_stops_goes_to_it_at_once() -> None:
+def test_waiting_messages_go_to_an_actor_before_another_stops_it() -> None:
     cut = Cut()
 
     class Stopped(Recorder):
@@ -903,7 +903,7 @@ def test_after_a_long_run_the_break_is_bounded_also_if_nothing_is_left() -> None
     assert quick.handled == [2, 1, 3]
 
 
-def test_the_longest_turn_is_told_in_time_and_in_processor_time() -> None:
+def test_the_longest_turn_is_measured_in_time_and_in_processor_time() -> None:
     """What the host gave to others during a turn is no work of the broker."""
     now, work = [0.0], [0.0]
     asked: list[Callable[[], None]] = []

@@ -134,7 +134,7 @@ async def test_members_leave_only_when_their_log_was_taken_up_to_their_report() 
     assert [one[1:4] for one in home.known()] == [("a", 0, 0)]
 
 
-async def test_what_is_left_of_the_report_of_a_silent_log_is_not_applied(
+async def test_the_rest_of_a_report_of_a_silent_log_is_not_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(member_reports, "_APPLIED_AT_ONCE", 1)

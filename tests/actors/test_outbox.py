@@ -68,7 +68,7 @@ async def _turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_an_outbox_that_is_stopped_while_it_reads_does_not_go_on() -> None:
+def test_an_outbox_that_is_stopped_during_a_read_does_not_continue() -> None:
     async def run() -> None:
         log = StubbornLog()
         outbox = outbox_of(log)

@@ -45,7 +45,7 @@ def of(patterns: Patterns, session: str) -> int:
 BOMB = ["/".join(levels) for levels in itertools.product("a+", repeat=5)]
 
 
-def test_a_session_has_so_many_patterns_and_any_number_of_filters() -> None:
+def test_a_session_has_limited_patterns_and_unlimited_filters() -> None:
     patterns = Patterns()
     assert granted(patterns, "s", BOMB, 8, 0) == 9  # the one without a wildcard has no pattern
     assert of(patterns, "s") == 8
@@ -71,7 +71,7 @@ def test_all_sessions_together_have_a_bound_and_share_patterns() -> None:
     assert len(patterns) == 2
 
 
-def test_each_user_or_address_may_bring_half_of_what_is_left() -> None:
+def test_each_user_or_address_may_add_half_of_the_remaining_patterns() -> None:
     patterns = Patterns()
     for number in range(64):  # many sessions are no way around it
         granted(patterns, f"s{number}", BOMB[number % 31 :], 8, 24, "ann")
@@ -82,7 +82,7 @@ def test_each_user_or_address_may_bring_half_of_what_is_left() -> None:
     assert len(patterns) == 19
 
 
-def test_what_a_user_brought_counts_until_nobody_has_it() -> None:
+def test_a_pattern_counts_for_its_user_until_no_session_has_it() -> None:
     patterns = Patterns()
     assert granted(patterns, "s", ["+"], 0, 2, "ann") == 1
     assert granted(patterns, "t", ["+"], 0, 2, "bob") == 1
@@ -93,7 +93,7 @@ def test_what_a_user_brought_counts_until_nobody_has_it() -> None:
     assert patterns.allows("s", "ann", "a/+", set(), 0, 2)
 
 
-def test_what_ends_makes_room() -> None:
+def test_ended_sessions_free_their_patterns() -> None:
     patterns = Patterns()
     granted(patterns, "s", ["+", "+/a"], 1, 1)
     for topic_filter in ("+", "+/a"):
@@ -126,7 +126,7 @@ def test_the_index_counts_patterns_of_all_whatever_becomes_of_them() -> None:
     assert (len(router.patterns), of(router.patterns, "s")) == (0, 0)
 
 
-def test_a_large_session_that_ended_matches_nothing_and_goes_little_by_little() -> None:
+def test_a_large_ended_session_matches_nothing_and_is_removed_in_steps() -> None:
     router = Router(lambda _name: None)
     called: list[bool] = []
     router.on_gone = lambda: called.append(True)
@@ -181,7 +181,7 @@ def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
         assert len(router.routes.look_up(topics)) == count
 
 
-def test_receivers_of_topics_that_changed_are_forgotten() -> None:
+def test_cached_receivers_of_changed_topics_are_dropped() -> None:
     router = Router(lambda _name: None)
     for number in range(5000):
         router.subscribe(f"s{number}", "a", 1)

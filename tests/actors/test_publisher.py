@@ -230,7 +230,7 @@ def test_one_event_for_a_batch(node: FakeNode) -> None:
     assert (event.retain, event.will, list(payloads)) == (True, False, [p for _, p in MIXED])
 
 
-def test_qos_0_is_neither_recorded_nor_sent_to_who_is_away(node: FakeNode) -> None:
+def test_qos_0_is_neither_recorded_nor_sent_to_offline_clients(node: FakeNode) -> None:
     there = node.subscribe("there", "a", 1)
     away = node.subscribe("away", "a", 1, online=False)
     raw = b"\x30\x04\x00\x01ax"
@@ -244,7 +244,7 @@ def test_qos_0_is_neither_recorded_nor_sent_to_who_is_away(node: FakeNode) -> No
 
 
 @pytest.mark.parametrize(("published", "granted", "expected"), [(1, 2, 1), (2, 1, 1), (1, 1, 1)])
-def test_who_is_away_is_told_at_the_lower_qos(
+def test_offline_clients_get_the_lower_qos(
     node: FakeNode, published: int, granted: int, expected: int
 ) -> None:
     away = node.subscribe("away", "a", granted, online=False)
@@ -253,13 +253,13 @@ def test_who_is_away_is_told_at_the_lower_qos(
     assert told.qos == expected
 
 
-def test_who_is_away_and_subscribed_at_qos_0_is_told_nothing(node: FakeNode) -> None:
+def test_offline_clients_subscribed_at_qos_0_get_nothing(node: FakeNode) -> None:
     away = node.subscribe("away", "a", 0, online=False)
     publish(node, packet(1, ("a", b"x")))
     assert away.told == []
 
 
-def test_what_is_for_a_subscription_that_failed_goes_to_its_session(node: FakeNode) -> None:
+def test_messages_for_a_failed_subscription_go_to_its_session(node: FakeNode) -> None:
     box = node.subscribe("s", "a", 1)
     box.stop()
     node.kernel.run_turn()
@@ -326,13 +326,13 @@ def test_qos_2_is_recorded_once_and_routed_when_released(node: FakeNode) -> None
     assert got(box) == [("a", b"1"), ("a", b"2"), ("b", b"3")]
 
 
-def test_a_subscriber_says_nothing_for_nobody(node: FakeNode) -> None:
+def test_nothing_is_sent_without_subscribers(node: FakeNode) -> None:
     publish(node, packet(1, ("a", b"x")))
     assert node.boxes == {}
     assert Subscriber("s", "a", 1).actor is None
 
 
-def test_what_comes_from_nats_is_recorded_where_it_must_be(node: FakeNode) -> None:
+def test_messages_from_nats_are_recorded_where_required(node: FakeNode) -> None:
     box = node.subscribe("s", "#", 2)
     assert publisher(node).publish_from_nats(packet(0, ("a", b"0"))) == []
     assert node.events == []
@@ -345,7 +345,7 @@ def test_what_comes_from_nats_is_recorded_where_it_must_be(node: FakeNode) -> No
     assert got(box) == [("a", b"0"), ("a", b"1"), ("b", b"2")]
 
 
-def test_what_is_for_other_users_is_recorded_as_dropped(node: FakeNode) -> None:
+def test_messages_for_other_users_are_recorded_as_dropped(node: FakeNode) -> None:
     ours, theirs = node.subscribe("ours", "a", 1), node.subscribe("theirs", "a", 1)
     publisher(node).publish_from_nats(
         packet(1, ("a", b"1")), lambda target: target.session == "ours"

@@ -66,7 +66,7 @@ def test_every_change_is_seen_by_the_cache(router: Router) -> None:
     assert router.routes[b"a"] is routes.NOWHERE
 
 
-def test_unsubscribing_what_is_not_there(router: Router) -> None:
+def test_unsubscribing_an_unknown_filter(router: Router) -> None:
     router.subscribe("s", "a", 1)
     assert router.unsubscribe("s", "b") is None
     assert router.unsubscribe("nobody", "a") is None
@@ -96,7 +96,7 @@ def test_of_equal_subscriptions_one_with_retain_as_published_is_taken(router: Ro
     assert [one.filter for one in router.routes[b"a"].targets] == ["a"]
 
 
-def test_a_route_knows_who_gets_own_messages_by_another_subscription(router: Router) -> None:
+def test_a_route_has_the_other_subscriptions_of_a_no_local_client(router: Router) -> None:
     router.subscribe("s", "#", 2, options=NO_LOCAL)
     router.subscribe("s", "+", 0)
     router.subscribe("s", "a", 1)
@@ -180,11 +180,11 @@ def test_the_index_is_brought_in_line_with_a_state(router: Router) -> None:
     assert who(router, "gone") == {}
 
 
-def test_a_subscriber_says_what_it_is() -> None:
+def test_a_subscriber_has_a_repr() -> None:
     assert repr(Subscriber("s", "a/#", 1)) == "Subscriber('s', 'a/#', QoS 1)"
 
 
-def test_a_passive_session_is_activated_by_what_matches() -> None:
+def test_a_passive_session_is_activated_by_a_matching_message() -> None:
     state = SessionState("c", clean=False)
     evolve(state, Subscribed("c", [("a/+", 1), ("b", 2)]), position(1, 0), 0)
     asked: list[str] = []
@@ -210,7 +210,7 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
 
 
 @pytest.mark.plain
-def test_what_was_looked_up_is_known_although_routes_were_forgotten_meanwhile() -> None:
+def test_a_lookup_survives_a_reset_of_the_routes() -> None:
     matched: list[str] = []
     router = Router(lambda session: router.subscribe(session, "late/+", 1))
     match = router.match

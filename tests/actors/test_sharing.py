@@ -34,7 +34,7 @@ def test_one_message_goes_to_the_first_member_with_room() -> None:
     assert plain(assign(1, Rows([0, 3, 9]))) == ([[], [0], []], [], [])
 
 
-def test_what_nobody_has_room_for_waits() -> None:
+def test_a_message_waits_until_a_member_has_room() -> None:
     assert plain(assign(5, Rows([1, 2]))) == ([[0], [1, 2]], [3, 4], [])
     assert plain(assign(2, Rows([]))) == ([], [0, 1], [])
 
@@ -84,7 +84,7 @@ def test_a_topic_goes_to_the_same_member_and_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_is_returned_stands_in_order(seed: int) -> None:
+def test_returned_messages_are_in_order(seed: int) -> None:
     chance = random.Random(seed)
     refs = chance.sample(range(1, 100), 30)
     queue = WaitingQueue()
@@ -113,7 +113,7 @@ def test_members_are_served_in_the_order_of_their_names_behind_the_last_one() ->
         assert [one.session for one in group.rotated()] == rotated
 
 
-def test_only_as_many_members_are_looked_at_as_are_asked_for() -> None:
+def test_only_the_requested_number_of_members_is_examined() -> None:
     class Online(dict[str, Subscriber]):
         looked = 0
 
@@ -129,7 +129,7 @@ def test_only_as_many_members_are_looked_at_as_are_asked_for() -> None:
     assert online.looked == 1
 
 
-def test_deliveries_are_looked_through_only_where_a_shared_subscription_has_some() -> None:
+def test_only_shared_deliveries_are_scanned() -> None:
     class Table(dict):  # type: ignore[type-arg]
         looked = 0
 

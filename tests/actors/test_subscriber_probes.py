@@ -36,9 +36,9 @@ class Server:
         self.now = 100.0
         self.up = True
         self.wanted: set[bytes] = set()
-        """Subjects that somebody subscribed to."""
+        """Subjects with a subscriber."""
         self.delivered: list[tuple[bytes, bytes, bytes]] = []
-        """(subject, headers, payload) of what somebody got."""
+        """(subject, headers, payload) of received messages."""
         self.ignored = 0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.writes: list[int] = []
@@ -147,7 +147,7 @@ def server() -> Server:
     return Server()
 
 
-def test_nobody_costs_one_message_and_what_covers_it(server: Server) -> None:
+def test_a_subject_without_subscribers_costs_one_message(server: Server) -> None:
     for number in range(100):
         server.publish(["a"], [b"%d" % number])
     server.settle()
@@ -157,7 +157,7 @@ def test_nobody_costs_one_message_and_what_covers_it(server: Server) -> None:
     assert server.stats.sent == 0
 
 
-def test_somebody_gets_all_in_order(server: Server) -> None:
+def test_a_subscriber_gets_all_messages_in_order(server: Server) -> None:
     server.wanted.add(b"a")
     for number in range(10):
         server.publish(["a"] * 3, [b"%d.%d" % (number, at) for at in range(3)])
@@ -168,9 +168,9 @@ def test_somebody_gets_all_in_order(server: Server) -> None:
     assert server.stats.sent == 30
 
 
-def test_who_comes_while_it_is_asked_gets_what_is_published_then(server: Server) -> None:
+def test_a_subscriber_during_a_probe_gets_later_messages(server: Server) -> None:
     server.publish(["a"], [b"before"])
-    server.process()  # nobody was there
+    server.process()  # there was no subscriber
     server.wanted.add(b"a")
     server.publish(["a"], [b"1"])
     server.read()
@@ -179,7 +179,7 @@ def test_who_comes_while_it_is_asked_gets_what_is_published_then(server: Server)
     assert server.got("a") == [b"1", b"2"]
 
 
-def test_who_goes_costs_no_more_than_a_second(server: Server) -> None:
+def test_a_subscriber_that_leaves_costs_at_most_a_second(server: Server) -> None:
     server.wanted.add(b"a")
     server.publish(["a"], [b"1"])
     server.settle()
@@ -206,12 +206,12 @@ def test_an_answer_that_is_late_is_not_for_a_later_question(server: Server) -> N
         server.publish(["a"], [b"%d" % number])
     while server.process():
         pass
-    assert server.read()  # nobody wanted 1
+    assert server.read()  # 1 had no subscriber
     server.publish(["a"], [b"3"])
     server.publish(["a"], [b"4"])
     server.wait(0.01)  # 3 is a probe, which covers 4
     server.wanted.add(b"a")
-    while server.read():  # nobody wanted 2
+    while server.read():  # 2 had no subscriber
         pass
     server.settle()
     assert server.got("a") == [b"0", b"3", b"4"]
@@ -229,7 +229,7 @@ def test_batches_of_several_topics_keep_positions(server: Server) -> None:
     assert server.flows.held == 0
 
 
-def test_what_waits_is_not_settled(server: Server) -> None:
+def test_waiting_messages_are_not_settled(server: Server) -> None:
     server.wanted.add(b"a")
     server.publish(["a"], [b"1"], qos=1, refs=[7], since=7, through=7)
     server.publish(["a"], [b"2"], qos=1, refs=[9], since=9, through=9)
@@ -238,7 +238,7 @@ def test_what_waits_is_not_settled(server: Server) -> None:
     assert server.flows.oldest() is None
 
 
-def test_what_is_lost_with_the_connection_is_counted_unless_it_is_in_the_log(
+def test_lost_messages_are_counted_unless_they_are_in_the_log(
     server: Server,
 ) -> None:
     server.publish(["a", "a", "b"], [b"1", b"2", b"3"])
@@ -305,7 +305,7 @@ def test_names_of_probes_cannot_be_guessed(server: Server) -> None:
         assert len(bytes.fromhex(name.decode())) == 8
 
 
-def test_what_waits_is_counted_with_its_headers(server: Server) -> None:
+def test_waiting_bytes_include_headers(server: Server) -> None:
     server.publish(["a"], [b""])
     assert server.flows.held >= 100
     before = server.flows.held
@@ -320,7 +320,9 @@ def test_what_waits_is_counted_with_its_headers(server: Server) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_is_counted_is_about_what_is_sent(server: Server, qos: int, *, several: bool) -> None:
+def test_the_counted_size_is_close_to_the_sent_size(
+    server: Server, qos: int, *, several: bool
+) -> None:
     server.wanted |= {b"hall/lamp", b"x"}
     topics = ["hall/lamp"] * 30 + (["x"] * 30 if several else [])
     refs = range(10**12, 10**12 + len(topics)) if qos else ()
@@ -345,7 +347,7 @@ def test_much_is_handed_over_in_parts(server: Server, qos: int) -> None:
     assert server.got("a")[1:] == payloads
 
 
-def test_a_connection_that_ends_between_the_parts_is_told_of(server: Server) -> None:
+def test_a_connection_that_ends_between_the_parts_is_reported(server: Server) -> None:
     server.wanted.add(b"a")
     server.publish(["a"], [b"first"])
     server.settle()
@@ -376,7 +378,7 @@ HAPPENINGS = st.lists(
 
 @examples(4)
 @given(HAPPENINGS)
-def test_who_is_subscribed_all_the_time_gets_everything_once(
+def test_a_permanent_subscriber_gets_each_message_once(
     happenings: list[tuple[str, object]],
 ) -> None:
     server = Server()

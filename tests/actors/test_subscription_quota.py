@@ -27,7 +27,7 @@ def test_without_a_limit_nothing_is_refused() -> None:
     assert shares.allows("a", 1_000_000_000, 0)
 
 
-def test_what_ended_counts_no_longer() -> None:
+def test_ended_subscriptions_no_longer_count() -> None:
     shares = SubscriptionQuota()
     for _ in range(5):
         shares.begun("s", "a")

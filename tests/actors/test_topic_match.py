@@ -119,7 +119,7 @@ def summary(found: Receivers) -> tuple[object, ...]:
 
 @examples(3)
 @given(st.lists(changes, max_size=30), st.lists(st.lists(changes, max_size=3), max_size=12))
-def test_steps_with_changes_between_them_come_to_the_same_as_one_match(
+def test_steps_with_changes_between_them_equal_one_match(
     before: list[tuple[object, ...]], between: list[list[tuple[object, ...]]]
 ) -> None:
     sessions = Sessions()
@@ -212,7 +212,7 @@ def test_topics_that_wait_for_others_are_not_looked_up_again(
     for _ in range(5):
         assert not router.routes.look_up([b"waits"])
     assert looked_up.count("waits") == 1
-    # When there is room, it is looked up anew.
+    # When there is room, it is looked up again.
     router._matches.clear()
     while not router.routes.look_up([b"waits"]):
         pass
@@ -221,7 +221,7 @@ def test_topics_that_wait_for_others_are_not_looked_up_again(
 
 
 @pytest.mark.plain
-def test_what_changes_meanwhile_is_all_that_is_evaluated_in_the_last_step() -> None:
+def test_only_changes_are_evaluated_in_the_last_step() -> None:
     """Neither the index is asked again, nor are all receivers gone through."""
     router = Router(lambda _name: None)
     router.evaluated_at_once = 100

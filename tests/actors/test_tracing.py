@@ -304,7 +304,7 @@ def test_the_trace_of_an_actor_ends_with_it() -> None:
     simulate(scenario)
 
 
-def test_the_trace_of_a_session_shows_what_it_gives_to_the_gate() -> None:
+def test_the_trace_of_a_session_shows_output_at_the_gate() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("r", filters=[("a", 1)])
@@ -325,7 +325,7 @@ def test_the_trace_of_a_session_shows_what_it_gives_to_the_gate() -> None:
     simulate(scenario)
 
 
-def test_what_many_are_told_is_one_line() -> None:
+def test_a_message_to_many_is_one_line() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             for number in range(30):
@@ -464,7 +464,7 @@ def test_a_retained_message_that_expires_is_traced() -> None:
     simulate(scenario)
 
 
-def test_a_topic_that_nobody_publishes_on_costs_no_line() -> None:
+def test_a_topic_without_publications_has_no_lines() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             tracer, sink = tracing(world)
@@ -479,7 +479,7 @@ def test_a_topic_that_nobody_publishes_on_costs_no_line() -> None:
 
 
 @pytest.mark.parametrize("wanted", [{"client": "s"}, {"client": "r"}, {"topic": "a/#"}])
-def test_what_is_not_shown_is_counted(wanted: dict[str, str]) -> None:
+def test_skipped_lines_are_counted(wanted: dict[str, str]) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("r", filters=[("a/#", 1)])
@@ -515,7 +515,7 @@ def test_of_a_large_batch_the_beginning_is_shown(wanted: dict[str, str], qos: in
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")
-            await world.go(1.5)  # what somebody new sends is taken bit by bit
+            await world.go(1.5)  # input of new clients is handled in slices
             tracer, sink = tracing(world)
             tracer.start({"token": TOKEN, "rate": 5000, **wanted})
             sender.send(
@@ -556,7 +556,7 @@ def test_a_flood_of_lines_stays_small() -> None:
     simulate(scenario)
 
 
-def test_a_trace_that_nobody_keeps_ends() -> None:
+def test_a_trace_without_renewal_ends() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             tracer, sink = tracing(world)
@@ -708,7 +708,7 @@ def test_a_failure_of_the_trace_is_not_the_actors(monkeypatch: pytest.MonkeyPatc
     simulate(scenario)
 
 
-def test_lines_that_cannot_be_sent_are_nobody_elses_trouble() -> None:
+def test_lines_that_cannot_be_sent_affect_no_actor() -> None:
     def broken(_subject: str, _data: bytes) -> None:
         raise OSError("no NATS")
 
@@ -748,7 +748,7 @@ def test_a_traced_broker_does_what_an_untraced_one_does() -> None:
 
 
 class ActorObserver:
-    """Notes what a kernel tells it."""
+    """Records the notifications of a kernel."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -778,7 +778,7 @@ class ActorObserver:
 
 
 class Doer(LoopActor):
-    """Does what it is told."""
+    """Runs the callables that it gets."""
 
     def on_receive(self, message: Any) -> None:
         if callable(message):
@@ -831,7 +831,7 @@ def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, ActorObserver]) -> 
     assert observer.seen == ["begin", fail, error, "end"]
 
 
-def test_observers_are_notified_of_all_messages_and_a_broken_one_no_longer() -> None:
+def test_observers_see_all_messages_and_a_failing_one_is_removed() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")

@@ -60,7 +60,7 @@ def test_allowed(path: Path) -> None:
     )
 
 
-def test_a_group_that_a_token_tells(path: Path) -> None:
+def test_a_group_from_a_token(path: Path) -> None:
     assert check(path, "bob", "c1", "publish", "orders/c1")[0] == 1
     assert check(path, "bob", "c1", "publish", "orders/c1", "--group", "vouched")[0] == 0
 
@@ -99,7 +99,7 @@ def test_a_subscription_of_which_a_part_would_be_allowed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("action", "topic"), [("publish", "$SYS/a"), ("subscribe", "$JS/#")])
-def test_what_belongs_to_the_broker(path: Path, action: str, topic: str) -> None:
+def test_topics_reserved_for_the_broker(path: Path, action: str, topic: str) -> None:
     path.write_text('[[allow]]\nboth = ["#", "$SYS/#", "$JS/#"]\n')
     code, lines = check(path, "bob", "c1", action, topic)
     assert code == 1
@@ -142,7 +142,7 @@ def test_the_file_is_found_through_the_settings(path: Path, tmp_path: Path) -> N
         ("publish", "x" * 70_000, "topic name is 70000 bytes long"),
     ],
 )
-def test_what_is_no_topic(path: Path, action: str, topic: str, reason: str) -> None:
+def test_invalid_topics(path: Path, action: str, topic: str, reason: str) -> None:
     code, out, err = run("bob", "c1", action, topic, "--permissions", str(path))
     assert (code, out) == (2, "")
     assert err.count("\n") == 1

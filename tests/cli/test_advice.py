@@ -51,7 +51,7 @@ PROBLEMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: str(one["code"]))
-def test_each_problem_is_told_with_evidence_cause_and_command(problem: dict[str, Any]) -> None:
+def test_each_problem_has_evidence_cause_and_command(problem: dict[str, Any]) -> None:
     advice = advise({"client": HOSTILE, **problem})
     assert all(line.isprintable() for line in advice)
     assert advice.next.startswith("foldmq ")
@@ -114,7 +114,7 @@ def test_every_problem_that_the_broker_finds_has_sentences() -> None:
     assert found <= {one["code"] for one in PROBLEMS}
 
 
-def test_drops_are_told_once() -> None:
+def test_drops_are_reported_once() -> None:
     full = {"client": "a", **PROBLEMS[0]}
     drops = {"client": "a", "code": "drops", "count": 5, "by": {"queue_messages": 5}, "age_ms": 1}
     (one,) = merge_advice([full, drops])
@@ -247,14 +247,15 @@ def test_takeovers_have_two_explanations() -> None:
     assert "moves between networks" in one.cause
 
 
-def test_a_crash_is_told_for_an_hour() -> None:
+def test_a_crash_is_reported_for_an_hour() -> None:
     status: dict[str, Any] = {
         "trouble": [], "time_ms": 400_000, "started_ms": 100_000, "crashed_ms": 40_000,
     }  # fmt: skip
     (one,) = advise_on_broker(status, [])
     assert (one.severity, one.title) == ("warning", "started after a crash")
     assert one.evidence == (
-        "it started 5 min ago; the run before did not end cleanly, and wrote last 1 min before that"
+        "it started 5 min ago; the previous run did not end cleanly, its last write was 1 min "
+        "before that"
     )
     assert not [*advise_on_broker({**status, "time_ms": 3_700_000}, [])]
     assert not [*advise_on_broker({**status, "crashed_ms": None}, [])]

@@ -23,7 +23,7 @@ NOTHING = ArchiveExtent(LOG, "/a/node=a", 0, "00" * 32, 0)
 
 
 class Run:
-    """Stands for Spark and the broker."""
+    """Replaces Spark and the broker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
         self.told: list[int] = []
@@ -35,7 +35,7 @@ class Run:
 
     def run(self, _flags: Any, _at: Any, look: Any, _work: Any, _idle: Any) -> Report:
         found = Found({"nats": "nats://n"}, [], "NATS at n")
-        with pytest.raises(StopIteration):  # nothing is there to be looked at
+        with pytest.raises(StopIteration):  # there is nothing to examine
             look(found).send(None)
         return self.report
 
@@ -58,7 +58,7 @@ def archive(*, as_json: bool = False) -> None:
     run_archive(SparkFlags(SourceFlags()), "/a", as_json=as_json)
 
 
-def test_what_was_archived_is_said(
+def test_the_archived_range_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(monkeypatch, Report([NEW, OLD, NOTHING]))
@@ -96,7 +96,7 @@ def test_the_same_for_machines(
     assert (nothing["through"], nothing["time"], nothing["told"]) == (0, None, False)
 
 
-def test_a_broker_that_does_not_run_is_told_the_next_time(
+def test_a_stopped_broker_is_notified_by_the_next_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(monkeypatch, Report([NEW]))
@@ -118,7 +118,7 @@ def test_a_broker_that_refuses_or_does_not_answer_is_an_error(
     with pytest.raises(type(answer)) as raised:
         archive()
     assert raised.value.exit_code == answer.exit_code
-    # All that was done is said, and the others are told.
+    # All results are printed, and the other brokers are notified.
     out, err = capsys.readouterr()
     assert [line.split(",")[0] for line in out.splitlines()] == [
         "FOLDMQ_LOG_a: archived 1",

@@ -96,7 +96,7 @@ def test_a_list_is_a_flag_that_can_be_given_again() -> None:
         ({"bridge": "maybe"}, '--bridge = "maybe": must be true or false'),
     ],
 )
-def test_bad_value_names_what_is_allowed(flags: dict[str, object], problem: str) -> None:
+def test_an_invalid_value_names_the_valid_ones(flags: dict[str, object], problem: str) -> None:
     assert problem in refusal(flags)
 
 
@@ -215,7 +215,7 @@ ENCRYPTED = {"tls_cert": "c", "tls_key": "k", "tls_client_ca": "ca"}
         ),
     ],
 )
-def test_what_says_who_may_connect_by_mqtt_asks_for_users_of_nats(
+def test_settings_that_authenticate_mqtt_clients_require_nats_users(
     flags: dict[str, object], name: str
 ) -> None:
     opened = {**flags, "nats_listen": "127.0.0.1:4222"}
@@ -227,7 +227,7 @@ def test_what_says_who_may_connect_by_mqtt_asks_for_users_of_nats(
     assert load_settings(opened, {"FOLDMQ_NATS_ANONYMOUS": "true"}).nats_anonymous
 
 
-def test_one_listener_that_asks_for_certificates_is_enough(tmp_path: Path) -> None:
+def test_one_listener_that_requires_certificates_is_enough(tmp_path: Path) -> None:
     config = tmp_path / "foldmq.toml"
     config.write_text("""
     nats_listen = "127.0.0.1:4222"
@@ -244,12 +244,12 @@ def test_one_listener_that_asks_for_certificates_is_enough(tmp_path: Path) -> No
         load_settings({}, {}, config)
 
 
-def test_the_external_check_asks_for_users_of_nats() -> None:
+def test_the_auth_callout_requires_nats_users() -> None:
     opened = {"nats_listen": "127.0.0.1:1", "auth_subject": "foldmq.auth", "nats_anonymous": True}
     assert refusal(opened).startswith("auth_subject with nats_listen also needs nats_users")
 
 
-def test_anonymous_in_so_many_words_holds_beyond_loopback() -> None:
+def test_explicit_nats_anonymous_is_valid_beyond_loopback() -> None:
     settings = load_settings({"nats_listen": "0.0.0.0:4222", "nats_anonymous": True}, {})
     assert settings.nats_anonymous
 
@@ -277,7 +277,7 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------ how the bridge connects
 
 
-def test_nobody_to_meet_no_bridge() -> None:
+def test_without_a_nats_server_there_is_no_bridge() -> None:
     assert bridge_access(load_settings({}, {}), None) is None
     for flags in ({"nats_url": "nats://a"}, {"bridge_url": "nats://a"}):
         assert bridge_access(load_settings({**flags, "bridge": False}, {}), None) is None
@@ -332,7 +332,7 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("whose", ["nats", "bridge"])
 @pytest.mark.parametrize("kind", ["creds", "nkey"])
-def test_files_of_connections_are_looked_at_before_anything_is_started(
+def test_connection_files_are_checked_before_anything_is_started(
     tmp_path: Path, whose: str, kind: str
 ) -> None:
     missing = tmp_path / "none"
@@ -381,7 +381,7 @@ def test_a_bad_users_file_is_refused(tmp_path: Path) -> None:
     assert nats_users(load_settings({}, {})) == ()
 
 
-def test_the_files_of_tls_are_looked_at(tmp_path: Path) -> None:
+def test_tls_files_are_checked(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.server()
     flags = {"nats_listen": "127.0.0.1:1", "nats_tls_cert": server.certificate}
@@ -413,7 +413,7 @@ def banner(flags: dict[str, object], **facts: Any) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_the_banner_tells_where_nats_clients_are() -> None:
+def test_the_banner_has_the_address_for_nats_clients() -> None:
     place = Address("127.0.0.1", 4222)
     opened = {"nats_listen": "127.0.0.1:4222"}
     lines = banner(opened, nats_clients=place, bridge="nats://127.0.0.1:4222")
@@ -424,7 +424,7 @@ def test_the_banner_tells_where_nats_clients_are() -> None:
     assert "  bridge     off" in lines
 
 
-def test_the_banner_tells_of_tls_and_certificates() -> None:
+def test_the_banner_has_tls_and_certificates() -> None:
     place = Address("127.0.0.1", 4222)
     opened = {"nats_listen": "127.0.0.1:4222", "nats_tls_cert": "c", "nats_tls_key": "k"}
     lines = banner(opened, nats_clients=place)
@@ -451,7 +451,7 @@ def test_anonymous_nats_clients_are_warned_of(
     assert ("(nats_anonymous = true)" in "".join(capsys.readouterr())) is warned
 
 
-def test_the_banner_has_no_line_about_what_is_not_there() -> None:
+def test_the_banner_has_no_lines_without_nats_clients() -> None:
     lines = banner({})
     assert not [line for line in lines if line.startswith(("  NATS", "  bridge"))]
     lines = banner({"nats_url": "nats://a"}, bridge="nats://a")

@@ -22,7 +22,7 @@ def settings(pair: Pair, authority: Authority) -> Settings:
     )
 
 
-def test_authorities_are_told_apart_by_digests(tmp_path: Path) -> None:
+def test_authorities_are_distinguished_by_digests(tmp_path: Path) -> None:
     one, two = (Authority(tmp_path / name, name) for name in ("one", "two"))
     found = [cluster_authorities(settings(made.node("node"), made)) for made in (one, two)]
     assert all(found)

@@ -186,7 +186,7 @@ def test_every_qos_from_url_to_json(mosquitto: int, qos: str) -> None:
     assert json.loads(out) == {"topic": "a", "qos": int(qos), "retain": False, "payload": "ä"}
 
 
-def test_payload_from_file_is_bytes_and_empty_clears_what_is_retained(
+def test_a_payload_from_a_file_is_bytes_and_an_empty_one_clears_the_retained_message(
     mosquitto: int, tmp_path: Path
 ) -> None:
     port = str(mosquitto)
@@ -201,7 +201,7 @@ def test_payload_from_file_is_bytes_and_empty_clears_what_is_retained(
     assert refused(result, 27) == "timed out after 0.5 s"
 
 
-def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
+def test_a_kept_session_gets_only_unprinted_messages(mosquitto: int) -> None:
     port = str(mosquitto)
     session = ["sub", "-p", port, "-t", "k", "-q", "1", "-i", "keeper", "-c"]
     assert foldmq(*session, "-E").returncode == 0
@@ -214,7 +214,7 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["pub", "-t", "a"], "give exactly one of -m, -f, -n and -l"),
+        (["pub", "-t", "a"], "use exactly one of -m, -f, -n and -l"),
         (["pub", "-t", "a", "-m", "x", "-n"], "exactly one of"),
         (["pub", "-t", "a", "-f", "/nonexistent"], "/nonexistent: cannot read: No such file"),
         (["pub", "-t", "a", "-n", "-P", "x"], "needs a user name (-u)"),
@@ -223,7 +223,7 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
         (["pub", "-t", "a", "-n", "-c"], "needs a client identifier (-i)"),
         (["sub", "-t", "a", "-c"], "needs a client identifier (-i)"),
         (["sub", "-t", "a", "-E", "-C", "1"], "cannot be combined"),
-        (["sub", "-t", "a", "-v", "--json"], "give at most one of -v, --json and -F"),
+        (["sub", "-t", "a", "-v", "--json"], "use at most one of -v, --json and -F"),
         (["sub", "-t", "a", "-F", "%t %x"], '-F "%t %x": there is no field %x; fields are %%'),
         (["sub", "-t", "$share/g/a", "--no-local"], "--no-local cannot be combined"),
         (["sub", "-t", "$share//a", "-V", "5"], 'topic "$share//a": share name is empty'),
@@ -336,7 +336,11 @@ CONNACK5_OK = b"\x20\x03\x00\x00\x00"
         (b"\x20\x03\x00\x87\x00", 5, "not authorized (0x87)"),
         (b"\x20\x08\x00\x89\x05\x1f\x00\x02a\n", 3, 'try again later (0x89, "a\\n")'),
         (b"\x20\x03\x00\x8a\x00", 1, "the client is banned (0x8A)"),
-        (b"\x20\x02\x00\x01", 1, "it does not speak this version of MQTT (see -V) (0x84)"),
+        (
+            b"\x20\x02\x00\x01",
+            1,
+            "the broker does not support this version of MQTT (see -V) (0x84)",
+        ),
     ],
     ids=["reason", "words", "banned", "level 4 only"],
 )
@@ -365,23 +369,23 @@ def test_refused_message(qos: str, answer: bytes) -> None:
 def test_refused_subscription_at_level_5() -> None:
     with fake_broker(CONNACK5_OK, b"\x90\x05\x00\x01\x00\x01\x9e") as port:
         result = foldmq("sub", "-p", str(port), "-t", "a", "-t", "$share/g/b", "-V", "5")
-    reason = "the broker has no shared subscriptions (0x9E)"
+    reason = "the broker does not support shared subscriptions (0x9E)"
     expected = f"127.0.0.1:{port} refused the subscription to '$share/g/b': {reason}"
     assert refused(result, 1) == expected
 
 
-def test_a_broker_that_says_why_it_closes() -> None:
+def test_the_reason_of_a_closed_connection_is_printed() -> None:
     with fake_broker(CONNACK5_OK, b"\xe0\x02\x95\x00") as port:
         result = foldmq("pub", "-p", str(port), "-t", "a", "-m", "x", "-q", "1", "-V", "5")
     closed = f"127.0.0.1:{port} closed the connection: a packet is too large (0x95)"
     assert refused(result, 1) == f"{closed}; messages not acknowledged: 1"
 
 
-def test_sub_does_not_take_back_what_was_taken_over() -> None:
+def test_sub_does_not_reconnect_after_a_takeover() -> None:
     taken_over = b"\x90\x04\x00\x01\x00\x00\xe0\x02\x8e\x00"
     with fake_broker(CONNACK5_OK, taken_over) as port:
         result = foldmq("sub", "-p", str(port), "-t", "a", "-V", "5")
-    reason = "another connection has taken the client identifier over (0x8E)"
+    reason = "another connection took over the client identifier (0x8E)"
     assert refused(result, 1) == f"127.0.0.1:{port} closed the connection: {reason}"
 
 
@@ -508,7 +512,7 @@ def test_a_url_that_is_none_is_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("where", [("a..b", 1883), ("x" * 64, 1883), ("127.0.0.1", 0)])
-def test_what_is_no_host_and_port_is_said_in_a_line(where: tuple[str, int]) -> None:
+def test_an_invalid_host_or_port_is_one_line(where: tuple[str, int]) -> None:
     target = connection.find_target(*where, None, None, None)
     made = connection.new_client(target, SESSION)
     with pytest.raises(connection.BadArgumentError, match="is not a valid host and port"):

@@ -64,7 +64,7 @@ def test_names_can_be_imported_from_it() -> None:
     assert (DONE, part) == (1, sys.modules["lazypack.part"])
 
 
-def test_a_module_that_fails_says_so(package: Path) -> None:
+def test_an_import_error_is_raised(package: Path) -> None:
     (package / "__init__.py").write_text("import nothing_of_that_name\n")
     found = importlib.import_module("lazypack")
     with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):

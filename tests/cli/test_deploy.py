@@ -135,7 +135,7 @@ def alerts() -> list[str]:
     return re.findall(r"(?m)^ +expr: (.+)$", ALERTS.read_text("utf-8"))
 
 
-def test_every_metric_that_is_asked_for_is_exported_with_its_labels() -> None:
+def test_every_queried_metric_is_exported_with_its_labels() -> None:
     asked = [*expressions(), *alerts()]
     assert len(asked) > 60
     for expression in asked:
@@ -282,7 +282,7 @@ def image_environment() -> dict[str, str]:
     return dict(word.split("=", 1) for word in last("ENV").split())
 
 
-def test_the_image_runs_as_nobody_in_particular_and_gets_signals() -> None:
+def test_the_image_runs_as_an_unprivileged_user_and_gets_signals() -> None:
     names = [name for name, _ in instructions()]
     stages = [rest for name, rest in instructions() if name == "FROM"]
     assert all(re.match(r"python:3\.\d+-slim\b", stage) for stage in stages)
@@ -306,7 +306,7 @@ def test_the_settings_of_the_image_are_settings() -> None:
     assert not settings.metrics.loopback
 
 
-def test_what_is_installed_is_copied_and_nothing_else() -> None:
+def test_only_installed_files_are_copied() -> None:
     copied = [
         source
         for name, rest in instructions()
@@ -376,7 +376,7 @@ def check_health(port: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("status", "code", "said"), [(200, 0, ""), (503, 1, '["why"]')])
-def test_the_health_check_of_the_image_asks_whether_it_is_ready(
+def test_the_health_check_of_the_image_requests_readyz(
     status: int, code: int, said: str, request: pytest.FixtureRequest
 ) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Health)
@@ -390,7 +390,7 @@ def test_the_health_check_of_the_image_asks_whether_it_is_ready(
     assert "Traceback" not in done.stderr
 
 
-def test_the_health_check_fails_where_nobody_answers() -> None:
+def test_the_health_check_fails_without_an_answer() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         done = check_health(free.getsockname()[1])

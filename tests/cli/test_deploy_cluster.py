@@ -39,7 +39,7 @@ def compose() -> dict[str, Any]:
     return found
 
 
-def test_what_services_refer_to_is_there() -> None:
+def test_everything_that_services_refer_to_exists() -> None:
     found = compose()
     assert set(found) - {"services", "secrets", "volumes"} <= {"x-nats", "x-foldmq", "x-settings"}
     for name, service in found["services"].items():

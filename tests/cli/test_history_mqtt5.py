@@ -46,7 +46,7 @@ def test_a_difference_names_options_identifier_expiry_and_will() -> None:
     ]
 
 
-def test_a_difference_in_the_qos_alone_is_told_shortly() -> None:
+def test_a_difference_in_the_qos_alone_is_shown_briefly() -> None:
     before = folded(opened(60), subscribed(identifier=7))
     after = folded(opened(60), Subscribed(session="c", filters=[("x/#", 2)], identifier=7))
     old, new = (session_facts(node.sessions.live["c"]) for node in (before, after))

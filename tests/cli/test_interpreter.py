@@ -33,7 +33,7 @@ def test_how_an_interpreter_was_configured(arguments: str | None, expected: bool
 
 
 @pytest.mark.parametrize(("optimised", "lines"), [(False, 1), (True, 0), (None, 0)])
-def test_serve_says_that_its_python_is_not_optimised(
+def test_serve_reports_a_python_that_is_not_optimised(
     monkeypatch: pytest.MonkeyPatch, optimised: bool | None, lines: int
 ) -> None:
     monkeypatch.setattr(interpreter, "own", lambda: optimised)
@@ -45,7 +45,7 @@ def test_serve_says_that_its_python_is_not_optimised(
 
 
 @pytest.mark.parametrize(("compiled", "lines"), [(False, 1), (True, 0)])
-def test_serve_says_that_its_modules_are_not_compiled(
+def test_serve_reports_modules_that_are_not_compiled(
     monkeypatch: pytest.MonkeyPatch, compiled: bool, lines: int
 ) -> None:
     monkeypatch.setattr(interpreter, "compiled", lambda: compiled)
@@ -92,7 +92,7 @@ def test_make_takes_the_first_optimised_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_make_takes_a_plain_interpreter_with_a_word_where_there_is_no_other(tmp_path: Path) -> None:
+def test_make_uses_a_plain_interpreter_with_a_notice_if_there_is_no_other(tmp_path: Path) -> None:
     plain = interpreter_in(tmp_path, "plain", version=0, build="plain")
     old = interpreter_in(tmp_path, "old", version=1, build="optimised")
     found = choose(old, plain)
@@ -101,7 +101,7 @@ def test_make_takes_a_plain_interpreter_with_a_word_where_there_is_no_other(tmp_
 
 
 @pytest.mark.system
-def test_make_says_why_no_interpreter_fits(tmp_path: Path) -> None:
+def test_make_explains_why_no_interpreter_fits(tmp_path: Path) -> None:
     old = interpreter_in(tmp_path, "old", version=1, build="optimised")
     found = choose(old)
     assert (found.returncode, found.stdout) == (1, "")

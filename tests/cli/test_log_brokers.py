@@ -1,4 +1,5 @@
-"""The brokers of several logs, asked together: answers are put together, missing ones are told."""
+"""The brokers of several logs, queried together: answers are combined, missing ones are
+reported."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ async def test_a_single_log_is_not_named() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_who_does_not_answer_is_left_out_and_told(
+async def test_a_silent_broker_is_left_out_and_reported(
     late: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -131,7 +132,7 @@ async def test_a_refusal_of_one_is_a_refusal() -> None:
         await gather(brokers_of(answer), "sessions", None)
 
 
-async def test_the_highest_of_each_log_are_asked_for() -> None:
+async def test_the_highest_rows_of_each_log_are_requested() -> None:
     def answer(log: str, _endpoint: str, request: Answers) -> Answers:
         if "top" in request and log == "n-p2":
             raise TooLarge("too large")
@@ -141,7 +142,7 @@ async def test_the_highest_of_each_log_are_asked_for() -> None:
     assert [row["n"] for row in rows] == [None] * 3  # asked again, without a limit
 
 
-async def test_what_every_log_has_is_asked_of_the_first_that_answers() -> None:
+async def test_common_data_is_requested_from_the_first_that_answers() -> None:
     def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
         if log == "n-p0":
             raise NoLiveBroker("gone")
@@ -151,7 +152,7 @@ async def test_what_every_log_has_is_asked_of_the_first_that_answers() -> None:
     assert await brokers.any(lambda broker: broker.ask("retained.get")) == {"log": "n-p1"}
 
 
-async def test_a_broker_that_cannot_answer_yet_is_not_asked_again() -> None:
+async def test_a_broker_that_is_not_ready_is_not_asked_again() -> None:
     class Starting:
         async def request(self, _subject: str, _data: bytes, **_more: float) -> SimpleNamespace:
             return SimpleNamespace(data=b'{"error": "it has just started", "not_ready": true}')
@@ -219,10 +220,10 @@ YES = bulk_change.ChangeOptions(yes=True, dry_run=False)
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_purge_tells_what_was_done_when_a_broker_ends(
+def test_a_purge_reports_its_progress_when_a_broker_ends(
     refused: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The changes of the other logs are made and told, as is the broker that is gone."""
+    """The changes of the other logs are made and reported, and so is the missing broker."""
 
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
         if endpoint == "sessions":
@@ -314,7 +315,7 @@ def test_statuses_are_added_up() -> None:
     assert added_up([recovering])["log"] is None
 
 
-def test_the_status_of_several_logs_counts_no_session_that_stands_for_a_log() -> None:
+def test_the_status_of_several_logs_does_not_count_internal_sessions() -> None:
     brokers = brokers_of(lambda *_: {})
     found = [{**status_of(number), "trouble": [], "software": "0.9"} for number in range(3)]
     lines = list(status_lines_of_all(found, brokers))
@@ -345,7 +346,7 @@ def test_lines_of_a_status_have_80_columns() -> None:
     assert f"{12 * much:,}" in "".join(lines)  # dropped
 
 
-async def test_rows_that_stand_for_other_logs_are_not_asked_for(
+async def test_rows_that_stand_for_other_logs_are_not_requested(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Answers] = []

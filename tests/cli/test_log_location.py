@@ -39,7 +39,7 @@ async def test_a_cluster_with_several_logs_is_not_the_log_of_a_data_directory(
 
 
 def test_nodes_are_listed_without_the_settings_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that another command does not need are not asked for."""
+    """Settings that a command does not need are not read."""
     monkeypatch.setenv("FOLDMQ_PARTITIONS", "2")
     flags = SourceFlags({"nats_url": "nats://a", "cluster": "c1"})
     name, access = cluster_access(flags, None)

@@ -144,7 +144,7 @@ def test_times_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     "given",
     ["", "-1", "1.x", "1.9999999", "x ago", "99:00", "2026-13-01", "12.3.4", "1e3", "\x1b[2J"],
 )
-def test_what_is_no_moment(given: str) -> None:
+def test_invalid_points_in_time(given: str) -> None:
     with pytest.raises(UsageError, match="not a point in time") as caught:
         parse_point(given)
     assert str(caught.value).isprintable()
@@ -244,7 +244,7 @@ def test_an_intact_log_has_no_problems() -> None:
     assert (verifier.first_ms, verifier.last_ms) == (1000, 5000)
 
 
-def test_every_problem_is_told_and_reading_goes_on() -> None:
+def test_every_problem_is_reported_and_reading_continues() -> None:
     log = Log().add().add().add().add().add().add()
     stored = numbered(log)
     stored[2] = stored[2][:-1] + bytes([stored[2][-1] ^ 1])
@@ -258,7 +258,7 @@ def test_every_problem_is_told_and_reading_goes_on() -> None:
     assert verifier.records == 4
 
 
-def test_a_broken_chain_is_told_once() -> None:
+def test_a_broken_chain_is_reported_once() -> None:
     log = Log().add().add().add()
     log.link = bytes([7]) * 32
     log.add().add()
@@ -430,7 +430,7 @@ def other_session(**fields: Any) -> dict[str, Any]:
         ({"cut": LogCut(3, "00", 3000, "x")}, 5, "entry 0: cuts the log before record 3, but desc"),
     ],
 )
-def test_what_contradicts_the_log(change: dict[str, Any], where: int, what: str) -> None:
+def test_events_that_contradict_the_log(change: dict[str, Any], where: int, what: str) -> None:
     found, _ = problems(numbered(checkpointed(change)))
     assert found
     assert found[0][0] == where
@@ -476,7 +476,7 @@ def test_a_log_that_is_cut_while_it_is_checked() -> None:
 def test_a_log_that_is_cut_while_it_is_read(
     monkeypatch: pytest.MonkeyPatch, first: int, live: bool
 ) -> None:
-    """Record 2 goes while it is next to be read: that is damage only if nobody cut the log."""
+    """Record 2 is removed before it is read: that is damage only if the log was not cut."""
     log = checkpointed()
 
     async def read(*_: object) -> AsyncIterator[Record]:
@@ -560,7 +560,7 @@ def test_a_log_that_is_cut_while_it_is_read(
         ),
     ],
 )
-def test_checkpoints_and_cuts_in_words(event: Event, said: str) -> None:
+def test_checkpoints_and_cuts_as_text(event: Event, said: str) -> None:
     book = TopicBook(source=None)  # type: ignore[arg-type] # nothing is read
     assert words(event, book) == said
     as_json = text.json_line(event_object(event, position(4, 0), 1000, book, memoryview(b"abcd")))
@@ -595,7 +595,7 @@ class _NeverWalked(OrderedDict[int, Any]):
         return iter(self)
 
 
-async def test_a_load_costs_what_it_loads_and_not_what_is_held() -> None:
+async def test_loading_costs_do_not_depend_on_the_number_of_stored_messages() -> None:
     """``log --topic`` loads topics for each event: it was quadratic in the records of the log."""
     asked: list[list[int]] = []
 

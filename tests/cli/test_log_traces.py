@@ -148,7 +148,7 @@ async def test_a_line_waits_for_earlier_ones_of_the_other_log(traced: list[Trace
         assert [said for _, said in await taking] == ["earlier", "later"]
 
 
-async def test_a_trace_goes_on_when_its_broker_is_back(traced: list[TracedBroker]) -> None:
+async def test_a_trace_continues_when_its_broker_is_back(traced: list[TracedBroker]) -> None:
     one, other = traced
     brokers = brokers_of(traced)
     async with open_traces(brokers, **TOPIC) as traces:
@@ -165,7 +165,7 @@ async def test_a_trace_goes_on_when_its_broker_is_back(traced: list[TracedBroker
         assert len(other.wanted) == 2
 
 
-async def test_a_broker_that_is_away_at_the_start_is_told(traced: list[TracedBroker]) -> None:
+async def test_a_broker_missing_at_the_start_is_reported(traced: list[TracedBroker]) -> None:
     one, other = traced
     other.there = False
     brokers = brokers_of(traced)
@@ -205,7 +205,7 @@ async def test_a_refusal_at_the_start_is_one(traced: list[TracedBroker]) -> None
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_output_names_the_logs_and_what_is_missing(
+def test_the_output_names_the_logs_and_missing_lines(
     as_json: bool,
     traced: list[TracedBroker],
     monkeypatch: pytest.MonkeyPatch,

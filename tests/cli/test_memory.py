@@ -51,7 +51,7 @@ def test_collections_that_take_long_come_sooner() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_an_idle_broker_collects_all_or_no_longer_looks_at_what_stays(
+def test_an_idle_broker_collects_all_or_freezes_the_rest(
     monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     done: list[str] = []

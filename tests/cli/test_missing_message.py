@@ -64,7 +64,7 @@ def source() -> LogSource:
 
 
 def told(source: LogSource, *asked: Any) -> list[str]:
-    """What is said after the sentence on QoS 0 and, with a client, the one on its session."""
+    """The text after the sentence on QoS 0 and, with a client, the one on its session."""
     said = asyncio.run(explain_no_message(source, *asked)).split("; ")
     return said[1 if asked[1] is None else 2 :]
 
@@ -75,7 +75,7 @@ def standing(source: LogSource, topic: str, client: str) -> str:
     return said[1]
 
 
-def test_what_the_log_says_instead(source: LogSource) -> None:
+def test_possible_causes_are_listed(source: LogSource) -> None:
     assert told(source, "hall/doors", None, None) == ["there are messages on hall/door"]
     assert told(source, "hall/doors", "spy", position(2, MAX_INDEX)) == []
     for topic in ("secret/x", "secret/#", "secret/+"):
@@ -125,7 +125,7 @@ def test_a_will_that_is_not_published_is_named(source: LogSource) -> None:
         assert will.endswith(": it is not published so far")
 
 
-def test_the_session_of_the_client_is_told() -> None:
+def test_the_session_of_the_client_is_described() -> None:
     log = LogBuilder("n")
     for name in ("here", "away", "gone", "pool"):
         log.record(SessionOpened(name, False, name == "gone", 5))

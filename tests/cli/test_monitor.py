@@ -183,15 +183,17 @@ async def test_a_query_changes_nothing() -> None:
         ("", False),
     ],
 )
-async def test_metrics_are_for_names_of_ours(host: str | None, *, allowed: bool) -> None:
-    """A browser that a page of somebody else's leads here names that page's host."""
+async def test_metrics_are_served_only_under_allowed_names(
+    host: str | None, *, allowed: bool
+) -> None:
+    """A browser that a foreign page sends here names that page's host."""
     names = ["foldmq", "broker.example.com"]
     async with serving(metrics_hosts=names) as (_, port):
         metrics = await get(port, "/metrics", host=host)
         assert metrics.status == (200 if allowed else 421)
         assert (b"foldmq_ready" in metrics.body) == allowed
         assert (b"metrics_hosts" in metrics.body) == (not allowed)
-        # Health checks do not depend on names; why a broker is not ready is for those who may know.
+        # Health checks do not depend on names; the reasons are only for allowed names.
         assert (await get(port, "/healthz", host=host)).status == 200
         ready = await get(port, "/readyz", host=host)
         reasons = ["starting"] if allowed else []
@@ -212,7 +214,7 @@ async def test_a_second_host_does_not_hide_the_first() -> None:
             assert Answer(data).status in (400, 421)
 
 
-async def test_names_that_are_refused_are_told_of_once_in_a_while(
+async def test_refused_host_names_are_logged_at_a_limited_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving() as (_, port):
@@ -243,7 +245,7 @@ def test_names_that_cannot_be_allowed(names: object) -> None:
         b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\nx",
     ],
 )
-async def test_what_is_no_request_is_refused_and_nothing_is_logged(
+async def test_malformed_requests_are_refused_and_not_logged(
     request_: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 0.5)
@@ -287,7 +289,7 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             writer.close()
 
 
-async def test_who_does_not_read_the_answer_holds_nothing_up(
+async def test_a_client_that_does_not_read_the_answer_blocks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 0.2)
@@ -328,7 +330,7 @@ def with_metrics_at(place: Address, *, asked_for: bool) -> Settings:
     )
 
 
-async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for() -> None:
+async def test_a_taken_address_ends_the_start_only_if_it_was_configured() -> None:
     async with serving() as (_, port), contextlib.AsyncExitStack() as stack:
         place = Address("127.0.0.1", port)
         assert await HttpMonitor().serve(stack, with_metrics_at(place, asked_for=False)) is None

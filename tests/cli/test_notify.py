@@ -71,7 +71,7 @@ def broker(manager: Manager, tmp_path: Path) -> Iterator[Broker]:
     made.clean_up()
 
 
-def test_a_start_a_reload_and_an_end_are_told(manager: Manager, broker: Broker) -> None:
+def test_a_start_a_reload_and_an_end_are_reported(manager: Manager, broker: Broker) -> None:
     broker.start()
     until(lambda: manager.said("READY"), "READY")
     first = manager.heard[0]
@@ -107,7 +107,7 @@ def test_ready_comes_when_clients_are_served_and_not_before(
     until(lambda: manager.said("READY"), "READY")
 
 
-def test_a_broker_that_stands_still_gives_no_sign_of_life(manager: Manager, broker: Broker) -> None:
+def test_a_hanging_broker_sends_no_watchdog_messages(manager: Manager, broker: Broker) -> None:
     broker.start()
     until(lambda: len(manager.said("WATCHDOG")) >= 3, "signs of life")
     broker.pause()
@@ -128,7 +128,7 @@ def test_a_broker_that_stands_still_gives_no_sign_of_life(manager: Manager, brok
         pytest.param("large-subscribe", marks=pytest.mark.long),
     ],
 )
-def test_signs_of_life_come_in_time_under_attack(attack: str, tmp_path: Path) -> None:
+def test_watchdog_messages_come_in_time_under_attack(attack: str, tmp_path: Path) -> None:
     """A silence as long as the watchdog's time would have the service killed."""
     manager = Manager(str(tmp_path / "notify"))
     limit = 5.0
@@ -158,7 +158,7 @@ def test_signs_of_life_come_in_time_under_attack(attack: str, tmp_path: Path) ->
         manager.close()
 
 
-def test_the_status_tells_what_is_wrong(manager: Manager, tmp_path: Path) -> None:
+def test_the_status_shows_the_problem(manager: Manager, tmp_path: Path) -> None:
     env = {"NOTIFY_SOCKET": manager.address}
     taken = free_port()
     broker = Broker(tmp_path, env=env, args=("--metrics", f"127.0.0.1:{taken}"), forked=True)
@@ -204,7 +204,7 @@ def test_without_a_manager_nothing_is_done() -> None:
     run(scenario)
 
 
-def test_a_manager_that_went_away_disturbs_nobody(manager: Manager) -> None:
+def test_a_missing_service_manager_is_ignored(manager: Manager) -> None:
     async def scenario() -> None:
         notifier = Notifier({"NOTIFY_SOCKET": manager.address})
         manager.close()
@@ -227,7 +227,7 @@ def test_an_error_that_ends_the_service_is_its_last_status(manager: Manager) -> 
     assert len(last["STATUS"]) < 600
 
 
-def test_a_status_is_told_once(manager: Manager) -> None:
+def test_an_unchanged_status_is_sent_once(manager: Manager) -> None:
     async def heard(condition: Callable[[], object]) -> None:
         await asyncio.to_thread(until, condition, "what the notifier says")
 

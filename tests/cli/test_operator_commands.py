@@ -143,7 +143,7 @@ def test_spans_are_short(milliseconds: float, shown: str) -> None:
     assert tables.duration_text(milliseconds) == shown
 
 
-def test_moments_are_told_by_their_age() -> None:
+def test_moments_are_shown_by_their_age() -> None:
     assert tables.time_ago(None, NOW) is tables.idle(None, NOW) is None
     assert tables.time_ago(NOW - 61_000, NOW) == "1 min ago"
     assert tables.idle(NOW + 5000, NOW) == "0 s"  # the broker's clock may be ahead
@@ -202,7 +202,7 @@ ASK = bulk_change.ChangeOptions(yes=False, dry_run=False)
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Makes stdin a terminal on which somebody types."""
+    """Makes stdin a terminal with this input."""
     master, slave = os.openpty()
     with os.fdopen(slave) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
@@ -230,7 +230,7 @@ async def test_all_else_is_no(
     assert capsys.readouterr().err.endswith("foldmq: nothing was changed\n")
 
 
-async def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_terminal_confirmation_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError, match="give --yes to remove 1 session"):
         await bulk_change.confirmed([], "remove 1 session", ASK)
@@ -265,7 +265,7 @@ def test_portions_fit_into_a_request() -> None:
     assert list(bulk_change.portions(long)) == [[one] for one in long]
 
 
-def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_and_refusals_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     done = bulk_change.ChangeResult()
     done.take({"done": ["a", "b"], "refused": [[HOSTILE, "came back\n"]], "position": None})
     done.take({"done": ["c"], "refused": [], "position": position(12, 3)})
@@ -287,7 +287,7 @@ def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -
 # --------------------------------------------------------------------------- asking a broker
 
 
-async def test_a_purge_spares_who_was_seen_offline_later() -> None:
+async def test_a_purge_keeps_sessions_that_went_offline_later() -> None:
     """Each portion is bound by the latest end of a session in it."""
     rows = [{"client": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
     broker = AnsweringBroker(lambda _, request: {"done": request["clients"], "refused": []})
@@ -347,7 +347,7 @@ async def test_a_change_without_an_answer_may_be_done() -> None:
     assert said.value.exit_code == 69
 
 
-async def test_a_change_that_nobody_got_is_not_done() -> None:
+async def test_a_change_without_a_responder_is_not_done() -> None:
     class Nobody:
         async def request(self, *_arguments: object, **_options: object) -> Any:
             raise nats.errors.NoRespondersError
@@ -365,7 +365,7 @@ async def test_a_change_that_nobody_got_is_not_done() -> None:
         ("pump", "no session 'pump'"),
     ],
 )
-async def test_what_looks_like_the_id_of_an_actor_is_told_as_one(which: str, said: str) -> None:
+async def test_a_name_that_looks_like_an_actor_id_is_reported_as_one(which: str, said: str) -> None:
     def refuse(_endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
         raise Refused(f"no session {request['client']!r}")
 
@@ -382,7 +382,7 @@ async def test_an_answer_that_never_fits_is_refused() -> None:
         await read_session(AnsweringBroker(refuse), "c", None)
 
 
-async def test_all_pages_are_asked_for() -> None:
+async def test_all_pages_are_requested() -> None:
     pages = {
         None: {"rows": [{"n": 1}], "more": True, "cursor": "x", "total": 3},
         "x": {"rows": [{"n": 2}, {"n": 3}], "more": False, "cursor": None, "total": 3},
@@ -393,7 +393,7 @@ async def test_all_pages_are_asked_for() -> None:
     assert broker.asked == [("actors", {}), ("page", {"cursor": "x"})]
 
 
-async def test_the_highest_are_asked_for_one_by_one_if_they_do_not_fit() -> None:
+async def test_the_highest_are_requested_one_by_one_if_they_do_not_fit() -> None:
     def answer(_endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
         if "top" in request:
             raise TooLarge("too large")
@@ -450,7 +450,7 @@ def test_the_words_for_actors_are_those_of_the_broker() -> None:
         ({"state": "x\x1b"}, 'unknown state "x\\\\u001b": must be one of connected, offline, '),
     ],
 )
-def test_words_are_checked_before_anything_is_asked(wanted: dict[str, str], said: str) -> None:
+def test_arguments_are_checked_before_any_request(wanted: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         actor_list.run_actors(SourceFlags(), wanted, None, None, as_json=False)
 
@@ -547,13 +547,13 @@ class FakeClient:
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"nonsense", b"\xff"])
-async def test_an_answer_that_is_none_is_told(answer: bytes) -> None:
+async def test_an_invalid_answer_is_reported(answer: bytes) -> None:
     broker = LiveBroker("n1", "here", cast("Client", FakeClient(answer)))
     with pytest.raises(NoLiveBroker, match="check that both have the same version"):
         await broker.ask("status")
 
 
-async def test_a_name_that_is_no_text_is_told() -> None:
+async def test_a_name_that_is_not_text_is_reported() -> None:
     broker = LiveBroker("n1", "here", cast("Client", FakeClient(b"{}")))
     with pytest.raises(UsageError, match="not UTF-8"):
         await broker.ask("session", client="\udcff")
@@ -643,7 +643,7 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
         ),
     ],
 )
-def test_a_session_page_tells_expiry_and_will_delay(found: dict[str, Any], said: str) -> None:
+def test_a_session_page_has_expiry_and_will_delay(found: dict[str, Any], said: str) -> None:
     if "will" in found:
         found["will"]["ref"] = position(1, 1)
     empty = {"total": 0, "rows": []}
@@ -718,7 +718,7 @@ def test_receivers_are_summed_up() -> None:
     assert lines[1].startswith("retained: message 4.2, QoS 1, 2.0 KiB")
 
 
-def test_who_asks_is_the_user_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_is_the_user_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bulk_change.operator_name().count("@") == 1
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert bulk_change.operator_name().startswith("4000000000@")

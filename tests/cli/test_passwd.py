@@ -94,7 +94,7 @@ def test_create_change_and_delete(path: Path) -> None:
     assert refused(path, "ann", "--delete", code=1) == f"{path} has no user 'ann'"
 
 
-def test_the_broker_takes_what_it_makes(path: Path) -> None:
+def test_the_broker_accepts_created_files(path: Path) -> None:
     done(path, "ann", "--password-stdin", stdin="süß \n".encode())
     assert accepted(path, "ann", "süß ")
     assert not accepted(path, "ann", "süß")
@@ -180,7 +180,7 @@ def test_the_owner_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == [(path.stat().st_uid, path.stat().st_gid)]
 
 
-def test_who_may_not_give_a_file_away_changes_it_all_the_same(
+def test_the_file_is_written_without_the_right_to_change_its_owner(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fchown(handle: int, user: int, group: int) -> None:
@@ -198,7 +198,7 @@ def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def slowly(file: Path, lines: list[str]) -> None:
         if not others:
-            # Somebody else comes between reading and writing, and could be done by the time.
+            # Another process comes between reading and writing.
             others.append(threading.Thread(target=passwd.set_user, args=(path, "bob", b"b")))
             others[0].start()
             others[0].join(0.5)
@@ -224,7 +224,7 @@ def test_many_at_once_lose_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("through", ["file", "link"])
-def test_who_cannot_have_the_lock_says_so(
+def test_a_locked_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
 ) -> None:
     folder = tmp_path / "folder"
@@ -253,7 +253,7 @@ def test_who_cannot_have_the_lock_says_so(
     passwd.delete_user(path, "ann")
 
 
-def test_who_makes_a_file_waits_for_others_who_do(
+def test_creating_a_file_waits_for_concurrent_creation(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_files, "PATIENCE", 0.1)
@@ -346,7 +346,7 @@ def test_import_into_a_new_file(path: Path, theirs: Path) -> None:
     assert done(path, "--import", str(theirs)) == f"0 users added to {path}\n"
 
 
-def test_who_is_there_already_stays(path: Path, theirs: Path) -> None:
+def test_existing_users_are_kept(path: Path, theirs: Path) -> None:
     path.write_text(f"# users\nann:{ARGON2}\nbob:{SHA512}\n")
     assert passwd.import_users(path, theirs) == Imported(("carl",), ("ann",), 0)
     assert path.read_text() == f"# users\nann:{ARGON2}\nbob:{SHA512}\ncarl:{ARGON2}\n"
@@ -369,7 +369,7 @@ def test_an_import_is_whole_or_nothing(path: Path, theirs: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("mosquitto_passwd"), reason="Mosquitto is not installed")
 @pytest.mark.parametrize("kind", ["sha512", "sha512-pbkdf2"])
-def test_what_mosquitto_writes_here(path: Path, tmp_path: Path, kind: str) -> None:
+def test_files_written_by_mosquitto(path: Path, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "mosquitto"
     command = ["mosquitto_passwd", "-H", kind, "-b", "-c", str(file), "ann", "geheim: ü"]
     subprocess.run(command, check=True, capture_output=True)
@@ -390,6 +390,6 @@ def test_what_mosquitto_writes_here(path: Path, tmp_path: Path, kind: str) -> No
         ["--import", "x", "--password-stdin"],
     ],
 )
-def test_what_does_not_go_together(path: Path, arguments: list[str]) -> None:
+def test_contradictory_flags(path: Path, arguments: list[str]) -> None:
     refused(path, *arguments, code=2)
     assert not path.exists()

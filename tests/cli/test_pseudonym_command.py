@@ -32,6 +32,6 @@ def test_a_cluster_has_the_pseudonyms_of_its_key(tmp_path: Path) -> None:
         pseudonym_of("person", Path("nowhere"), file)
 
 
-def test_a_directory_without_pseudonyms_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_pseudonyms_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"for a cluster, give --cluster-key-file"):
         pseudonym_of("person", tmp_path)

@@ -71,7 +71,7 @@ def status(dropped: dict[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_status_says_why_messages_were_dropped() -> None:
+def test_a_status_has_the_reasons_of_drops() -> None:
     found = status({"slow_reader": 0, "queue_messages": 1, "queue_bytes": 2000, "later": 1})
     lines = "\n".join(status_lines(found, "here")).splitlines()
     at = lines.index("  dropped        2,002 messages")
@@ -94,7 +94,7 @@ def test_every_pause_is_a_sentence() -> None:
         assert pause_text(reason) != reason
 
 
-def test_a_session_says_why_it_ended_and_what_it_lost() -> None:
+def test_a_session_has_the_reasons_of_its_end_and_drops() -> None:
     found = {
         "counted_since_ms": 1000, "connects": 2, "last_close": "slow_reader",
         "last_close_ms": 4000, "dropped": 3,
@@ -127,14 +127,14 @@ def test_all_lists_say_in_the_same_words_why_a_connection_ended() -> None:
     assert len({close_words(reason) for reason in CLOSE_REASONS}) == len(CLOSE_REASONS)
 
 
-def test_a_connection_says_why_it_is_not_read() -> None:
+def test_a_connection_has_the_reasons_of_its_pause() -> None:
     found = {
         "level": 5, "address": "a", "id": "c", "connected_ms": 0, "keep_alive": 0, "unsent": 0,
         "gated": 0, "paused": ["log", "slow_reader"],
         **{f"{what}_{way}": 0 for what in ("messages", "bytes") for way in ("in", "out")},
     }  # fmt: skip
     assert list(connection_lines(found, None, 5000))[-1] == (
-        "  not read now: the disk does not keep up, it publishes to a client that does not read "
+        "  reading paused: the disk does not keep up, it publishes to a client that does not read "
         "fast enough"
     )
 

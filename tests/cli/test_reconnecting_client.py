@@ -73,7 +73,7 @@ async def test_a_lost_broker_is_found_again() -> None:
     assert (broker.found, link.epoch) == (2, 2)
 
 
-async def test_a_connection_that_ended_is_not_asked() -> None:
+async def test_no_request_uses_an_ended_connection() -> None:
     broker = Broker()
     link = ReconnectingClient(broker.find)
     await link.ask("status")
@@ -93,7 +93,7 @@ async def test_a_refusal_keeps_the_connection() -> None:
     assert (broker.found, broker.left) == (1, 0)
 
 
-async def test_a_missing_broker_is_not_looked_for_at_once() -> None:
+async def test_a_missing_broker_is_searched_for_after_a_delay() -> None:
     broker = Broker()
     link = ReconnectingClient(broker.find, retry_seconds=3600.0)
     broker.missing = NoLiveBroker("no broker is running")
@@ -145,7 +145,7 @@ class SeveralBrokers:
         return ReconnectingClient(self.find, answer_seconds=answer_seconds)
 
 
-async def test_the_brokers_of_all_logs_are_asked() -> None:
+async def test_the_brokers_of_all_logs_are_queried() -> None:
     several = SeveralBrokers()
     link = several.client()
     answers = await link.poll("status", topics=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Told:
-    """Stands for the service manager."""
+    """Replaces the service manager."""
 
     def __init__(self) -> None:
         self.words: list[str] = []

@@ -1,4 +1,4 @@
-"""Who set a retained message and when, where only a checkpoint's copy of it is left."""
+"""Publisher and time of a retained message of which only a checkpoint's copy is left."""
 
 from __future__ import annotations
 

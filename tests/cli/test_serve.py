@@ -92,7 +92,7 @@ def publish(broker: Served, *arguments: str) -> int:
     return foldmq("pub", "-p", str(broker.port), "-t", "a", "-m", "x", "-q1", *arguments).returncode
 
 
-def test_banner_says_where_for_whom_and_what_is_promised(serve: Serve) -> None:
+def test_banner_has_addresses_clients_and_guarantee(serve: Serve) -> None:
     broker = serve()
     for text in (
         f"process {broker.process.pid}",
@@ -106,7 +106,7 @@ def test_banner_says_where_for_whom_and_what_is_promised(serve: Serve) -> None:
     assert "WEAKER" not in broker.output
 
 
-def test_the_weaker_mode_says_its_name(serve: Serve) -> None:
+def test_the_banner_marks_the_weaker_mode(serve: Serve) -> None:
     assert "guarantee  WEAKER: " in serve("--sync", "2s").output
 
 
@@ -248,7 +248,7 @@ def test_second_signal_stops_at_once(serve: Serve) -> None:
     assert "stopping immediately" in broker.output
 
 
-def test_what_is_in_flight_and_cannot_be_written_ends_the_drain(serve: Serve) -> None:
+def test_records_that_cannot_be_written_end_the_drain(serve: Serve) -> None:
     broker = serve("--commit-timeout", "1s")
     nats = int((broker.data / "nats.pid").read_text())
     os.kill(nats, signal.SIGSTOP)

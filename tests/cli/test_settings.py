@@ -219,7 +219,7 @@ def test_two_listeners_at_one_place_are_refused(first: str, second: str) -> None
     assert refusal(listed).endswith("another listener already has this address")
 
 
-def test_any_free_port_may_be_asked_for_twice() -> None:
+def test_port_0_may_be_configured_twice() -> None:
     assert (
         len(load_settings({"listen": ["127.0.0.1:0", "ws://127.0.0.1:0", "[::1]:7"]}, {}).listen)
         == 3
@@ -241,7 +241,7 @@ def test_a_certificate_that_is_required_is_enough() -> None:
     assert not load_settings(known, {}).anonymous
 
 
-def test_the_banner_says_who_needs_a_certificate() -> None:
+def test_the_banner_shows_which_clients_need_a_certificate() -> None:
     settings = load_settings(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
     assert admitted(settings, 0) == "clients with a certificate"
     named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
@@ -249,7 +249,7 @@ def test_the_banner_says_who_needs_a_certificate() -> None:
     assert admitted(load_settings({}, {}), 0) == "any client, without a password"
 
 
-def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
+def test_a_required_certificate_without_identity_and_no_other_clients_is_refused() -> None:
     flags = with_tls("tls://0.0.0.0:1", tls_client_certs="required", allow_anonymous=False)
     message = refusal(flags)
     assert "no client can connect" in message
@@ -257,7 +257,7 @@ def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> N
     assert not load_settings({**flags, "tls_identity": "cn"}, {}).anonymous
 
 
-def test_who_may_have_a_certificate_is_not_nobody() -> None:
+def test_an_optional_certificate_does_not_authenticate() -> None:
     optional = with_tls("tls://127.0.0.1:1", tls_client_certs="optional")
     assert load_settings(optional, {}).anonymous
     assert not load_settings({**optional, "tls_identity": "cn"}, {}).anonymous
@@ -272,7 +272,7 @@ def test_certificates_say_nothing_about_listeners_without_tls() -> None:
     assert load_settings({**mixed, "allow_anonymous": True}, {}).anonymous
 
 
-def test_who_comes_through_a_proxy_is_not_on_this_machine() -> None:
+def test_clients_behind_a_proxy_are_not_local() -> None:
     assert "can be reached" in refusal({"proxy_protocol": True})
     assert "can be reached" in refusal({"proxy_protocol": True, "listen": ["unix:/run/foldmq/s"]})
     assert not load_settings({"proxy_protocol": True, "password_file": "users"}, {}).anonymous
@@ -304,7 +304,7 @@ def test_a_listener_for_operators_is_one_address_or_off(config: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ["metrics", "web"])
-def test_an_address_that_was_asked_for_is_told_from_a_default(name: str) -> None:
+def test_a_configured_address_is_distinguished_from_a_default(name: str) -> None:
     default = str(getattr(load_settings({}, {}), name))
     assert name not in load_settings({}, {}).model_fields_set
     assert name in load_settings({name: default}, {}).model_fields_set
@@ -388,7 +388,7 @@ def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
         ('jwt_issuer = "\\u0000"', "must not contain a NUL character"),
     ],
 )
-def test_bad_value_names_setting_value_and_what_is_allowed(
+def test_an_invalid_value_names_setting_value_and_valid_values(
     config: Path, line: str, problem: str
 ) -> None:
     config.write_text(line + "\n")
@@ -543,9 +543,7 @@ def test_old_names_still_work(config: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_old_and_new_name_and_bad_values_are_told_as_written(
-    config: Path, old: str, new: str
-) -> None:
+def test_errors_use_names_and_values_as_written(config: Path, old: str, new: str) -> None:
     config.write_text(f"{old} = -1\n")
     with pytest.raises(ConfigError, match=f"{old} = -1: must be "):
         load_settings({}, {}, config)
@@ -569,7 +567,7 @@ def test_bad_authentication_methods(config: Path, text: str, says: str) -> None:
 
 
 def test_each_limit_follows_its_setting() -> None:
-    """Every setting of a limit changes one limit, or a window and its jail."""
+    """Every setting of a limit changes one limit, or a window and its delay."""
     fixed = {"address", "burst", "client", "overload_after", "user"}
     before = limit_options(load_settings({}, {}), 1 << 20)
     for field in dataclasses.fields(LimitOptions):
@@ -589,11 +587,11 @@ def test_reloadable_names_are_settings() -> None:
     assert set(Settings.model_fields) >= RELOADABLE
 
 
-def test_what_a_listener_has_for_itself_can_be_reloaded() -> None:
+def test_settings_of_one_listener_can_be_reloaded() -> None:
     assert PER_LISTENER <= RELOADABLE
 
 
-def test_a_reload_takes_over_what_can_change_and_no_more(config: Path) -> None:
+def test_a_reload_applies_only_reloadable_settings(config: Path) -> None:
     config.write_text("max_sessions = 1\nnats_replicas = 1\n[[listen]]\naddress = 'unix:/x/s'\n")
     old = load_settings({}, {}, config)
     config.write_text(
@@ -604,7 +602,7 @@ def test_a_reload_takes_over_what_can_change_and_no_more(config: Path) -> None:
     assert (merged.max_sessions, merged.max_connections) == (1_000_000, 2)
     assert merged.event_loop == "auto"
     assert merged.listeners()[0].unix_mode == "600"
-    # A limit that nobody set is lowered without a warning, also by a reload.
+    # A default limit is lowered without a warning, also by a reload.
     assert merged.model_fields_set == {"listen", "nats_replicas", "max_connections"}
     config.write_text("listen = '127.0.0.1:2'\nunix_mode = '600'\n")
     merged = old.reloaded(load_settings({}, {}, config))

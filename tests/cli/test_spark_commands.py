@@ -72,7 +72,7 @@ def java(tmp_path: Path) -> Callable[..., Path]:
 # ------------------------------------------------------------------------------------ Java
 
 
-def test_the_java_of_java_home_goes_first(java: Callable[..., Path]) -> None:
+def test_the_java_of_java_home_has_precedence(java: Callable[..., Path]) -> None:
     home, other = java(JAVA_17), java('openjdk version "21" 2023-09-19', "other")
     found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
     assert (found.home, found.version) == (str(home), 17)
@@ -106,7 +106,7 @@ def test_java_that_does_not_run(java: Callable[..., Path], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "job", [("rebuild", "sessions"), ("audit",)], ids=lambda words: " ".join(words)
 )
-def test_without_java_a_job_says_so_in_one_line(tmp_path: Path, job: tuple[str, ...]) -> None:
+def test_without_java_a_job_ends_with_one_line(tmp_path: Path, job: tuple[str, ...]) -> None:
     said = refused(foldmq("spark", *job, env={"PATH": str(tmp_path), "JAVA_HOME": ""}), 69)
     assert said.startswith("Spark needs Java, and there is none in PATH: install Java 17")
 
@@ -182,7 +182,7 @@ def test_other_commands_do_not_load_spark() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_be_is_said_before_spark_starts(
+def test_invalid_arguments_are_reported_before_spark_starts(
     arguments: tuple[str, ...], exit_code: int, says: str
 ) -> None:
     assert says in refused(foldmq("spark", *arguments), exit_code)
@@ -224,7 +224,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
                 error="ModuleNotFoundError: No module named 'projections.state.single_session'"
             ),
             69,
-            "the executors do not have foldmq: ship foldmq and what it needs with the job",
+            "the executors do not have foldmq: ship foldmq and its dependencies with the job",
         ),
         (
             IN_EXECUTOR.format(error="ModuleNotFoundError: No module named 'orjson'"),
@@ -245,15 +245,15 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
         (
             "Caused by: java.io.IOException: No space left on device",
             74,
-            "no space left on device for what Spark keeps while it works",
+            "no space left for Spark's temporary files or its output",
         ),
         ("java.lang.OutOfMemoryError: Java heap space", 71, "Spark ran out of memory"),
-        ("System memory 99614720 must be at least 471859200.", 2, "--memory 450m at least"),
+        ("System memory 99614720 must be at least 471859200.", 2, "set --memory to at least 450m"),
         ("Python worker exited unexpectedly (crashed)", 71, "a Python worker of Spark ended"),
         (
             "[PATH_ALREADY_EXISTS] Path hdfs://h/out already exists. Set mode as overwrite",
             73,
-            "hdfs://h/out is there already",
+            "hdfs://h/out already exists",
         ),
         ("Could not parse Master URL: 'mesos://x'", 2, "not a master of Spark: mesos://x"),
         ("All masters are unresponsive! Giving up.", 69, "the master of the Spark cluster does"),
@@ -281,7 +281,7 @@ def test_what_an_error_of_spark_means(text: str, exit_code: int, says: str) -> N
     assert str(error).isprintable()
 
 
-def test_an_error_of_ours_goes_before_what_spark_made_of_it() -> None:
+def test_foldmq_errors_take_precedence_over_those_of_spark() -> None:
     from spark.runtime.explain_failure import explain
 
     ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
@@ -303,8 +303,12 @@ def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "exit_code", "says"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), 74, "no space left on device for what"),
-        (OSError(errno.EIO, "Input/output error", "/tmp/x\n"), 74, r"works with: /tmp/x\n: Input/"),
+        (OSError(errno.ENOSPC, "No space left on device"), 74, "no space left for Spark"),
+        (
+            OSError(errno.EIO, "Input/output error", "/tmp/x\n"),
+            74,
+            r"temporary files: /tmp/x\n: Input/",
+        ),
         (ConnectionResetError(errno.ECONNRESET, "reset"), 70, "Spark failed: "),
     ],
 )
@@ -316,7 +320,7 @@ def test_an_error_of_the_disk_in_our_process(error: OSError, exit_code: int, say
 
 
 @pytest.mark.usefixtures("no_jvm")
-def test_who_reads_the_output_may_go() -> None:
+def test_the_reader_of_the_output_may_close_it() -> None:
     with pytest.raises(BrokenPipeError), session.running_session():
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -328,7 +332,7 @@ def test_a_disk_without_room_for_spark_s_directory(monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/foldmq-spark-x")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    with pytest.raises(OutOfDisk, match="what it works with: /tmp/foldmq-spark-x: No space left"):
+    with pytest.raises(OutOfDisk, match="its temporary files: /tmp/foldmq-spark-x: No space left"):
         Jvm()
 
 
@@ -373,8 +377,8 @@ Could not reserve enough space for 966367641600KB object heap
     [
         (YARN, "Spark does not start: HADOOP_CONF_DIR must be set"),
         (NO_MODULE, "this Java lacks a module that Spark needs"),
-        (NO_ROOM, "--memory is nothing that this machine can give"),
-        ("", "Spark does not start: it ends at once"),
+        (NO_ROOM, "--memory is more than this machine has"),
+        ("", "Spark does not start: it exits immediately"),
     ],
 )
 def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
@@ -386,7 +390,7 @@ def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
 # ---------------------------------------------------------------------------------- claims
 
 
-def test_what_a_broker_says_becomes_claims() -> None:
+def test_the_state_of_a_broker_becomes_claims() -> None:
     from cli.sparkjobs.claimed_states import _told
 
     said = LiveState(
@@ -401,7 +405,7 @@ def test_what_a_broker_says_becomes_claims() -> None:
     ]
 
 
-def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
+def test_projections_become_claims_as_of_their_mark_or_later() -> None:
     from cli.sparkjobs.claimed_states import _stored
 
     old, new = StoredItem(position(3, 0), 1), StoredItem(position(9, 1), 2)
@@ -443,7 +447,7 @@ def test_executors_elsewhere_cannot_read_a_data_directory(tmp_path: Path) -> Non
         asyncio.run(look(SparkFlags(source, archive="a", master="yarn")))
 
 
-def test_a_path_as_spark_is_told_it() -> None:
+def test_paths_for_spark() -> None:
     from cli.sparkjobs.log_location import absolute
 
     assert absolute("a") == str(Path("a").absolute())

@@ -89,7 +89,7 @@ def test_a_command_loads_only_what_it_needs(arguments: str, modules: tuple[str, 
     assert loaded(arguments, modules) == []
 
 
-def test_the_table_of_commands_tells_what_they_are() -> None:
+def test_the_table_of_commands_agrees_with_the_commands() -> None:
     """``foldmq --help`` shows the table and loads no command: both must say the same."""
     import typer
 
@@ -108,7 +108,7 @@ def test_every_setting_has_a_topic() -> None:
     assert len(set(SETTING_NAMES)) == len(SETTING_NAMES)
 
 
-def test_flags_of_the_log_say_what_the_settings_say() -> None:
+def test_flags_of_the_log_agree_with_the_settings() -> None:
     for name, text in source_flags._NATS_HELP.items():
         assert text == Settings.model_fields[name].description
 

@@ -205,7 +205,7 @@ async def test_names_are_shown_as_they_are_and_harmless(broker: Inspected) -> No
         assert "\x1b" not in screen.text()
 
 
-async def test_one_poll_asks_for_the_status_and_the_first_actors_only(
+async def test_one_poll_requests_only_the_status_and_the_first_actors(
     broker: Inspected,
 ) -> None:
     async with shown(broker) as screen:
@@ -216,7 +216,7 @@ async def test_one_poll_asks_for_the_status_and_the_first_actors_only(
     assert all(request == {"topics": True} for request in broker.requests("status"))
 
 
-async def test_a_list_that_takes_long_is_asked_for_more_rarely(
+async def test_a_slow_list_is_requested_less_often(
     broker: Inspected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shown(broker) as screen:
@@ -233,7 +233,7 @@ async def test_a_list_that_takes_long_is_asked_for_more_rarely(
         polls = len(broker.requests("status"))
         await screen.until(lambda: len(broker.requests("status")) > polls + 5)
         assert len(broker.requests("actors")) == lists + 1
-        # What is asked for on purpose comes at once.
+        # Explicit requests are made at once.
         await screen.press("s")
         await screen.until(lambda: len(broker.requests("actors")) > lists + 1)
 
@@ -263,7 +263,7 @@ async def test_sorting(broker: Inspected) -> None:
         assert [row["topic"] for row in rows] == sorted([HOSTILE, "plant/temp"])
 
 
-async def test_filter_of_actors_is_asked_of_the_broker(broker: Inspected) -> None:
+async def test_the_broker_filters_actors(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("slash", *"pump-2", "enter")
         await screen.until(lambda: broker.requests("actors")[-1].get("match") == "*pump-2*")
@@ -294,7 +294,7 @@ async def test_keys_that_are_typed_into_the_filter_do_nothing_else(broker: Inspe
         await screen.sees("qps?t")
 
 
-async def test_pause_asks_for_nothing(broker: Inspected) -> None:
+async def test_pause_stops_requests(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("p")
         await screen.sees("PAUSED")
@@ -333,7 +333,7 @@ async def test_help_and_quit(broker: Inspected) -> None:
 # ------------------------------------------------------------------- trouble
 
 
-async def test_what_is_wrong_is_said_at_the_top(broker: Inspected) -> None:
+async def test_problems_are_shown_at_the_top(broker: Inspected) -> None:
     async with shown(broker) as screen:
         broker.status["trouble"] = ["the log cannot be written: disk full", HOSTILE]
         await screen.sees("NOT READY", "disk full", SHOWN)
@@ -361,7 +361,7 @@ async def test_a_broker_that_goes_away_and_comes_back(broker: Inspected) -> None
 
 @pytest.mark.parametrize(("width", "height"), [(60, 15), (80, 24), (109, 35), (200, 50)])
 @pytest.mark.parametrize("place", ["/var/lib/foldmq", f"/srv/{'long/' * 60}foldmq"])
-async def test_what_to_do_is_seen_however_small_the_terminal(
+async def test_the_remedy_is_visible_on_small_terminals(
     broker: Inspected, width: int, height: int, place: str
 ) -> None:
     advice = "start it with foldmq serve, or give --data-dir or --nats-url"
@@ -449,7 +449,7 @@ async def test_page_of_an_actor_and_back(broker: Inspected) -> None:
         actors = len(broker.requests("actors"))
         polls = len(broker.requests("actor"))
         await screen.until(lambda: len(broker.requests("actor")) > polls + 1)
-        # Lists are not asked for while nobody sees them.
+        # Lists are not requested while they are not visible.
         assert len(broker.requests("actors")) <= actors + 1
         assert broker.requests("status")[-1] == {"topics": False}
         broker.answers["actor"] = Refused("no actor connection:40")
@@ -565,7 +565,9 @@ async def test_live_trace_of_an_actor(broker: Inspected, traced: FakeTrace) -> N
         await screen.sees("MQTT 3.1.1")
 
 
-async def test_a_trace_that_is_read_stands_still(broker: Inspected, traced: FakeTrace) -> None:
+async def test_a_trace_that_is_scrolled_back_does_not_move(
+    broker: Inspected, traced: FakeTrace
+) -> None:
     async with shown(broker) as screen:
         await screen.press("enter", "t")
         await screen.sees("trace of")
@@ -581,7 +583,7 @@ async def test_a_trace_that_is_read_stands_still(broker: Inspected, traced: Fake
         await screen.sees("following", "evil[/]\\u202e 100")
 
 
-async def test_a_trace_goes_on_when_the_broker_is_back(
+async def test_a_trace_continues_when_the_broker_is_back(
     broker: Inspected, traced: FakeTrace
 ) -> None:
     async with shown(broker) as screen:
@@ -720,7 +722,7 @@ async def test_the_page_and_the_trace_of_a_topic_are_about_all_logs(
 # ------------------------------------------------------------------- answers that are too large
 
 
-async def test_less_is_asked_for_when_an_answer_does_not_fit(
+async def test_less_is_requested_when_an_answer_does_not_fit(
     broker: Inspected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = broker.ask

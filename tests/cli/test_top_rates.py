@@ -53,9 +53,7 @@ def test_a_higher_percentile_is_never_lower(added: list[int]) -> None:
 
 
 @given(values, st.sampled_from([0.5, 0.9, 0.99]))
-def test_a_percentile_is_between_the_bounds_of_the_value_that_it_stands_for(
-    of: list[float], share: float
-) -> None:
+def test_a_percentile_is_within_the_bounds_of_its_bucket(of: list[float], share: float) -> None:
     exact = sorted(of)[max(0, math.ceil(share * len(of)) - 1)]
     place = bisect_left(BOUNDS, exact)
     found = percentile(BOUNDS, histogram(of), share)
@@ -92,7 +90,7 @@ def test_values_are_spread_evenly_between_two_bounds() -> None:
     assert percentile(BOUNDS, [0, 0, 0, 0, 0, 3], 0.5) == math.inf
 
 
-def test_a_histogram_that_began_anew_has_no_difference() -> None:
+def test_a_histogram_that_was_reset_has_no_difference() -> None:
     assert difference([3, 4], [3, 3]) is None
     assert difference([3, 4], [3, 4, 0]) is None
 
@@ -146,7 +144,7 @@ def test_rates_of_several_logs_are_added_up() -> None:
     assert between_all([]) is None
 
 
-def test_drops_are_told_by_reason_also_when_a_reason_is_new() -> None:
+def test_drops_are_shown_by_reason_also_for_a_new_reason() -> None:
     before = status(dropped={"queue_full": 3})
     after = status(dropped={"queue_full": 3, "slow_reader": 8}, seconds=2)
     found = between(before, after)
@@ -167,7 +165,7 @@ def test_drops_are_told_by_reason_also_when_a_reason_is_new() -> None:
         {"seconds": -1},
     ],
 )
-def test_counters_that_begin_anew_give_no_rates(changed: dict[str, Any]) -> None:
+def test_counters_that_were_reset_give_no_rates(changed: dict[str, Any]) -> None:
     before = status(received=[5, 5, 5], bytes_in=10, dropped={"queue_full": 2})
     usual: dict[str, Any] = {
         "received": [6, 5, 5],
@@ -302,7 +300,7 @@ def test_figures_are_short(value: float) -> None:
 
 
 @given(st.text(), st.integers(1, 40), st.booleans())
-def test_what_is_fitted_has_its_width(text: str, width: int, right: bool) -> None:
+def test_fitted_text_has_the_given_width(text: str, width: int, right: bool) -> None:
     shown = "".join(letter for letter in text if letter.isprintable())
     assert cell_len(fit_text(shown, width, right=right)) == width
 
@@ -359,7 +357,7 @@ def test_all_columns_are_shown_where_there_is_room() -> None:
     assert narrow == ["ACTOR", "NAME", "BUSY", "MSG/S", "BOX"]
 
 
-def test_what_clients_chose_is_harmless_in_a_row() -> None:
+def test_names_chosen_by_clients_are_harmless_in_a_row() -> None:
     row = plain(cells_of(ROW, fitting(ACTORS, 200)))
     assert row.isprintable()
     assert "\\u001b[31m[red]\\u202e" in row

@@ -181,7 +181,7 @@ PUBLISHED_400 = (
         (line("dances", "well"), "dances well"),
     ],
 )
-def test_lines_in_words(given: dict[str, Any], said: str) -> None:
+def test_lines_as_text(given: dict[str, Any], said: str) -> None:
     shown = TraceWords().text(given)
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.123 session:13 {6} .*", shown)
     assert shown.endswith(f" {said}")
@@ -236,7 +236,7 @@ def test_the_beginning_of_a_payload_is_shown(data: bytes, size: int, shown: str)
         {EVIL: EVIL},
     ],
 )
-def test_what_is_not_understood_is_shown_as_it_is(broken: dict[str, Any]) -> None:
+def test_unknown_lines_are_shown_unchanged(broken: dict[str, Any]) -> None:
     shown = TraceWords().text(broken)
     assert shown.isprintable()
     assert shown

@@ -17,7 +17,7 @@ def test_without_users_there_is_no_digest() -> None:
     assert users_digest(Settings(), SECRET) == ""
 
 
-def test_a_digest_stands_for_the_file_and_needs_the_secret(tmp_path: Path) -> None:
+def test_a_digest_identifies_the_file_and_needs_the_secret(tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_text("ann:$7$1$c2FsdA==$aGFzaA==\n")
     settings = Settings(password_file=file)

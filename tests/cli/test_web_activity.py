@@ -206,7 +206,7 @@ def test_records_that_were_read_in_part_are_not_counted_twice() -> None:
     asyncio.run(reading())
 
 
-def test_another_log_is_read_anew() -> None:
+def test_another_log_is_read_from_its_start() -> None:
     log = FakeLog()
     log.add(NOW_MS, connect(), connect("bob"))
 
@@ -282,7 +282,7 @@ def test_retained_messages_have_a_place_in_the_tree() -> None:
     assert list(topics.branches("", NOW_MS, rows)) == ["x"]
 
 
-def test_topics_are_limited_and_forgotten_after_a_day() -> None:
+def test_topics_are_limited_and_removed_after_a_day() -> None:
     topics = TopicActivity()
     many = [(f"t/{number}", 1, 1, "ann") for number in range(MOST_TOPICS + 10)]
     topics.take(many, 0, NOW_MS - 30 * HOUR)

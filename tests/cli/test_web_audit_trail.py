@@ -24,7 +24,7 @@ def entry(address: str, outcome: str = "refused", name: str = "") -> Entry:
 # ------------------------------------------------------------------------------- few of many
 
 
-def test_what_is_alike_is_two_events_in_a_window() -> None:
+def test_equal_accesses_are_two_events_in_a_window() -> None:
     clock = ManualClock()
     gathering = Gathering(clock)
     first = entry("192.0.2.1")
@@ -41,7 +41,7 @@ def test_what_is_alike_is_two_events_in_a_window() -> None:
     assert gathering.add(again) is again
 
 
-def test_one_alone_is_not_told_twice() -> None:
+def test_a_single_access_is_recorded_once() -> None:
     clock = ManualClock()
     gathering = Gathering(clock)
     gathering.add(entry("192.0.2.1"))
@@ -49,7 +49,7 @@ def test_one_alone_is_not_told_twice() -> None:
     assert gathering.due() == []
 
 
-def test_what_differs_is_told_apart() -> None:
+def test_different_accesses_are_distinguished() -> None:
     gathering = Gathering(ManualClock())
     different = [
         entry("192.0.2.1"),
@@ -110,7 +110,7 @@ async def until_found(log: Log, count: int) -> None:
             await log.grown.wait()
 
 
-async def test_a_login_is_on_record_when_it_lets_in() -> None:
+async def test_a_login_is_recorded_before_it_is_accepted() -> None:
     log = Log()
     trail = AuditTrail(log, now_ms=lambda: 7)
     await trail.login("127.0.0.1", ANN)
@@ -128,7 +128,7 @@ async def test_a_login_is_on_record_when_it_lets_in() -> None:
     await trail.close()
 
 
-async def test_what_is_refused_is_recorded_and_gathered() -> None:
+async def test_refusals_are_recorded_and_collected() -> None:
     log = Log()
     trail = AuditTrail(log)
     for _ in range(5):
@@ -146,7 +146,7 @@ async def test_what_is_refused_is_recorded_and_gathered() -> None:
     assert log.outcomes()[3:] == [("refused", "192.0.2.1", "", 4)]
 
 
-async def test_what_was_gathered_is_recorded_when_its_time_is_over(
+async def test_collected_refusals_are_recorded_after_their_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WINDOW", 0.05)
@@ -159,7 +159,7 @@ async def test_what_was_gathered_is_recorded_when_its_time_is_over(
     await trail.close()
 
 
-async def test_a_broker_that_is_away_locks_nobody_out_and_records_later(
+async def test_without_a_broker_logins_work_and_are_recorded_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.01)
@@ -177,7 +177,7 @@ async def test_a_broker_that_is_away_locks_nobody_out_and_records_later(
     await trail.close()
 
 
-async def test_what_waits_for_the_broker_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unrecorded_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 10)
     monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
     monkeypatch.setattr(module, "_END_SECONDS", 0.01)

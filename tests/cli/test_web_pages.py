@@ -107,9 +107,7 @@ def test_a_token_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ("0.0.0.0", "evil.example", False),
     ],
 )
-def test_the_host_that_is_asked_for_must_be_ours(
-    listened: str, host: str, *, allowed: bool
-) -> None:
+def test_the_requested_host_must_be_allowed(listened: str, host: str, *, allowed: bool) -> None:
     assert Hosts([Address(listened, 18830)]).allows(host) == allowed
 
 
@@ -214,7 +212,7 @@ def test_a_hostile_value_in_a_template_is_text(hostile: str) -> None:
     assert re.fullmatch(r'<a title="[^"<>]*" href="/session\?client=[\w%.+~-]*">[^<>]*</a>', text)
 
 
-def test_an_address_holds_what_is_given() -> None:
+def test_a_url_has_the_given_parameters() -> None:
     assert url("/log") == "/log"
     assert url("/log", session=None, topic="", type=[], payload=False) == "/log"
     assert url("/log", {"from": "1.2"}, payload=True) == "/log?from=1.2&payload=1"
@@ -249,7 +247,7 @@ def test_a_curve_of_hardly_anything_is_drawn(values: list[float | None]) -> None
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in numbers(made.curves[0].line))
 
 
-def test_bars_stand_where_something_is() -> None:
+def test_bars_exist_only_for_events() -> None:
     assert bars([0, 0]) == ""
     drawn = re.findall(r"M([\d.]+) 60h[\d.]+v-([\d.]+)", bars([0, 4, 0, 16]))
     assert [(float(x), float(y)) for x, y in drawn] == [(75.0, 30.0), (225.0, 60.0)]
@@ -259,7 +257,7 @@ def test_bars_stand_where_something_is() -> None:
 
 
 class FakeLink:
-    """Answers `sessions` with so many rows, 500 at a time, as the broker does."""
+    """Answers `sessions` with this many rows, 500 at a time, as the broker does."""
 
     def __init__(self, count: int) -> None:
         self.rows = [{"client": f"c{number}"} for number in range(count)]
@@ -333,7 +331,7 @@ def test_a_short_list_is_not_kept() -> None:
     asyncio.run(short())
 
 
-def test_a_list_that_is_forgotten_begins_anew_and_says_so() -> None:
+def test_an_expired_list_restarts_with_a_notice() -> None:
     async def forget() -> None:
         lists, link = listings(1250)
         first = await lists.find("sessions", {}, None, None, 0)
@@ -368,7 +366,7 @@ def test_a_list_is_put_in_order_before_it_has_pages() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [({}, 1), ({"match": "*c*"}, 2)])
-def test_a_list_that_is_too_long_to_be_sorted_is_shown_and_says_so(
+def test_a_list_too_long_to_be_sorted_has_a_notice(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], asked: int
 ) -> None:
     monkeypatch.setattr("cli.web.live.paged_lists.MOST_SORTED", 1000)
@@ -384,7 +382,7 @@ def test_a_list_that_is_too_long_to_be_sorted_is_shown_and_says_so(
     asyncio.run(much())
 
 
-def test_fewer_are_asked_for_when_their_names_are_long() -> None:
+def test_fewer_rows_are_requested_for_long_names() -> None:
     async def less() -> None:
         lists, link = listings(30)
         link.fits = 5
@@ -398,7 +396,7 @@ def test_fewer_are_asked_for_when_their_names_are_long() -> None:
 
 
 @pytest.mark.parametrize("fits", [100, 10, 1])
-def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
+def test_less_of_a_session_is_requested_for_long_names(fits: int) -> None:
     asked: list[int] = []
 
     class Full:

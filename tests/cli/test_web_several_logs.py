@@ -163,7 +163,7 @@ async def test_the_retained_message_of_a_topic_names_its_log() -> None:
     assert [row["log"] for row in found.rows] == LOGS
 
 
-async def test_a_list_whose_broker_went_away_says_so() -> None:
+async def test_a_list_without_its_broker_has_a_notice() -> None:
     gone: list[str] = []
 
     def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
@@ -233,7 +233,7 @@ async def test_a_broker_that_hangs_delays_only_the_first_request(
     assert len(asked) == 1
 
 
-async def test_the_login_form_does_not_say_which_brokers_answer() -> None:
+async def test_the_login_form_does_not_reveal_which_brokers_answer() -> None:
     def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
         if log == "n-p0":
             raise NoLiveBroker("n-p0 hangs")
@@ -377,7 +377,7 @@ def readers(*given: tuple[int | None, bool]) -> ReadersOfLogs:
         (((10, True), (None, True)), 10, None),
     ],
 )
-def test_what_was_not_read_of_one_log_is_not_known(
+def test_data_not_read_of_one_log_is_unknown(
     given: tuple[tuple[int | None, bool], ...], since_ms: int | None, reading: str | None
 ) -> None:
     both = readers(*given)

@@ -54,7 +54,7 @@ ADDED_ANN = ("token_added", "ann", "view", "never")
 ADDED_BOB = ("token_added", "bob", "operate", "2030-01-01T00:00:00Z")
 
 
-def test_what_was_changed_while_no_page_ran_is_recorded_once(tmp_path: Path, log: Log) -> None:
+def test_changes_without_a_running_page_are_recorded_once(tmp_path: Path, log: Log) -> None:
     look(tmp_path, log, ANN, BOB)
     assert log.take() == [ADDED_ANN, ADDED_BOB]
     look(tmp_path, log, ANN, BOB)
@@ -77,7 +77,7 @@ def test_a_token_that_was_replaced_was_removed_and_added(tmp_path: Path, log: Lo
     ]
 
 
-def test_no_hash_and_no_token_is_told(tmp_path: Path, log: Log) -> None:
+def test_neither_hash_nor_token_is_recorded(tmp_path: Path, log: Log) -> None:
     look(tmp_path, log, ANN)
     assert "a" * 64 not in repr(log.told)
     assert (tmp_path / "web.tokens.recorded").stat().st_mode & 0o777 == 0o600
@@ -92,7 +92,7 @@ def test_a_bad_line_removes_nothing(tmp_path: Path, log: Log) -> None:
     assert log.take() == [("token_removed", *ADDED_BOB[1:])]
 
 
-def test_what_a_broker_cannot_record_now_is_recorded_later(
+def test_unrecorded_changes_are_recorded_later(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_audit, "LOOK", 0.0)

@@ -127,7 +127,7 @@ def test_while_the_file_is_bad_only_the_pages_own_token_counts(
 # ------------------------------------------------------------------------------- the file
 
 
-def test_what_is_written_is_read(file: Path) -> None:
+def test_written_tokens_are_read_back(file: Path) -> None:
     grants = [grant("ann", "1", Role.VIEW, NOW), grant("b.o-b_2@x", "2", Role.OPERATE)]
     put(file, *grants)
     assert list(read(file).values()) == grants
@@ -215,7 +215,7 @@ def test_tokens_are_made_listed_and_removed(tmp_path: Path, file: Path, own: Tok
     assert Tokens(own, file).of_token(secret) is None
 
 
-def test_an_end_that_has_passed_is_told(file: Path) -> None:
+def test_an_expired_token_is_reported(file: Path) -> None:
     put(file, grant("ann", SECRET, expires=NOW))
     assert run("ls", "--tokens", str(file)).stdout == "ann view 2023-11-14T22:13:20Z (expired)\n"
 
@@ -250,7 +250,7 @@ def test_a_new_file_belongs_to_whom_its_directory_does(
         (("rm", "nobody"), "has no token nobody"),
     ],
 )
-def test_what_is_refused_says_why(file: Path, arguments: tuple[str, ...], wrong: str) -> None:
+def test_errors_name_the_cause(file: Path, arguments: tuple[str, ...], wrong: str) -> None:
     put(file, grant("first", SECRET))
     before = file.read_text()
     code = 1 if arguments[0] == "rm" else 2
@@ -265,7 +265,7 @@ def test_a_file_with_a_bad_line_is_left_alone(file: Path) -> None:
     assert file.read_text() == "ann view never\n"
 
 
-def test_without_a_data_directory_it_must_be_said_where(tmp_path: Path) -> None:
+def test_without_a_data_directory_the_file_must_be_given(tmp_path: Path) -> None:
     said = refused("ls", "--data-dir", str(tmp_path / "missing"), code=66)
     assert "does not exist" in said
     assert "--tokens FILE" in said

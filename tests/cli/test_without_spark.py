@@ -55,7 +55,7 @@ def test_help_is_shown(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "job", ["audit", "rebuild sessions", "recovery-check", "stats", "archive archived"]
 )
-def test_a_job_says_what_to_install(job: str) -> None:
+def test_a_job_names_the_package_to_install(job: str) -> None:
     ran = run(COMMAND.format(arguments=["spark", *job.split()]))
     assert (ran.returncode, ran.stdout) == (69, "")
     says = "pip install 'foldmq[spark]' (or: make spark, in a checkout)"

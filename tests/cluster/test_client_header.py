@@ -59,7 +59,7 @@ def test_a_header_for_another_connection_or_with_another_key_is_refused(
 
 
 @given(st.data())
-def test_no_changed_header_is_believed(data: st.DataObject) -> None:
+def test_a_changed_header_is_rejected(data: st.DataObject) -> None:
     header = bytearray(encode_client(CLIENT, NONCE, KEY))
     at = data.draw(st.integers(0, len(header) - 1))
     header[at] ^= data.draw(st.integers(1, 255))
@@ -98,7 +98,7 @@ def test_a_description_of_the_wrong_kind_is_refused(changes: dict[str, object]) 
         decode_client(described(**changes), NONCE, KEY)
 
 
-def test_what_a_later_version_adds_is_ignored() -> None:
+def test_additions_of_a_later_version_are_ignored() -> None:
     found = decode_client(described(partition=3), NONCE, KEY)
     assert found is not None
     assert found[0] == dataclasses.replace(CLIENT, peer=None)

@@ -20,7 +20,7 @@ LITTLE = 0.01
 
 
 def after(*told: tuple[float, LeaderAnswer | str]) -> FailureDetector:
-    """Return a suspicion that was told this, at these times."""
+    """Return a failure detector that received these, at these times."""
     suspicion = FailureDetector(0.0)
     for at, what in told:
         if what == "heard":
@@ -73,7 +73,7 @@ HERE, NONE, SILENT = LeaderAnswer.HERE, LeaderAnswer.NONE, LeaderAnswer.SILENT
         (((1.0, "refused"),), 1.0 + 2 * PATIENCE + LITTLE, Step.TAKE_OVER),
     ],
 )
-def test_what_a_follower_does(
+def test_decisions_of_a_follower(
     told: tuple[tuple[float, LeaderAnswer | str], ...], now: float, step: Step
 ) -> None:
     assert after(*told).step(now) is step

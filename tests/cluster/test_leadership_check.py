@@ -19,7 +19,7 @@ LITTLE = 0.01
 
 
 class Look(NamedTuple):
-    """So many looks, one in each tick, with the same answers."""
+    """This many checks, one in each tick, with the same answers."""
 
     looks: int
     durable: int = 7
@@ -59,7 +59,7 @@ LONGER = LONG + round(DOUBTFUL_FOR / TICK) + 2
         ([Look(LONGER, others=False), Look(3)], Confidence.GIVEN_UP),
     ],
 )
-def test_what_a_leader_believes(some: list[Look], belief: Confidence) -> None:
+def test_decisions_of_a_leader(some: list[Look], belief: Confidence) -> None:
     assert looking(LeadershipCheck(0.0, 7), *some)[0] is belief
 
 

@@ -59,7 +59,7 @@ def test_the_leader_is_that_of_the_highest_epoch() -> None:
         ([other("a")], ["a", "", "a"]),
         ([other("z")], ["", "z", ""]),
         ([other("a"), other("z")], ["a", "", "z"]),
-        # Nobody is preferred that could not take over now, and a start is awaited.
+        # Only nodes that could take over now are preferred, and a start is awaited.
         ([other("a"), other("z", Role.LEADING)], ["a", "", ""]),
         ([other("a"), other("z", Role.STARTING)], ["", "", ""]),
     ],
@@ -94,7 +94,7 @@ def test_nodes_that_are_equal_do_not_take_over_at_the_same_time() -> None:
         ({"permissions": ""}, "has different permissions from this one"),
     ],
 )
-def test_a_difference_is_said_once_by_name(change: dict[str, object], said: str) -> None:
+def test_a_difference_is_logged_once_by_name(change: dict[str, object], said: str) -> None:
     with capture_logs() as logs:
         found = members(other("a", **change))
         found.heard(other("a", **change), 0.1, ME)
@@ -119,7 +119,7 @@ def test_a_node_with_another_authority_is_named_and_gets_no_leadership() -> None
 
 
 @pytest.mark.parametrize(("off", "way"), [(-3000, "ahead of"), (3000, "behind")])
-def test_a_clock_that_is_off_is_said_once(off: int, way: str) -> None:
+def test_a_wrong_clock_is_logged_once(off: int, way: str) -> None:
     made = Members("me", lambda: TIME)
     leading = other("a", Role.LEADING, time_ms=TIME + off)
     with capture_logs() as logs:

@@ -23,12 +23,12 @@ def test_a_status_is_read_back() -> None:
     assert decode_status(STATUS.encode()) == STATUS
 
 
-def test_what_a_later_version_added_is_ignored() -> None:
+def test_additions_of_a_later_version_are_ignored() -> None:
     more = {**orjson.loads(STATUS.encode()), "partition": 3}
     assert decode_status(orjson.dumps(more)) == STATUS
 
 
-def test_what_a_later_version_left_out_has_its_default() -> None:
+def test_omissions_of_a_later_version_have_defaults() -> None:
     less = orjson.loads(STATUS.encode())
     for name in ("host", "pid", "version", "users", "permissions", "listen", "clients"):
         del less[name]
@@ -53,5 +53,5 @@ def test_a_status_that_makes_no_sense_is_none(change: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"null", b"\xff", b'{"role": "leading"}'])
-def test_what_is_no_status_is_none(data: bytes) -> None:
+def test_an_invalid_status_is_none(data: bytes) -> None:
     assert decode_status(data) is None

@@ -332,7 +332,7 @@ def test_takeover_sends_the_will_of_the_old_connection(clients: Clients, topic: 
 
 @pytest.mark.mqtt("MQTT-3.1.4-2")
 @pytest.mark.usefixtures("foldmq_only")
-def test_two_clients_fighting_over_one_identifier_are_slowed(clients: Clients, topic: str) -> None:
+def test_two_clients_with_one_identifier_are_throttled(clients: Clients, topic: str) -> None:
     """Each takeover costs about a second, so that the pair cannot spin the broker."""
     answered = 0
     bystander = clients.connect()
@@ -356,7 +356,7 @@ def test_clean_session_never_has_a_session_present(clients: Clients, topic: str)
 
 
 @pytest.mark.mqtt("MQTT-3.2.2-2", "MQTT-3.2.2-3", "MQTT-3.1.4-3")
-def test_session_present_tells_whether_state_was_stored(clients: Clients, topic: str) -> None:
+def test_session_present_is_set_if_state_was_stored(clients: Clients, topic: str) -> None:
     clients.connect(topic, clean=False, session_present=False).disconnect()
     clients.connect(topic, clean=False, session_present=True).close()
     clients.connect(topic, clean=False, session_present=True).disconnect()
@@ -390,7 +390,7 @@ def test_keep_alive(clients: Clients, topic: str) -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
-def test_a_packet_that_never_ends_is_silence(clients: Clients, topic: str) -> None:
+def test_an_endless_packet_does_not_extend_the_keep_alive(clients: Clients, topic: str) -> None:
     """Bytes are no packet; one that is large and on its way at a good rate is let finish."""
     watcher = clients.subscribed(topic)
     trickling = clients.connect(keepalive=1, will=Will(topic, b"cut"))

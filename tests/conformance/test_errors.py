@@ -85,7 +85,7 @@ def test_connection_that_ends_inside_a_packet(clients: Clients, topic: str, cut:
 
 
 @pytest.mark.mqtt("MQTT-4.8.0-1")
-def test_client_that_never_reads_harms_nobody_else(clients: Clients, topic: str) -> None:
+def test_client_that_never_reads_harms_no_other_client(clients: Clients, topic: str) -> None:
     """The deaf subscriber's bytes pile up; the other subscriber gets all of its own."""
     deaf = clients.subscribed(topic, 0)
     well = clients.subscribed(topic, 0)

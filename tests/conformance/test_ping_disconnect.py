@@ -52,7 +52,7 @@ def test_disconnect_discards_the_will(
 
 
 @pytest.mark.mqtt("MQTT-3.14.4-3")
-def test_what_was_sent_before_disconnect_is_processed(clients: Clients, topic: str) -> None:
+def test_packets_before_disconnect_are_processed(clients: Clients, topic: str) -> None:
     watcher = clients.subscribed(topic, 1)
     client = clients.connect()
     client.send(p.publish(topic, b"0"), p.publish(topic, b"1", 1, 1), p.disconnect())

@@ -197,7 +197,7 @@ def test_each_client_gets_its_own_copy_and_the_publisher_too(clients: Clients, t
 @pytest.mark.usefixtures("foldmq_only")
 @pytest.mark.parametrize("name", ["$foldmq", "$foldmq/", "$foldmq/log/n1", "$foldmq/a b/c"])
 @pytest.mark.parametrize("retain", [False, True])
-def test_publish_below_foldmqs_own_topics_is_acknowledged_and_reaches_nobody(
+def test_publish_on_a_reserved_topic_is_acknowledged_and_not_delivered(
     clients: Clients, topic: str, name: str, *, retain: bool
 ) -> None:
     watcher = clients.connect()

@@ -232,7 +232,7 @@ def test_publish_is_sent_again_until_pubrec_and_pubrel_until_pubcomp(
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-1")
-def test_unknown_pubrec_and_pubcomp_harm_nobody(clients: Clients, topic: str) -> None:
+def test_unknown_pubrec_and_pubcomp_are_ignored(clients: Clients, topic: str) -> None:
     """A client that lost its state may answer what the broker has long forgotten."""
     client = clients.subscribed(topic, 2)
     client.send(p.pubcomp(999))

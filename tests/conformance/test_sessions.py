@@ -50,7 +50,7 @@ def _fields(message: Publish) -> tuple[str, bytes, int, int | None]:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-5", "MQTT-3.8.4-6")
-def test_stored_at_the_lower_qos_and_only_what_matches(clients: Clients, topic: str) -> None:
+def test_only_matching_messages_are_stored_at_the_lower_qos(clients: Clients, topic: str) -> None:
     offline_session(clients, topic, (f"{topic}/one", 1), (f"{topic}/two/#", 2))
     publisher = clients.connect()
     publisher.publish(f"{topic}/one", b"a", 2)

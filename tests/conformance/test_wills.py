@@ -79,7 +79,7 @@ def test_no_will_no_message(clients: Clients, topic: str) -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-10", "MQTT-3.1.2-12")
-def test_will_is_forgotten_once_sent(clients: Clients, topic: str) -> None:
+def test_will_is_discarded_once_sent(clients: Clients, topic: str) -> None:
     watcher = clients.subscribed(topic, 1)
     client = clients.connect(f"{topic}c", clean=False, will=Will(topic, b"gone", 1))
     client.reset()
@@ -126,7 +126,7 @@ def test_will_is_stored_for_absent_clients(clients: Clients, topic: str) -> None
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-8")
-def test_will_follows_what_its_client_published(clients: Clients, topic: str) -> None:
+def test_a_will_is_sent_after_the_messages_of_its_client(clients: Clients, topic: str) -> None:
     watcher = clients.subscribed(topic, 1)
     client = clients.connect(will=Will(topic, b"will", 1))
     client.send(*[p.publish(topic, b"%d" % n, 1, n + 1) for n in range(10)])
@@ -150,7 +150,7 @@ def test_client_may_receive_its_own_will_later(clients: Clients, topic: str) -> 
 
 @pytest.mark.mqtt("MQTT-3.1.2-8", "MQTT-3.3.5-2")
 @pytest.mark.usefixtures("foldmq_only")
-def test_will_below_foldmqs_own_topics_reaches_nobody(clients: Clients, topic: str) -> None:
+def test_a_will_on_a_reserved_topic_is_not_delivered(clients: Clients, topic: str) -> None:
     """Either the CONNECT is refused, or the will is dropped; the broker lives on."""
     client = clients.raw()
     client.send(p.connect(topic, will=Will("$foldmq/log", b"forged", 1, retain=True)))

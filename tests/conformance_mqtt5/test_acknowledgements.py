@@ -89,7 +89,7 @@ def test_after_pubcomp_it_is_a_new_message(clients: Clients5, topic: str) -> Non
 
 @pytest.mark.mqtt5("MQTT-3.7.2-1", "MQTT-4.3.3-11")
 @pytest.mark.parametrize("code", [None, 0, UNKNOWN])
-def test_pubrel_that_nobody_waits_for(clients: Clients5, code: int | None) -> None:
+def test_pubrel_with_an_unknown_identifier(clients: Clients5, code: int | None) -> None:
     client = clients.five()
     client.send(p.acknowledge(PUBREL, 4711, code))
     client.expect_answer(PUBCOMP, 4711, UNKNOWN)
@@ -180,7 +180,7 @@ def test_pubrec_again_is_answered_again(clients: Clients5, topic: str) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.6.2-1", "MQTT-3.4.2-1")
-def test_answers_that_nobody_waits_for(clients: Clients5) -> None:
+def test_acknowledgements_with_unknown_identifiers(clients: Clients5) -> None:
     """A client that lost its state may answer what the server has forgotten."""
     client = clients.five()
     client.send(p.acknowledge(PUBREC, 998))
@@ -249,7 +249,7 @@ def test_identifiers_that_are_in_use_are_not_used(clients: Clients5, topic: str,
 
 @pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-3.14.4-1", "MQTT-4.3.2-4")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_stands_before_a_malformed_packet_is_processed(
+def test_packets_before_a_malformed_packet_are_processed(
     clients: Clients5, topic: str, qos: int
 ) -> None:
     """What stands behind it is not, and the connection ends with the reason alone."""

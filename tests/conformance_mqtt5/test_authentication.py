@@ -112,7 +112,7 @@ def test_wrong_password_in_an_exchange(
     client.expect_refused(0x86, NOT_AUTHORIZED)
 
 
-def test_salts_do_not_show_who_has_a_password(
+def test_salts_do_not_reveal_which_users_have_a_password(
     guarded: Callable[..., tuple[Broker, Clients5]],
 ) -> None:
     broker, clients = guarded()
@@ -253,7 +253,7 @@ def test_a_challenge_larger_than_the_client_allows(
 
 
 @pytest.mark.mqtt5("MQTT-3.15.2-3", "MQTT-3.15.2-2")
-def test_an_auth_has_no_more_than_what_it_needs(
+def test_an_auth_has_only_the_required_properties(
     guarded: Callable[..., tuple[Broker, Clients5]],
 ) -> None:
     """No Reason String and no User Property; those of the auth callout are in tests/e2e."""
@@ -352,9 +352,7 @@ def test_failing_to_authenticate_again_closes_and_keeps_the_session(
 
 @pytest.mark.mqtt5("MQTT-4.13.1-1")
 @pytest.mark.parametrize("packet", [p.auth(CONTINUE, method(b"x")), p.auth(0x00, method(b"x"))])
-def test_an_auth_that_nobody_asked_for(
-    guarded: Callable[..., tuple[Broker, Clients5]], packet: bytes
-) -> None:
+def test_an_unexpected_auth(guarded: Callable[..., tuple[Broker, Clients5]], packet: bytes) -> None:
     _, clients = guarded()
     client = enter(clients)
     client.send(packet)

@@ -52,7 +52,7 @@ def test_session_present_is_0_where_the_connect_is_refused(clients: Clients5, to
 
 @pytest.mark.mqtt5("MQTT-3.2.2-8", "MQTT-3.1.2-28", "MQTT-2.2.2-1", "MQTT-3.2.2-9")
 @pytest.mark.parametrize("asked", [None, 0])
-def test_no_response_information_unless_asked_for(clients: Clients5, asked: int | None) -> None:
+def test_no_response_information_unless_requested(clients: Clients5, asked: int | None) -> None:
     properties = () if asked is None else ((p.REQUEST_RESPONSE_INFORMATION, asked),)
     found = clients.five(properties=properties).connack
     assert found.get(p.RESPONSE_INFORMATION) is None
@@ -70,7 +70,7 @@ def test_session_expiry_of_the_connack_is_that_of_the_connect(clients: Clients5)
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-23", "MQTT-4.1.0-2")
-def test_session_expiry_that_the_operator_bounds_is_told(
+def test_a_limited_session_expiry_is_in_connack(
     own: Callable[..., tuple[Broker, Clients5]], topic: str
 ) -> None:
     _, clients = own('session_expiry = "1s"')
@@ -159,7 +159,7 @@ def test_will_that_is_not_permitted(guarded: Callable[..., Clients5]) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-3.9.3-1", "MQTT-3.9.3-2", "MQTT-3.8.4-7")
-def test_what_is_not_permitted_says_so(guarded: Callable[..., Clients5]) -> None:
+def test_denials_have_a_reason_string(guarded: Callable[..., Clients5]) -> None:
     client = ann(guarded())
     client.send(p.publish("closed/x", b"", 1, 1))
     client.expect_answer(PUBACK, 1, 0x87)
@@ -208,7 +208,7 @@ def test_alias_that_came_with_a_refused_message_holds(guarded: Callable[..., Cli
         other.acknowledge(other.expect_message("open/x", payload, 1))
 
 
-def test_answers_say_why(guarded: Callable[..., Clients5]) -> None:
+def test_refusals_carry_a_reason_string(guarded: Callable[..., Clients5]) -> None:
     clients, name = guarded(), unique("c")
     client = ann(clients, client_id=name)
     client.send(
@@ -322,7 +322,7 @@ def test_a_server_without_qos_2(own: Callable[..., tuple[Broker, Clients5]], top
 
 @pytest.mark.mqtt5("MQTT-3.1.2-22", "MQTT-3.1.2-20", "MQTT-3.2.2-22", "MQTT-3.1.2-8")
 def test_keep_alive(clients: Clients5, topic: str) -> None:
-    """A silent client is cut as if the network had failed, and is told; others are not."""
+    """A silent client is closed as if the network had failed, and gets DISCONNECT."""
     watcher = clients.listening(topic)
     pinging = clients.five(keepalive=1)
     unlimited = clients.five(keepalive=0)
@@ -348,7 +348,7 @@ def test_keep_alive(clients: Clients5, topic: str) -> None:
 def test_a_longest_keep_alive(
     own: Callable[..., tuple[Broker, Clients5]], asked: int, told: int | None
 ) -> None:
-    """The client is told if it differs from what it asked for; the broker enforces it."""
+    """CONNACK has the value if it differs from the requested one; the broker enforces it."""
     _, clients = own('max_keep_alive = "2s"\n')
     silent = clients.five(keepalive=asked)
     assert silent.connack.get(p.SERVER_KEEP_ALIVE) == told
@@ -372,7 +372,7 @@ def test_pingreq(clients: Clients5) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-4.13.2-1", "MQTT-3.14.4-2", "MQTT-3.14.2-2", "MQTT-3.14.2-1")
-def test_server_that_shuts_down_says_so(own: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_a_server_shutdown_sends_disconnect(own: Callable[..., tuple[Broker, Clients5]]) -> None:
     broker, clients = own()
     new, old = clients.five(), clients.connect()
     broker.stop()

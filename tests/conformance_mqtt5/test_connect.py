@@ -423,7 +423,7 @@ def test_auth_without_a_method_in_the_connect(clients: Clients5) -> None:
 @pytest.mark.parametrize("first_clean", [True, False])
 @pytest.mark.parametrize("second_clean", [True, False])
 @pytest.mark.parametrize("expiry", [0, 100])
-def test_older_connection_is_told_that_it_was_taken_over(
+def test_the_older_connection_gets_disconnect_at_a_takeover(
     clients: Clients5, topic: str, *, first_clean: bool, second_clean: bool, expiry: int
 ) -> None:
     keep = ((p.SESSION_EXPIRY, expiry),)

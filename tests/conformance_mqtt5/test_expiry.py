@@ -82,7 +82,7 @@ def test_expiry_counts_down_in_the_queue(clients: Clients5, topic: str, qos: int
 @pytest.mark.mqtt5("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_expiry_counts_down_until_the_release(clients: Clients5, topic: str, qos: int) -> None:
-    """A message of QoS 2 waits until its PUBREL; if it expires before that, nobody gets it."""
+    """A message of QoS 2 waits until its PUBREL; if it expires before that, it is not delivered."""
     client, old = clients.listening(topic, qos), clients.connect()
     assert old.subscribe((topic, qos)) == (qos,)
     publisher = clients.five()
@@ -195,7 +195,7 @@ def test_expiry_does_not_end_an_exchange_that_was_begun(clients: Clients5, topic
 
 @pytest.mark.mqtt5("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 @pytest.mark.parametrize("kill", [False, True])
-def test_expiry_goes_on_over_a_restart(
+def test_expiry_continues_over_a_restart(
     own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
 ) -> None:
     broker, clients = own()

@@ -25,7 +25,7 @@ def at_most(number: int) -> Properties:
 
 
 def messages(client: RawClient5, count: int) -> list[Publish]:
-    """So many messages, and nothing but them."""
+    """This many messages, and nothing else."""
     found = [client.receive() for _ in range(count)]
     assert all(isinstance(one, Publish) for one in found), f"{found}"
     return [one for one in found if isinstance(one, Publish)]
@@ -245,7 +245,9 @@ def test_retained_message_too_large(clients: Clients5, topic: str) -> None:
 
 @pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25", "MQTT-4.4.0-1")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_sending_again_what_is_too_large_by_now(clients: Clients5, topic: str, qos: int) -> None:
+def test_redelivery_of_a_message_that_has_become_too_large(
+    clients: Clients5, topic: str, qos: int
+) -> None:
     client = clients.five(topic, properties=KEEP)
     assert client.subscribe((topic, qos)) == (qos,)
     publisher = clients.five()

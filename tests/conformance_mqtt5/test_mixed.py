@@ -38,7 +38,7 @@ properties."""
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message, and who published it."""
+    """A message and its publisher."""
 
     peer: int
     name: str
@@ -192,7 +192,9 @@ def _shown(one: tuple[int, p.Value]) -> str:
     "MQTT-4.5.0-1",
 )
 @pytest.mark.parametrize("seed", range(8))
-def test_everybody_gets_what_is_due(clients: Clients5, topic: str, seed: int) -> None:
+def test_clients_of_all_versions_get_their_messages(
+    clients: Clients5, topic: str, seed: int
+) -> None:
     chance = random.Random(seed)
     peers: list[Peer] = []
     for number in range(6):

@@ -221,7 +221,7 @@ def test_property_length_that_is_none(clients: Clients5, topic: str, body: bytes
 @pytest.mark.mqtt5("MQTT-3.3.2-12", "MQTT-3.1.2-27", "MQTT-3.3.2-3", "MQTT-3.3.2-11")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_every_alias_up_to_the_maximum(clients: Clients5, topic: str, qos: int) -> None:
-    """Subscribers are sent the topic, and no alias of somebody else's connection."""
+    """Subscribers get the topic, and no alias of another connection."""
     watcher = clients.listening(f"{topic}/#", qos)
     client = clients.five()
     most = client.connack.number(p.TOPIC_ALIAS_MAXIMUM, 0)
@@ -257,7 +257,7 @@ def test_an_alias_is_given_to_another_topic(clients: Clients5, topic: str) -> No
 
 @pytest.mark.mqtt5("MQTT-3.3.2-7", "MQTT-4.13.1-1")
 @pytest.mark.parametrize("kind", ["never", "other-connection", "earlier-connection"])
-def test_alias_that_nothing_was_said_of(clients: Clients5, topic: str, kind: str) -> None:
+def test_an_unknown_topic_alias(clients: Clients5, topic: str, kind: str) -> None:
     properties = ((p.TOPIC_ALIAS, 1),)
     watcher = clients.listening(topic)
     if kind != "never":
@@ -383,7 +383,7 @@ def test_properties_survive_a_restart(
 
 
 def test_request_and_response(clients: Clients5, topic: str) -> None:
-    """The dialogue of section 4.10, each side told by properties alone."""
+    """The dialogue of section 4.10, based on properties alone."""
     asking, answering = clients.listening(f"{topic}/answer", 1), clients.listening(topic, 1)
     asked: Properties = ((p.RESPONSE_TOPIC, f"{topic}/answer"), (p.CORRELATION_DATA, b"\x07"))
     asking.publish(topic, b"?", 1, properties=asked)
@@ -439,7 +439,7 @@ def test_payload_formats_are_not_checked_by_default(
     other.expect_message(topic, NO_TEXT, qos, properties=TEXT)
 
 
-def test_payload_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
+def test_a_payload_that_is_not_utf_8_is_refused_if_configured(
     own: Callable[..., tuple[Broker, Clients5]], topic: str
 ) -> None:
     broker, clients = own("check_payload_format = true\n")
@@ -464,7 +464,7 @@ def test_payload_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
     assert "payload_format" in broker.log
 
 
-def test_will_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
+def test_a_will_that_is_not_utf_8_is_refused_if_configured(
     own: Callable[..., tuple[Broker, Clients5]], topic: str
 ) -> None:
     _, clients = own("check_payload_format = true\n")
@@ -491,7 +491,7 @@ def test_no_aliases_are_sent_by_default(clients: Clients5, topic: str) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-10", "MQTT-3.3.2-11")
-def test_topics_are_sent_as_aliases_where_the_operator_asks_for_it(
+def test_topics_are_sent_as_aliases_if_configured(
     own: Callable[..., tuple[Broker, Clients5]], topic: str
 ) -> None:
     """Each connection gets topic and alias together first, and within its own maximum."""

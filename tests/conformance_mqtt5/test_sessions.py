@@ -277,7 +277,7 @@ def test_nothing_is_sent_again_on_a_live_connection(
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-1", "MQTT-3.3.1-1")
-def test_dup_only_on_what_was_sent_before(clients: Clients5, topic: str) -> None:
+def test_dup_only_on_redeliveries(clients: Clients5, topic: str) -> None:
     client = clients.five(topic, properties=expiry(100))
     assert client.subscribe((topic, 1)) == (1,)
     other = clients.five()
@@ -355,7 +355,7 @@ def test_levels_side_by_side_on_one_topic(clients: Clients5, topic: str) -> None
 
 
 def test_options_of_a_subscription_wait_for_their_level(clients: Clients5, topic: str) -> None:
-    """A client of MQTT 3.1.1 that goes on with the session knows nothing of them."""
+    """An MQTT 3.1.1 client that resumes the session does not have them."""
     client = clients.five(topic, properties=expiry(100))
     identifier: Properties = ((p.SUBSCRIPTION_IDENTIFIER, 5),)
     assert client.subscribe((topic, 1 | 0x08), properties=identifier) == (1,)

@@ -50,13 +50,13 @@ def test_a_share_needs_a_name_and_a_filter(clients: Clients5, topic: str, bad: s
 
 @pytest.mark.mqtt5("MQTT-3.9.3-2")
 @pytest.mark.usefixtures("foldmq_only")
-def test_what_is_published_to_each_client_for_itself_cannot_be_shared(clients: Clients5) -> None:
+def test_topics_with_values_for_each_client_cannot_be_shared(clients: Clients5) -> None:
     client = clients.five()
     assert client.subscribe(("$share/g/$SYS/#", 1), ("$share/g/$SYS", 0)) == (0x8F, 0x8F)
 
 
 @pytest.mark.mqtt5("MQTT-4.8.2-1")
-def test_connack_says_that_there_are_shares(clients: Clients5) -> None:
+def test_connack_announces_shared_subscriptions(clients: Clients5) -> None:
     assert clients.five().connack.get(p.SHARES_AVAILABLE) in (None, 1)
 
 
@@ -121,7 +121,7 @@ def test_a_qos_2_delivery_goes_to_no_other_when_the_session_of_its_member_ends(
 @pytest.mark.mqtt5("MQTT-4.8.2-6")
 @pytest.mark.parametrize(("qos", "answer"), [(1, PUBACK), (2, PUBREC)])
 @pytest.mark.parametrize("code", [0x80, 0x83, 0x97, 0x99])
-def test_a_message_that_is_refused_goes_to_nobody_else(
+def test_a_refused_message_goes_to_no_other_member(
     clients: Clients5, topic: str, qos: int, answer: int, code: int
 ) -> None:
     one = member(clients, topic, qos, KEEP)
@@ -152,7 +152,7 @@ def test_unacknowledged_qos_1_messages_go_to_another_member_in_order(
 
 
 @pytest.mark.mqtt5("MQTT-4.8.2-3")
-def test_what_is_above_the_receive_maximum_goes_to_others(clients: Clients5, topic: str) -> None:
+def test_messages_above_the_receive_maximum_go_to_others(clients: Clients5, topic: str) -> None:
     one = member(clients, topic, 1, ((p.RECEIVE_MAXIMUM, 2),))
     two = member(clients, topic, 1, ((p.RECEIVE_MAXIMUM, 2),))
     sender = clients.five()

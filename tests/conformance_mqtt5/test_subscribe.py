@@ -65,7 +65,7 @@ def test_the_lower_qos(clients: Clients5, topic: str, granted: int, published: i
     "MQTT-3.11.3-1",
     "MQTT-3.11.3-2",
 )
-def test_unsuback_says_what_became_of_each_filter(clients: Clients5, topic: str) -> None:
+def test_unsuback_has_a_reason_code_for_each_filter(clients: Clients5, topic: str) -> None:
     client = clients.listening(f"{topic}/a")
     assert client.subscribe((f"{topic}/b/#", 1)) == (1,)
     filters = (f"{topic}/never", f"{topic}/a", f"{topic}/b/+", f"{topic}/b/#", f"{topic}/a")
@@ -392,7 +392,7 @@ def test_no_local_on_one_of_two_filters(clients: Clients5, topic: str) -> None:
 
 @pytest.mark.mqtt5("MQTT-3.8.3-3", "MQTT-3.3.4-3")
 @pytest.mark.parametrize("restart", [False, True])
-def test_identifier_of_no_local_is_not_sent_with_what_waited(
+def test_the_identifier_of_a_no_local_subscription_is_not_sent_with_queued_messages(
     own: Callable[..., tuple[Broker, Clients5]], topic: str, *, restart: bool
 ) -> None:
     """What the client published itself waited for it, as it could not take more."""
@@ -733,7 +733,7 @@ def test_of_equal_subscriptions_the_one_with_retain_as_published_decides(
 
 
 @pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.3.1-11")
-def test_retained_messages_have_the_identifier_of_the_subscription_that_asked_for_them(
+def test_retained_messages_have_the_identifier_of_their_subscription(
     clients: Clients5, topic: str
 ) -> None:
     """Those that waited for room in the window too."""

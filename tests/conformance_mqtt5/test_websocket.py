@@ -38,7 +38,7 @@ def open_at(url: str) -> ClientConnection:
 
 
 def read(client: ClientConnection, count: int) -> bytes:
-    """So many bytes, which all come in binary frames."""
+    """This many bytes, all in binary frames."""
     came = b""
     while len(came) < count:
         part = client.recv(10)

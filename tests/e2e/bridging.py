@@ -55,7 +55,7 @@ class Ear:
         self.heard.append(Heard(message.subject, message.data, message.headers or {}))
 
     def after(self, count: int) -> list[Heard]:
-        """What it heard, when it is so many messages or more."""
+        """The received messages, once there are this many."""
         until(lambda: len(self.heard) >= count, f"{count} messages, not {self.heard[-3:]}")
         return self.heard
 
@@ -172,7 +172,7 @@ def _subscribe(client: RawClient, *filters: tuple[str, int]) -> bytes:
 
 
 class Wire:
-    """A NATS client that sends what it is told, byte by byte."""
+    """A NATS client that sends the given bytes."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -213,7 +213,7 @@ class Wire:
 
 
 class Place:
-    """A broker whose embedded NATS is open, unless told otherwise."""
+    """A broker whose embedded NATS is open by default."""
 
     def __init__(
         self, directory: Path, config: str = "", *args: str, nats_listen: bool = True
@@ -237,7 +237,7 @@ class Place:
 
 
 def received(client: RawClient, count: int) -> list[tuple[str, bytes, int]]:
-    """So many messages, each acknowledged; then nothing more."""
+    """This many messages, each acknowledged; then nothing more."""
     found = []
     for _ in range(count):
         message = client.expect_a(Publish)

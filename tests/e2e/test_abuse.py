@@ -65,7 +65,7 @@ CLOSED = {
 
 
 class Helper:
-    """A program of bench/attacks that is told words and answers with JSON."""
+    """A program of bench/attacks that gets commands and answers with JSON."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -125,7 +125,7 @@ def descriptors(broker: Broker) -> int:
 
 
 def reacted(broker: Broker) -> set[str]:
-    """The kinds of abuse that the broker has told of."""
+    """The kinds of abuse that the broker reported."""
     said = {(line["event"], line.get("reason", "")) for line in broker.told("")}
     events = {event for event, _ in said}
     return {
@@ -135,7 +135,7 @@ def reacted(broker: Broker) -> set[str]:
     }
 
 
-def test_who_behaves_does_not_notice_who_does_not(guarded: Broker) -> None:
+def test_well_behaved_clients_do_not_notice_abusive_ones(guarded: Broker) -> None:
     (tls_port,) = re.findall(r"tls://127\.0\.0\.1:(\d+)", guarded.config_file.read_text())
     with helper("wellbehaved_clients", guarded.port, "--clients", 20, "--rate", 200) as good:
         assert good.hear() == {"ready": 20}

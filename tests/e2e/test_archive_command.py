@@ -34,7 +34,7 @@ CONFIG = 'keep_bytes = "16MiB"\nkeep_until_archived = true\nlog_format = "json"\
 
 
 def load(client: RawClient, mebibytes: int) -> None:
-    """Publishes so much to nobody, at QoS 1."""
+    """Publishes this many bytes without subscribers, at QoS 1."""
     for _ in range(mebibytes):
         client.send(*(p.publish("filler", PAYLOAD, 1, pid) for pid in range(1, 33)))
         for pid in range(1, 33):
@@ -46,7 +46,7 @@ def records_of(directory: Path) -> list[tuple[int, bytes]]:
     return list(stored.read(1, 1 << 40))
 
 
-def test_what_is_archived_is_cut_off_and_nothing_else(
+def test_only_archived_records_are_cut_off(
     make_broker: Callable[..., Broker], tmp_path: Path, spark: SparkSession
 ) -> None:
     broker = make_broker(CONFIG)
@@ -88,7 +88,7 @@ def test_what_is_archived_is_cut_off_and_nothing_else(
     ran = run_beside_cuts("log", *where, "--type", "LogArchived", "--json")
     assert ran.objects[-1]["by"].count("@") == 1
 
-    # Without a broker it works as well; it is told the next time.
+    # Without a broker it works as well; the broker is notified by the next run.
     broker.stop()
     ran = run_here(spark, "spark", "archive", str(archive), *where, "--json")
     assert re.fullmatch(

@@ -124,7 +124,7 @@ def test_wildcards_match_as_in_mqtt(
     assert [payload.decode() for _, payload, _ in received(mqtt, len(inside))] == inside
 
 
-def test_everything_is_everything_but_what_is_reserved(
+def test_a_wildcard_covers_all_but_reserved_names(
     place: Place, clients: Clients, visitor: Visitor
 ) -> None:
     mqtt = mqtt_subscribed(clients, visitor, ("#", 1), ("$foo/#", 1), ("foldmq/#", 1))
@@ -280,7 +280,7 @@ def test_wills_reach_nats(
     assert message.headers["Foldmq-Client"] == dying.client_id
 
 
-def test_who_is_away_gets_what_was_recorded(clients: Clients, visitor: Visitor) -> None:
+def test_offline_clients_get_recorded_messages(clients: Clients, visitor: Visitor) -> None:
     name = unique("away")
     client_id = unique("sleeper")
     first = clients.connect(client_id, clean=False)
@@ -321,7 +321,9 @@ def test_an_mqtt_client_answers_requests(clients: Clients, visitor: Visitor) -> 
     server.expect_alive()
 
 
-def test_what_is_answered_is_in_the_log(place: Place, clients: Clients, visitor: Visitor) -> None:
+def test_acknowledged_messages_are_in_the_log(
+    place: Place, clients: Clients, visitor: Visitor
+) -> None:
     name = unique("js")
     mqtt = mqtt_subscribed(clients, visitor, (name, 1))
     stream = f"FOLDMQ_LOG_{(place.broker.data_dir / 'node').read_text().strip()}"
@@ -360,7 +362,7 @@ def test_what_is_answered_is_in_the_log(place: Place, clients: Clients, visitor:
     ],
 )
 @pytest.mark.parametrize("qos", ["0", "1"])
-def test_what_is_for_another_stream_is_not_answered(
+def test_messages_for_another_stream_are_not_acknowledged(
     clients: Clients, visitor: Visitor, condition: dict[str, str], qos: str
 ) -> None:
     name = unique("elsewhere")
@@ -398,7 +400,9 @@ def test_the_log_may_be_the_stream_that_is_named(
     assert visitor.recorded(name, b"1", Nats_Expected_Stream=stream)["stream"] == stream
 
 
-def test_without_a_client_that_answers_nats_says_so(clients: Clients, visitor: Visitor) -> None:
+def test_without_an_answering_client_nats_reports_no_responders(
+    clients: Clients, visitor: Visitor
+) -> None:
     name, client_id = unique("svc"), unique("server")
     first = clients.connect(client_id, clean=False)
     wanted = f"$nats/request/+/{name}/#"

@@ -67,7 +67,7 @@ def topic_of(home: int, name: str) -> str:
     )
 
 
-def test_the_banner_says_where_nats_clients_connect(place: Place) -> None:
+def test_the_banner_has_the_address_for_nats_clients(place: Place) -> None:
     log = place.broker.log
     assert f"  NATS       127.0.0.1:{place.nats_port}, for any client, without a password" in log
     assert f"exchanges messages with NATS at nats://127.0.0.1:{place.nats_port}" in log
@@ -187,7 +187,7 @@ def test_a_nats_service_answers_clients_of_both_processes(
         reader.expect_alive()
 
 
-def test_the_log_tells_where_a_message_came_from(
+def test_the_log_has_the_origin_of_a_message(
     place: Place, clients: Clients5, visitor: Visitor
 ) -> None:
     name = topic_of(0, unique("why"))

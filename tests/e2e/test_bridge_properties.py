@@ -246,7 +246,7 @@ def test_the_time_left_is_counted_down(clients: Clients5, visitor: Visitor) -> N
     assert (found5.payload, found5.get(MESSAGE_EXPIRY)) == (b"2", 7)
 
 
-def test_what_expired_while_nats_was_away_is_not_sent(tmp_path: Path) -> None:
+def test_messages_that_expired_during_an_outage_are_not_sent(tmp_path: Path) -> None:
     if EXTERNAL:
         pytest.skip("needs to start its own foldmq")
     external = Nats(tmp_path)
@@ -363,9 +363,7 @@ def test_answers_may_have_properties_and_be_several(clients: Clients5, visitor: 
         assert found.get(USER_PROPERTY) == ("number", str(number))
 
 
-def test_nobody_else_can_make_a_reply_subject(
-    place: Place, clients: Clients5, visitor: Visitor
-) -> None:
+def test_reply_subjects_cannot_be_forged(place: Place, clients: Clients5, visitor: Visitor) -> None:
     name = unique("forged")
     service = Service(visitor, name)
     asking = subscribed5(clients, visitor, f"{name}/#")
@@ -435,9 +433,7 @@ def test_an_mqtt_client_answers_nats_clients(
     service.expect_alive()
 
 
-def test_what_the_bridge_acknowledges_asks_for_no_answer(
-    clients: Clients5, visitor: Visitor
-) -> None:
+def test_recorded_messages_request_no_answer(clients: Clients5, visitor: Visitor) -> None:
     name = unique("acked")
     five = subscribed5(clients, visitor, name)
     assert visitor.recorded(name, b"1")["seq"] > 0
@@ -449,7 +445,7 @@ def test_what_the_bridge_acknowledges_asks_for_no_answer(
 # ------------------------------------------------------------------ lies
 
 
-def test_a_client_cannot_tell_jetstream_what_to_do(clients: Clients5, visitor: Visitor) -> None:
+def test_a_client_cannot_set_headers_of_jetstream(clients: Clients5, visitor: Visitor) -> None:
     name = unique("obeyed")
     jetstream = visitor.client.jetstream()
     visitor.do(jetstream.add_stream(name=name, subjects=[name]))
@@ -533,7 +529,7 @@ def test_hostile_headers_reach_level_5_as_legal_properties(
     assert len(numbers) > 500
 
 
-def test_what_the_operator_allows(tmp_path: Path) -> None:
+def test_headers_that_the_operator_allows(tmp_path: Path) -> None:
     if EXTERNAL:
         pytest.skip("needs to start its own foldmq")
     config = 'bridge_ttl = true\nbridge_client_headers = ["Nats-Rollup", "Nats-Msg-Id"]\n'
@@ -564,7 +560,7 @@ def test_what_the_operator_allows(tmp_path: Path) -> None:
         place.broker.clean_up()
 
 
-def test_what_cannot_be_carried_is_counted_and_logged_once(
+def test_dropped_properties_are_counted_and_logged_once(
     place: Place, clients: Clients5, visitor: Visitor
 ) -> None:
     name = unique("much")

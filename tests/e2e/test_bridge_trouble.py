@@ -90,7 +90,7 @@ class Load:
         self._thread.start()
 
     def after(self, count: int) -> None:
-        """Return when so many more were acknowledged."""
+        """Return when this many more were acknowledged."""
         wanted = self.acknowledged + count
         until(lambda: self.acknowledged >= wanted, f"{count} more acknowledgements")
 
@@ -204,7 +204,7 @@ def test_two_brokers_meet_in_one_nats(
     there.close()
 
 
-def test_a_broker_that_is_killed_owes_nats_nothing(
+def test_a_killed_broker_sends_pending_messages_to_nats(
     make_place: Callable[..., Place], external: Nats, stranger: Visitor
 ) -> None:
     place = make_place(ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
@@ -305,7 +305,9 @@ def test_a_foreign_nats_is_restarted_under_load(
     assert place.troubles == []
 
 
-def test_what_is_too_large_is_left_out(tmp_path: Path, make_place: Callable[..., Place]) -> None:
+def test_messages_that_are_too_large_are_left_out(
+    tmp_path: Path, make_place: Callable[..., Place]
+) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     small = Nats(folder, max_payload=16_384)
@@ -477,7 +479,7 @@ def hostile_headers(chance: random.Random) -> bytes:
 # ------------------------------------------------------------------ settings
 
 
-def test_what_is_bridged_is_a_matter_of_settings(
+def test_settings_determine_the_bridged_topics(
     make_place: Callable[..., Place], tmp_path: Path
 ) -> None:
     users = tmp_path / "users"

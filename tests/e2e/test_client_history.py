@@ -37,7 +37,7 @@ def row_of(broker: Broker, client: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_sessions_tell_what_happened_to_their_clients(
+def test_sessions_show_the_history_of_their_clients(
     make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     rules = tmp_path / "permissions.toml"
@@ -78,7 +78,7 @@ def test_sessions_tell_what_happened_to_their_clients(
     clients.close()
 
 
-def test_counters_go_on_after_a_crash(make_broker: Callable[..., Broker]) -> None:
+def test_counters_continue_after_a_crash(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker("max_queued_messages = 1\n")
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
@@ -99,7 +99,7 @@ def test_counters_go_on_after_a_crash(make_broker: Callable[..., Broker]) -> Non
     clients.close()
 
 
-def test_a_start_after_a_crash_says_so(make_broker: Callable[..., Broker]) -> None:
+def test_a_start_after_a_crash_is_reported(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker('log_format = "json"\n')
     broker.start()
     broker.restart()
@@ -116,7 +116,7 @@ def test_a_start_after_a_crash_says_so(make_broker: Callable[..., Broker]) -> No
     )
 
 
-def test_a_retained_message_says_who_set_it_and_when(make_broker: Callable[..., Broker]) -> None:
+def test_a_retained_message_has_its_publisher_and_time(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
     broker.start()
     clients = Clients("127.0.0.1", broker.port)

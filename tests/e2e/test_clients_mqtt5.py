@@ -195,7 +195,7 @@ def test_a_shared_subscription(connect: Connect, topic: str) -> None:
     assert sorted(itertools.chain(*shares)) == [b"%d" % number for number in range(9)]
 
 
-def test_refused_subscriptions_say_why(connect: Connect) -> None:
+def test_refused_subscriptions_carry_a_reason(connect: Connect) -> None:
     client = connect()
     assert client.subscribe("secret/plans", 1) == 0x87
     assert client.subscribe("$share/group/secret/#", 1) == 0x87
@@ -209,7 +209,7 @@ def test_a_session_until_it_expires(connect: Connect, topic: str) -> None:
     sender = connect()
     sender.publish(topic, b"short", 1, messageExpiryInterval=1)
     sender.publish(topic, b"waited", 1, messageExpiryInterval=1000)
-    # A will with a delay of three seconds tells that the second is over.
+    # A will with a delay of three seconds marks the end of the second.
     clock, late = connect(), connect(expiry=1000, will=PeerWill(f"{topic}/late", b"late", 3))
     clock.subscribe(f"{topic}/#", 0)
     late.vanish()
@@ -248,7 +248,7 @@ def asks(stand: Stand, topic: str) -> JsPeer:
     return found
 
 
-def test_paho_asks_mqttjs(stand: Stand, topic: str) -> None:
+def test_a_request_from_paho_to_mqttjs(stand: Stand, topic: str) -> None:
     service, client = asks(stand, topic), stand.connect("paho-tcp")
     client.subscribe(f"{topic}/answers", 1)
     for number in (1, 2):
@@ -266,7 +266,7 @@ def test_paho_asks_mqttjs(stand: Stand, topic: str) -> None:
 
 
 @needs_mosquitto
-def test_mosquitto_rr_asks_mqttjs(stand: Stand, topic: str) -> None:
+def test_a_request_from_mosquitto_rr_to_mqttjs(stand: Stand, topic: str) -> None:
     service = asks(stand, topic)
     where = ["-p", str(stand.ports["tcp"]), "-V", "mqttv5", "-q", "1", "-W", "20"]
     command = ["mosquitto_rr", *where, "-t", f"{topic}/service", "-e", f"{topic}/answers"]
@@ -277,7 +277,7 @@ def test_mosquitto_rr_asks_mqttjs(stand: Stand, topic: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "websockets"])
-async def test_aiomqtt_asks_aiomqtt(stand: Stand, topic: str, transport: str) -> None:
+async def test_a_request_from_aiomqtt_to_aiomqtt(stand: Stand, topic: str, transport: str) -> None:
     port = stand.ports["tcp" if transport == "tcp" else "ws"]
 
     def client() -> aiomqtt.Client:
@@ -361,7 +361,7 @@ def test_mosquitto_and_foldmq_understand_each_other(stand: Stand, topic: str, qo
 def test_mosquitto_sub_shares_with_foldmq_sub(stand: Stand, topic: str) -> None:
     port = str(stand.ports["tcp"])
     name = unique("member")
-    # Its member is away: what it is owed is given to the other.
+    # Its member is offline: its messages go to the other one.
     session = ["-p", port, "-i", name, "-c", "-V", "5", "-t", f"$share/pair/{topic}", "-q", "1"]
     run("sub", *session, "-E")
     sender = stand.connect("paho-ws")

@@ -189,7 +189,7 @@ def test_a_machine_is_lost(tmp_path: Path) -> None:
         cluster.close()
 
 
-def test_nodes_are_listed_and_say_what_they_are(nodes: Nodes, nats: Nats) -> None:
+def test_nodes_are_listed_with_their_roles(nodes: Nodes, nats: Nats) -> None:
     first, second = nodes.members
     assert second.reasons == [f"following node {first.name}"]
     leading, following = listed(nats)

@@ -63,7 +63,7 @@ def before(clients: Clients) -> None:
 
 
 def load(client: RawClient, topic: str, mebibytes: int) -> None:
-    """Publishes so much to nobody, at QoS 1."""
+    """Publishes this many bytes without subscribers, at QoS 1."""
     count = mebibytes * 1024 * 1024 // len(PAYLOAD)
     for start in range(0, count, AT_ONCE):
         pids = range(start + 1, min(count, start + AT_ONCE) + 1)
@@ -168,7 +168,7 @@ def copy_of(cut: Cut, folder: Path) -> Broker:
 # ------------------------------------------------------------------------------------- log
 
 
-def test_log_tells_of_checkpoints_and_cuts(cut: Cut) -> None:
+def test_log_shows_checkpoints_and_cuts(cut: Cut) -> None:
     out = run("log", *cut.data, "--payload").out
     assert cut.first > 1
     for pattern in (
@@ -239,7 +239,7 @@ def test_log_follows(cut: Cut) -> None:
 # ---------------------------------------------------------------------------------- replay
 
 
-def test_replay_of_what_was_cut_off(cut: Cut) -> None:
+def test_replay_of_a_part_that_was_cut_off(cut: Cut) -> None:
     for moment, what in (
         ("1", f"no state before record {cut.first} can be rebuilt"),
         ("1h ago", f"no state before record {cut.first} can be rebuilt"),
@@ -337,7 +337,7 @@ def test_why_of_a_message_that_is_released_after_the_cut(cut: Cut) -> None:
     assert [one["fate"] for one in found["copies"]] == ["acknowledged"]
 
 
-def test_why_of_what_nobody_needs_any_more(cut: Cut) -> None:
+def test_why_of_a_message_that_was_cut_off(cut: Cut) -> None:
     line = refused("why", *cut.data, "--position", "1.0", code=66)
     assert line.startswith(
         f"position 1.0 was deleted, and no record refers to it: the log begins with record "
@@ -381,7 +381,7 @@ def with_log(folder: Path, what: Callable[[Client, str], Coroutine[Any, Any, T]]
     return asyncio.run(run_it())
 
 
-def test_records_that_were_removed_behind_the_brokers_back(cut: Cut, tmp_path: Path) -> None:
+def test_removed_records(cut: Cut, tmp_path: Path) -> None:
     copy = copy_of(cut, tmp_path)
 
     async def purge(client: Client, stream: str) -> None:
@@ -408,7 +408,7 @@ def test_records_that_were_removed_behind_the_brokers_back(cut: Cut, tmp_path: P
 
 @pytest.mark.parametrize("behind", [True, False], ids=["behind the cut", "before the cut"])
 def test_salvage(cut: Cut, tmp_path: Path, behind: bool) -> None:
-    """Whether the record of the cut is among those that are saved or not, a broker goes on."""
+    """A broker continues, whether or not the record of the cut is among the salvaged ones."""
     copy = copy_of(cut, tmp_path)
     said_at = record_of(cut.of("LogCut")[-1])
     carried_at = record_of(cut.of("MessagesCarried")[0])

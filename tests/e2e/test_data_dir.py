@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from harness.broker import Broker
 
 
-def test_one_that_was_open_is_closed_with_a_word(make_broker: Callable[..., Broker]) -> None:
+def test_a_directory_that_others_can_access_is_closed_with_a_warning(
+    make_broker: Callable[..., Broker],
+) -> None:
     own = make_broker("log_format = 'json'\n")
     own.start()
     own.stop()

@@ -164,7 +164,7 @@ def test_the_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
     assert "secret" not in run("config", "check", "--config", str(config)).out
 
 
-def test_a_crash_and_names_that_nearly_match_are_told(make_broker: Callable[..., Broker]) -> None:
+def test_a_crash_and_similar_names_are_reported(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
     broker.start()
     clients = Clients("127.0.0.1", broker.port)

@@ -84,7 +84,7 @@ def exchange(publisher: RawClient, subscriber: RawClient, payload: bytes) -> Non
     assert found.payload == payload
 
 
-def test_clients_of_any_node_reach_each_other_and_their_node_is_on_record(
+def test_clients_of_all_nodes_reach_each_other_and_their_node_is_recorded(
     nodes: Nodes, nats: Nats
 ) -> None:
     first, second = nodes.members
@@ -228,7 +228,7 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
         strike_move(nodes, nats)
         with pytest.raises((ConnectionClosedError, OSError)):
             client.receive(PATIENCE)
-    # Both take clients: the one that has moved goes on listening.
+    # Both accept clients: the previous leader continues to listen.
     for node in (first, second):
         with RawClient(node.port) as client:
             assert client.connect("c").code == 0
@@ -237,7 +237,7 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
     assert [one["cause"] for one in logged(nats, "BrokerStarted")] == ["first", "stopped"]
 
 
-def test_a_client_that_comes_while_nobody_leads_waits_and_is_served(
+def test_a_client_that_connects_without_a_leader_waits_and_is_served(
     nodes: Nodes, nats: Nats
 ) -> None:
     first, second = nodes.members
@@ -386,7 +386,9 @@ def peers_of(nodes: Nodes, nats: Nats) -> int:
     return int(listed(nats)[nodes.leader.name]["peers"].rpartition(":")[2])
 
 
-def test_who_has_no_key_gets_nothing_from_the_listener_for_nodes(nodes: Nodes, nats: Nats) -> None:
+def test_connections_without_the_key_get_nothing_from_the_listener_for_nodes(
+    nodes: Nodes, nats: Nats
+) -> None:
     port = peers_of(nodes, nats)
     greetings = set()
     for header in (
@@ -406,7 +408,7 @@ def test_who_has_no_key_gets_nothing_from_the_listener_for_nodes(nodes: Nodes, n
     until(lambda: nodes.leader.told("connection to cluster_listen refused"), "a line")
 
 
-def test_who_has_the_key_is_accepted(nodes: Nodes, nats: Nats) -> None:
+def test_connections_with_the_key_are_accepted(nodes: Nodes, nats: Nats) -> None:
     """The counterpart of the test above: it is the key that was missing there."""
     with socket.create_connection(("127.0.0.1", peers_of(nodes, nats)), timeout=PATIENCE) as peer:
         greeting = peer.recv(len(GREETING) + NONCE_SIZE, socket.MSG_WAITALL)

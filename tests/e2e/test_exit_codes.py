@@ -113,20 +113,20 @@ def test_no_command_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("command", READERS)
-def test_there_is_no_log(command: str, tmp_path: Path) -> None:
+def test_without_a_log(command: str, tmp_path: Path) -> None:
     assert code_of(command, "--data-dir", str(tmp_path / "nothing")) == 66
     (tmp_path / "empty").mkdir()
     assert code_of(command, "--data-dir", str(tmp_path / "empty")) == 66
 
 
-def test_there_is_no_log_to_salvage(tmp_path: Path) -> None:
+def test_without_a_log_to_salvage(tmp_path: Path) -> None:
     target = str(tmp_path / "target")
     nothing = str(tmp_path / "nothing")
     assert code_of("salvage", "--data-dir", nothing, "--to", target) == 66
 
 
 @pytest.mark.parametrize("command", [*LIVE, "web-token ls", "web"])
-def test_there_is_no_data_directory(command: str, tmp_path: Path) -> None:
+def test_without_a_data_directory(command: str, tmp_path: Path) -> None:
     assert code_of(command, "--data-dir", str(tmp_path / "nothing")) == 66
 
 
@@ -159,7 +159,7 @@ def test_a_setting_is_wrong(command: str) -> None:
         "why --client nobody --topic nothing",
     ],
 )
-def test_what_was_asked_for_does_not_exist(command: str, running: Broker) -> None:
+def test_the_requested_object_does_not_exist(command: str, running: Broker) -> None:
     assert code_of(command, "--data-dir", str(running.data_dir)) == 1
 
 
@@ -180,7 +180,7 @@ def test_what_was_asked_for_does_not_exist(command: str, running: Broker) -> Non
         "why",
     ],
 )
-def test_what_was_asked_for_makes_no_sense(command: str, running: Broker) -> None:
+def test_invalid_arguments(command: str, running: Broker) -> None:
     assert code_of(command, "--data-dir", str(running.data_dir)) == 2
 
 

@@ -170,7 +170,7 @@ def test_packets_in_any_frames(place: Place) -> None:
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x4d\xc6\x33\x64\x01\x10\xe1\x07\x5b",
     ],
 )
-def test_a_proxy_says_where_the_client_is(place: Place, header: bytes) -> None:
+def test_a_proxy_header_has_the_address_of_the_client(place: Place, header: bytes) -> None:
     before = len(place.broker.told("protocol error"))
     with RawClient(place.ports["proxied"]) as client:
         client.send(header, packets.connect("proxied"), b"\xff\xff")
@@ -192,7 +192,7 @@ def test_certificates_are_reloaded_and_clients_stay(place: Place) -> None:
         with Client(place, "tls", "new", context=newer.client_context()) as other:
             other.publish("stays", b"still there?")
         client.expect("stays", b"still there?")
-        # Files that do not fit are refused, and all goes on as it was.
+        # Invalid files are refused, and the old ones stay in effect.
         old.key.write_bytes(place.revoked.key.read_bytes())
         place.broker.hangup()
         until(lambda: "does not belong to the certificate" in place.broker.log, "the log line")

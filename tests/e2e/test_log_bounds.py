@@ -35,7 +35,7 @@ def largest(max_payload: int = STORED_MOST) -> int:
 
 
 @pytest.mark.parametrize("size", [268_435_460, 40 * MIB, STORED_MOST])
-def test_what_the_embedded_server_cannot_store(
+def test_packets_that_the_embedded_server_cannot_store(
     make_broker: Callable[..., Broker], size: int
 ) -> None:
     line = make_broker(f"max_packet_size = {size}\n").refused(78)
@@ -54,7 +54,7 @@ def test_of_one_listener_as_well(make_broker: Callable[..., Broker]) -> None:
 
 
 @pytest.mark.parametrize("bounded_by", ["server", "stream"])
-def test_what_a_foreign_server_cannot_store(
+def test_packets_that_an_external_server_cannot_store(
     external: Nats, on_external: Callable[..., Broker], bounded_by: str
 ) -> None:
     most = external.max_payload
@@ -112,10 +112,10 @@ def lower(external: Nats, what: str) -> None:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("what", ["stream", "server"])
-def test_nats_takes_less_than_before(
+def test_nats_lowers_its_maximum_payload(
     external: Nats, on_external: Callable[..., Broker], what: str
 ) -> None:
-    """The broker begins anew from its log; then it is the publisher alone that is closed."""
+    """The broker restarts from its log; then only the publisher is closed."""
     broker = on_external()
     broker.start()
     with RawClient(broker.port) as other, RawClient(broker.port) as sender:
@@ -125,7 +125,7 @@ def test_nats_takes_less_than_before(
         lower(external, what)
         sender.send(p.publish("t", bytes(MIB + 500_000), 1, 1))
         again = "restarting from the log"
-        # A server that ends connections when it reads its file anew is noticed at once.
+        # A server that ends connections when it rereads its file is noticed at once.
         until(lambda: again in broker.log or "message_too_large" in broker.log, "a reaction")
         assert what == "server" or again in broker.log
         if again in broker.log:

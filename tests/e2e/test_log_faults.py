@@ -45,7 +45,7 @@ def publish_some(port: int, count: int = 20) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What is stored: all files but those in which somebody says who works here."""
+    """The stored files, without those about the process that uses them."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.rglob("*"))
@@ -60,7 +60,7 @@ def block(broker: Broker) -> Path:
 class Load(threading.Thread):
     """Publishes numbered messages at QoS 1 until it is stopped, with one unacknowledged at most.
 
-    After each failure it connects anew and goes on with the next number.
+    After each failure it reconnects and continues with the next number.
     """
 
     def __init__(self, port: int) -> None:
@@ -181,7 +181,7 @@ def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float
     kept, damage, advice = result.lines
     assert kept.startswith("kept ")
     assert damage.startswith("damage: record ")
-    assert advice == f"go on with: foldmq serve --data-dir {saved_in}"
+    assert advice == f"continue with: foldmq serve --data-dir {saved_in}"
     assert digests(stopped.data_dir) == before
     stopped.data_dir = saved_in
     stopped.start()
@@ -204,10 +204,10 @@ def test_log_cut_short(stopped: Broker) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_damage_to_what_was_acknowledged_last(
+def test_damage_to_the_last_acknowledged_records(
     make_broker: Callable[..., Broker], damage: str
 ) -> None:
-    """The last record looks as if it had never been stored whole, but a client was told so."""
+    """The last record looks incomplete, although it was acknowledged."""
     broker = make_broker()
     broker.start()
     publish_some(broker.port)
@@ -225,7 +225,7 @@ def test_damage_to_what_was_acknowledged_last(
     assert "the log had reached record " in broker.refused(65)
 
 
-def test_store_that_is_gone(stopped: Broker) -> None:
+def test_missing_store(stopped: Broker) -> None:
     shutil.rmtree(stopped.data_dir / "jetstream")
     line = stopped.refused(65)
     assert line.startswith("the log is lost: stream FOLDMQ_LOG_")
@@ -307,7 +307,7 @@ def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: P
 
 
 @pytest.mark.parametrize("strike", ["kill", "pause"])
-def test_foreign_server_under_load(
+def test_external_server_under_load(
     external: Nats, on_external: Callable[..., Broker], strike: str
 ) -> None:
     broker = on_external()
@@ -332,8 +332,10 @@ def test_foreign_server_under_load(
     broker.stop()
 
 
-def test_foreign_server_gone_at_the_end(external: Nats, on_external: Callable[..., Broker]) -> None:
-    """Nothing waits to be written but the end itself: it is told, and without a traceback."""
+def test_external_server_missing_at_the_end(
+    external: Nats, on_external: Callable[..., Broker]
+) -> None:
+    """Only the end itself could not be written: it is reported without a traceback."""
     broker = on_external("commit_timeout = 1\n")
     broker.start()
     publish_some(broker.port, 3)
@@ -347,14 +349,16 @@ def test_foreign_server_gone_at_the_end(external: Nats, on_external: Callable[..
     )
 
 
-def test_server_that_is_not_there(make_broker: Callable[..., Broker]) -> None:
+def test_missing_server(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker("", "--nats-url", f"nats://127.0.0.1:{free_port()}")
     line = broker.refused(69)
     assert line.startswith("cannot connect to NATS at nats://127.0.0.1:")
     assert "connection refused" in line
 
 
-def test_server_that_takes_too_little(external: Nats, on_external: Callable[..., Broker]) -> None:
+def test_server_with_a_small_maximum_payload(
+    external: Nats, on_external: Callable[..., Broker]
+) -> None:
     external.kill()
     external.max_payload = 64 * 1024
     external.start()
@@ -382,7 +386,7 @@ def test_wrong_password(external: Nats, make_broker: Callable[..., Broker]) -> N
         ("subjects", ["another"]),
     ],
 )
-def test_stream_that_promises_less(
+def test_stream_with_weaker_guarantees(
     external: Nats, on_external: Callable[..., Broker], setting: str, value: object
 ) -> None:
     wanted = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
@@ -455,7 +459,7 @@ def test_second_broker_with_the_same_node_id(
     second.stop()
 
 
-def test_broker_that_was_replaced_while_it_stood_still(
+def test_broker_that_was_replaced_while_it_was_suspended(
     external: Nats, on_external: Callable[..., Broker]
 ) -> None:
     """It does not answer, so the second one starts; it must notice and acknowledge nothing more."""
@@ -490,7 +494,7 @@ def test_record_of_a_later_format(external: Nats, on_external: Callable[..., Bro
     assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
 
 
-def test_what_is_no_record(external: Nats, on_external: Callable[..., Broker]) -> None:
+def test_a_message_that_is_not_a_record(external: Nats, on_external: Callable[..., Broker]) -> None:
     broker = on_external()
     broker.start()
     broker.stop()

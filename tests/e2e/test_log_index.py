@@ -55,7 +55,7 @@ def test_answers_are_the_same_with_an_index(played: Broker) -> None:
     assert "are indexed in" in run("log", "-n", "1", *data, "-v").err
     assert [run(*question, *data).out for question in QUESTIONS] == before
 
-    # A file that is damaged is not believed, and made anew.
+    # A damaged file is not used, and is rebuilt.
     (segment,) = index.rglob("*.index")
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -87,9 +87,9 @@ def test_the_index_of_another_log_is_replaced(played: Broker, tmp_path: Path) ->
         other.clean_up()
 
 
-def test_no_index_is_wanted(played: Broker, tmp_path: Path) -> None:
+def test_a_disabled_index(played: Broker, tmp_path: Path) -> None:
     config = tmp_path / "none.toml"
     config.write_text("index_bytes = 0\n")
     data = ("--data-dir", str(played.data_dir), "--config", str(config))
     said = refused("log", "index", *data, code=78)
-    assert said.startswith("index_bytes = 0: there is to be no index")
+    assert said.startswith("index_bytes = 0 disables the index")

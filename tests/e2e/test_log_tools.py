@@ -63,7 +63,7 @@ def position_of(data: tuple[str, str], number: int, topic: str = "hall/door") ->
 # ------------------------------------------------------------------------------------- log
 
 
-def test_log_says_what_happened(data: tuple[str, str]) -> None:
+def test_log_shows_the_events(data: tuple[str, str]) -> None:
     ran = run("log", *data)
     assert len(ran.lines) == len(events(data))
     door = position_of(data, 0)
@@ -84,7 +84,7 @@ def test_log_says_what_happened(data: tuple[str, str]) -> None:
     ):
         line = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +\d+\.\d+  " + pattern
         assert re.search(line, ran.out, re.MULTILINE), pattern
-    assert "open" not in ran.out  # payloads are shown when they are asked for
+    assert "open" not in ran.out  # payloads are shown on request
     assert '4 B, packet 1: "open"' in run("log", *data, "--payload", "--session", "sensor").out
 
 
@@ -125,7 +125,7 @@ def test_log_bounds(data: tuple[str, str]) -> None:
     assert events(data, "--to", "1h ago") == []
 
 
-def test_log_escapes_what_clients_chose(data: tuple[str, str]) -> None:
+def test_log_escapes_text_from_clients(data: tuple[str, str]) -> None:
     ran = run("log", *data, "--payload", "-n", "50")
     (line,) = [line for line in ran.lines if "published" in line and "il/" in line]
     assert '"evil\\u001b[2J\\n\\u009b\\u007f id" published' in line
@@ -144,7 +144,7 @@ def test_log_follows(running: Broker, data: tuple[str, str]) -> None:
     ):
         assert process.stdout is not None
         client = clients.connect("follower")
-        # published until it is seen: nobody knows when following begins
+        # published until it is seen: the start of following is unknown
         while not _readable(process.stdout.fileno()):
             client.publish("followed", b"now", 1)
         line = process.stdout.readline()
@@ -333,7 +333,7 @@ def test_why_of_qos_2(data: tuple[str, str]) -> None:
     assert "waiting for PUBREL from its publisher" in out
 
 
-def test_why_a_client_got_nothing(data: tuple[str, str]) -> None:
+def test_why_explains_a_missing_message(data: tuple[str, str]) -> None:
     out = run("why", *data, "--client", "archive", "--topic", "lamp").out
     assert "  archive was offline and had no matching subscription\n" in out
     out = run("why", *data, "--client", "screen", "--topic", "lamp").out

@@ -196,7 +196,7 @@ def test_tokens(place: Place) -> None:
     assert "eyJ" not in place.broker.log
 
 
-def test_groups_of_a_token_decide_what_it_may(place: Place) -> None:
+def test_groups_of_a_token_determine_its_permissions(place: Place) -> None:
     client, answer = tried(place, "tom", token(groups=["staff"]))
     assert answer == ACCEPTED
     assert client.subscribe(("staff/tom/#", 1), ("staff/ada/#", 1), ("#", 0)) == (1, 128, 128)
@@ -209,7 +209,7 @@ def test_the_connection_ends_with_the_token(place: Place) -> None:
 
 
 def ends_by_itself(place: Place, login: Callable[[float], tuple[str, str]]) -> None:
-    """A login that is good for so many seconds gets in, and is out after that."""
+    """A login that is valid for this many seconds is accepted, and ends after that."""
     for seconds in (1.0, 3.0, 9.0):  # it must still be good when the broker looks at it
         name = unique("short")
         client, answer = tried(place, *login(seconds), name)
@@ -274,7 +274,7 @@ def test_permissions_and_user_from_the_answer(place: Place, keeper: Doorkeeper) 
     watcher.expect_alive()
 
 
-def test_the_connection_ends_when_the_answer_says(place: Place, keeper: Doorkeeper) -> None:
+def test_the_connection_ends_when_the_login_expires(place: Place, keeper: Doorkeeper) -> None:
     def login(seconds: float) -> tuple[str, str]:
         keeper.answers["kim"] = {"allow": True, "expires": time.time() + seconds}
         return "kim", "x"
@@ -355,7 +355,7 @@ def test_an_answer_that_is_not_understood(
     assert answered(place, "mia", "x") == UNAVAILABLE
 
 
-def test_nobody_answers(place: Place) -> None:
+def test_no_service_answers(place: Place) -> None:
     assert answered(place, "nobody", "x") == UNAVAILABLE
     until(lambda: place.broker.told("auth callout failed"), "a line about it")
 
@@ -403,7 +403,7 @@ def test_the_service_of_the_manual(place: Place, tmp_path: Path) -> None:
 # --- login back-off
 
 
-def test_who_guesses_is_locked_out(place: Place) -> None:
+def test_guessing_is_locked_out(place: Place) -> None:
     assert answered(place, "guessed", "right for guessed") == ACCEPTED
     for number in range(5):
         assert answered(place, "guessed", f"guess {number}") == WRONG
@@ -416,7 +416,7 @@ def test_who_guesses_is_locked_out(place: Place) -> None:
         if line["user"] == "guessed"
     ]
     assert line["address"] == "127.0.0.1"
-    # Who was right before gets in; nobody else, and nobody else is kept out.
+    # Only earlier verified credentials are accepted; other users are not affected.
     assert answered(place, "guessed", "guess 6") == WRONG
     assert answered(place, "guessed", "right for guessed") == ACCEPTED
     assert answered(place, "ada", "right for ada") == ACCEPTED
@@ -442,7 +442,7 @@ def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) ->
     assert answered(place, "", token("mallory")) == WRONG
 
 
-def test_a_storm_of_logins_keeps_nobody_else_out(place: Place) -> None:
+def test_many_logins_do_not_block_others(place: Place) -> None:
     guessing = []
     for number in range(300):
         client = place.clients.raw()
@@ -468,7 +468,7 @@ def connect_as(username: str, password: str) -> bytes:
 # --- changes
 
 
-def test_sighup_forgets_what_was_right_but_not_who_is_locked_out(
+def test_sighup_clears_the_cache_but_not_lockouts(
     make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     users = tmp_path / "users"

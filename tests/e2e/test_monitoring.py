@@ -81,7 +81,7 @@ def own(make_broker: Callable[..., Broker], foldmq_only: None) -> Monitored:
     return made
 
 
-def test_the_banner_says_where(own: Monitored) -> None:
+def test_the_banner_has_the_addresses(own: Monitored) -> None:
     assert f"http://127.0.0.1:{own.port}/metrics" in own.broker.log
 
 
@@ -130,7 +130,7 @@ def test_the_text_keeps_the_rules_of_prometheus(own: Monitored) -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
-def test_promtool_finds_nothing_to_say(own: Monitored) -> None:
+def test_promtool_reports_no_problem(own: Monitored) -> None:
     text = own.get("/metrics")[1]
     command = [str(PROMTOOL), "check", "metrics"]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
@@ -206,7 +206,7 @@ def test_traffic_is_counted(own: Monitored) -> None:
     until(lambda: own.numbers()["foldmq_loop_lag_seconds_count"], "a look at the loop")
 
 
-def test_no_name_that_a_client_chose_is_told(own: Monitored) -> None:
+def test_no_name_from_a_client_is_exported(own: Monitored) -> None:
     client = own.clients.connect(HOSTILE_ID, clean=False)
     client.subscribe((HOSTILE_TOPIC, 1))
     client.publish(HOSTILE_TOPIC, b"secret-payload", 1, retain=True)

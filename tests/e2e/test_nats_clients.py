@@ -92,7 +92,7 @@ def retained(own: Broker, *topics: str) -> list[bytes]:
 
 
 async def answered(client: Any, subject: str, data: bytes) -> object:
-    """The code of the error that is the answer to a request, None if nobody answers."""
+    """The code of the error that answers a request, None without an answer."""
     try:
         answer = await client.request(subject, data, timeout=5)
     except nats.errors.NoRespondersError:
@@ -172,7 +172,7 @@ def test_a_log_outlives_letting_clients_in_and_out(
         own.stop()
 
 
-def test_the_banner_says_where_clients_connect(
+def test_the_banner_has_the_address_for_clients(
     make_broker: Callable[..., Broker], users: Path
 ) -> None:
     port = free_port()
@@ -184,9 +184,7 @@ def test_the_banner_says_where_clients_connect(
     assert PASSWORD not in own.log
 
 
-def test_what_keeps_it_from_starting_is_one_line(
-    make_broker: Callable[..., Broker], users: Path
-) -> None:
+def test_a_start_error_is_one_line(make_broker: Callable[..., Broker], users: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -262,7 +260,7 @@ def test_clients_speak_tls(make_broker: Callable[..., Broker], users: Path, tmp_
     own.start()
     assert f"127.0.0.1:{port} (TLS), for the one user" in own.log
     exchanged(own, port, authority.client_context())
-    # who does not trust the authority does not get in, nor who speaks no TLS
+    # clients without TLS or without trust in the authority cannot connect
     stranger = Authority(tmp_path / "others").client_context()
     for options in ({"tls": stranger}, {}):
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -341,7 +339,7 @@ def test_renewed_certificates_are_taken_over_by_sighup(
     exchanged(own, port, both)
     stays.flush()
     stays.close()
-    # the bridge is let in again as well
+    # the bridge connects again as well
     nats_pid = int((own.data_dir / "nats-clients" / "nats.pid").read_text())
     os.kill(nats_pid, signal.SIGKILL)
     until(
@@ -375,7 +373,7 @@ users = [
 """
 
 
-def test_each_user_may_do_what_the_file_says(
+def test_each_user_has_the_permissions_of_the_file(
     make_broker: Callable[..., Broker], users: Path
 ) -> None:
     users.write_text(PERMITTED)

@@ -62,7 +62,7 @@ def port_of(broker: Broker) -> int:
 
 
 def said_to(port: int, login: object, subject: str) -> bytes:
-    """All that a NATS server says to whoever logs in so and asks on a subject."""
+    """All output of a NATS server for this login and a request on a subject."""
     lines = [] if login is None else [f"CONNECT {json.dumps(login)}"]
     lines += ["SUB answers 1", f"PUB {subject} answers 2", "{}", "PING", ""]
     heard = b""
@@ -77,7 +77,7 @@ def said_to(port: int, login: object, subject: str) -> bytes:
 
 
 @pytest.mark.parametrize("subject", ["foldmq.inspect.{node}.status", "$SRV.INFO.foldmq"])
-def test_nobody_without_credentials_gets_an_answer(running: Broker, subject: str) -> None:
+def test_without_credentials_there_is_no_answer(running: Broker, subject: str) -> None:
     node = (running.data_dir / "node").read_text().strip()
     subject = subject.format(node=node)
     known = json.loads((running.data_dir / "nats.credentials").read_text())
@@ -150,8 +150,8 @@ def test_no_broker_is_one_line(tmp_path: Path) -> None:
         broker.clean_up()
 
 
-def test_whoever_listens_in_its_place_gets_no_password(tmp_path: Path) -> None:
-    """The port of an embedded NATS server may be somebody else's when the broker is gone."""
+def test_another_listener_on_the_port_gets_no_password(tmp_path: Path) -> None:
+    """Another process may use the port of an embedded NATS server when the broker is gone."""
     broker = Broker(tmp_path, args=QUIET, forked=True)
     broker.start()
     broker.stop()
@@ -198,7 +198,7 @@ def test_the_node_is_chosen_on_a_foreign_nats(
     assert said.startswith("no broker of node n2 answers")
 
 
-def test_answers_fit_into_what_nats_takes(
+def test_answers_fit_into_a_nats_message(
     external: Nats, on_external: Callable[..., Broker]
 ) -> None:
     """A client with long filters makes answers larger than the 4 MiB of this NATS server."""

@@ -69,7 +69,7 @@ class Place:
         return sessions, self.run("retained", "ls", "--json").objects, last
 
     def acted(self, action: str) -> list[tuple[str, str]]:
-        """Target and position of all that operators did; each event must name who asked."""
+        """Target and position of all operators' changes; each event must name the operator."""
         events = self.run("log", "--json", "--type", "OperatorActed").objects
         found = [one for one in events if one["action"] == action]
         assert {one["by"] for one in found} <= {ME}
@@ -172,7 +172,7 @@ def test_a_kicked_client_is_disconnected_and_its_will_published(place: Place) ->
     )
 
 
-def test_several_are_kicked_and_who_is_not_there_is_told(place: Place) -> None:
+def test_several_clients_are_kicked_and_missing_ones_reported(place: Place) -> None:
     one, two = (place.clients.connect(name) for name in ("kick1", "kick2"))
     ran = place.run("sessions", "kick", "kick1", "nobody", "kick2", "kick1", "--yes", code=1)
     assert ran.out.startswith("kicked 2 clients, recorded at ")

@@ -163,7 +163,7 @@ def test_a_list_on_a_terminal_fits_into_it(data: tuple[str, str]) -> None:
     assert re.fullmatch(r"2 of \d+ actors", shown.lines[-1])
 
 
-def test_names_are_whole_where_there_is_no_terminal(data: tuple[str, str]) -> None:
+def test_names_are_complete_without_a_terminal(data: tuple[str, str]) -> None:
     names = [line.split()[-1] for line in run("sessions", "ls", *data).lines]
     assert LONG_ID in names
     assert run("retained", "ls", *data).lines[-1].endswith(f" {LONG_TOPIC}/1")
@@ -172,7 +172,7 @@ def test_names_are_whole_where_there_is_no_terminal(data: tuple[str, str]) -> No
 # ----------------------------------------------------------------------------- actors tree
 
 
-def test_the_tree_shows_who_supervises_whom(data: tuple[str, str]) -> None:
+def test_the_tree_shows_supervision(data: tuple[str, str]) -> None:
     tree = run("actors", "tree", *data, "--children", "100").lines
     assert re.match(r"broker:\d+  \S+  running, \d+ handled", tree[0])
     at = next(number for number, line in enumerate(tree) if re.search(r"session:\d+  screen", line))
@@ -380,7 +380,7 @@ def test_sessions_are_listed(data: tuple[str, str]) -> None:
     assert [row["client"] for row in first] == ["archive", "away0"]
 
 
-def test_what_makes_no_sense_is_refused(data: tuple[str, str]) -> None:
+def test_invalid_arguments_are_refused(data: tuple[str, str]) -> None:
     assert "must be a time" in refused("sessions", "ls", *data, "--older-than", "soon", code=2)
     said = refused("sessions", "ls", *data, "--connected", "--older-than", "1h", code=2)
     assert "cannot be combined" in said
@@ -395,7 +395,7 @@ def test_what_makes_no_sense_is_refused(data: tuple[str, str]) -> None:
     assert 'unknown state "opened"' in refused("actors", "ls", *data, "--state", "opened", code=2)
 
 
-def test_what_is_not_there_is_one_line(data: tuple[str, str]) -> None:
+def test_a_missing_object_is_one_line(data: tuple[str, str]) -> None:
     assert refused("sessions", "show", "nobody", *data, code=1) == "no session 'nobody'"
     assert refused("actors", "show", "nobody", *data, code=1) == "no session 'nobody'"
     for command in ("show", "kick", "restart"):
@@ -446,7 +446,7 @@ def raw(*arguments: str) -> bytes:
 # --------------------------------------------------------------------------- subscriptions
 
 
-def test_who_would_get_a_message(data: tuple[str, str]) -> None:
+def test_receivers_of_a_message(data: tuple[str, str]) -> None:
     (answer,) = rows(data, "subscriptions", "--topic", "hall/door")
     found = answer["subscriptions"]
     assert (answer["topic"], answer["retained"]) == ("hall/door", None)

@@ -231,7 +231,7 @@ def test_a_killed_leader_of_one_log_leaves_the_clients_of_the_other_alone(
     cluster = steady
     cluster.spread()
     first, second = cluster.leader(0), cluster.leader(1)
-    # If only the process of a log is killed, its node goes on passing clients on.
+    # If only the process of a log is killed, its node continues to pass clients on.
     edge = second if victim == "node" else first
     with subscribed(edge.port, client_in(1, "stays")) as stays:
         with subscribed(edge.port, client_in(0, "leaves")) as leaves:

@@ -120,7 +120,7 @@ def closing(shared: Place, place: Place) -> Place:
 
 
 def got(client: RawClient, count: int) -> list[tuple[str, bytes]]:
-    """So many messages, each acknowledged, and no more: what comes next is the answer to a ping."""
+    """This many messages, each acknowledged, and no more: next comes the answer to a ping."""
     messages = []
     for _ in range(count):
         message = client.expect_a(Publish)
@@ -231,7 +231,7 @@ def test_names_and_groups(place: Place) -> None:
     assert b"forged" not in [payload for _, payload in messages]
 
 
-def test_a_client_chooses_no_name_that_opens_what_is_closed(place: Place) -> None:
+def test_no_client_identifier_extends_permissions(place: Place) -> None:
     place.reload(RULES + '\n[[allow]]\nboth = ["%c/#", "in/%c/#"]\n')
     for name, filters in {
         "+": ("+/#", "in/+/#", "in/a/#"),
@@ -244,7 +244,7 @@ def test_a_client_chooses_no_name_that_opens_what_is_closed(place: Place) -> Non
     assert place.client("bob", "c7").subscribe(("c7/#", 0), ("in/c7/x", 1)) == (0, 1)
 
 
-def test_who_has_no_user(place: Place) -> None:
+def test_clients_without_a_user(place: Place) -> None:
     guest = place.client(None)
     assert guest.subscribe(("open/news", 1), ("open/#", 0), ("own//#", 0)) == (1, 0x80, 0x80)
     place.client("bob").publish("open/news", b"hear", 1)
@@ -276,7 +276,7 @@ def test_denied_subscriptions_fail_one_by_one(place: Place) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_is_denied_below_a_granted_subscription(place: Place, qos: int) -> None:
+def test_topics_denied_below_a_granted_subscription(place: Place, qos: int) -> None:
     place.reload(RULES.replace("[[deny]]\nboth", '[[deny]]\nusers = ["ann"]\nboth'))
     topic = unique("t")
     reader = place.client("ann")
@@ -292,7 +292,7 @@ def test_what_is_denied_below_a_granted_subscription(place: Place, qos: int) -> 
     late = place.client("ann")
     late.subscribe((f"open/{topic}/#", qos))
     assert _all(late) == [(f"open/{topic}/seen", b"x")]
-    if qos:  # What was owed and not sent is told in the log.
+    if qos:  # Unsent deliveries are recorded as dropped.
         about = ("--client", late.client_id, "--topic", f"open/{topic}/hidden")
         code, out, err = forkserver.run(
             ("why", *about, "--data-dir", str(place.broker.data_dir)), environment(), 60
@@ -341,7 +341,7 @@ def test_a_denied_will_refuses_the_connection_where_that_is_set(closing: Place) 
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_a_will_is_looked_at_again_when_it_fires(place: Place, retain: bool) -> None:
+def test_a_will_is_checked_again_when_it_is_published(place: Place, retain: bool) -> None:
     topic = unique("t")
     reader = place.client("olga")
     reader.subscribe((f"open/{topic}/#", 0))
@@ -393,7 +393,7 @@ def test_a_reload_applies_to_live_sessions(place: Place) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_is_queued_is_looked_at_when_it_goes_out(place: Place, restarted: bool) -> None:
+def test_queued_messages_are_checked_when_they_are_sent(place: Place, restarted: bool) -> None:
     topic = unique("t")
     name = unique("away")
     away = place.client("ann", name, clean=False)
@@ -414,7 +414,7 @@ def test_what_is_queued_is_looked_at_when_it_goes_out(place: Place, restarted: b
     for part in ("lost", "kept"):
         writer.publish(f"open/{topic}/{part}", b"live", 1)
     assert got(back, 1) == [(f"open/{topic}/kept", b"live")]
-    # What was dropped is not owed any more.
+    # Dropped messages are not delivered later.
     place.reload(RULES)
     back.disconnect()
     again = place.client("ann", name, clean=False, session_present=True)
@@ -481,10 +481,10 @@ def test_the_bridge_is_bound_as_well(place: Place) -> None:
         assert got(reader, 1) == [(f"in/yes/{topic}", b"x")]
 
 
-# ------------------------------------------------------------------ being told
+# ------------------------------------------------------------------ log lines
 
 
-def test_denials_are_told_once_in_a_while(shared: Place, tmp_path: Path) -> None:
+def test_denials_are_logged_at_a_limited_rate(shared: Place, tmp_path: Path) -> None:
     own = Place(tmp_path)
     own.broker.start()
     own.clients = Clients("127.0.0.1", own.broker.port)
@@ -508,7 +508,7 @@ def test_denials_are_told_once_in_a_while(shared: Place, tmp_path: Path) -> None
         own.broker.clean_up()
 
 
-def test_what_was_dropped_is_dropped_in_the_log_as_well(place: Place) -> None:
+def test_drops_are_in_the_log(place: Place) -> None:
     """After all that these tests did: what the broker knows is what its log says."""
     name, topic = unique("away"), unique("t")
     away = place.client("ann", name, clean=False)

@@ -56,7 +56,7 @@ def overwrite_past_the_page_cache(path: Path, data: bytes) -> None:
 
 
 @CACHES
-def test_what_was_not_synced_is_gone(make_disk: Callable[[Cache], Disk], cache: Cache) -> None:
+def test_unsynced_data_is_lost(make_disk: Callable[[Cache], Disk], cache: Cache) -> None:
     """The control: the drill's disk loses what it should, and keeps what it must."""
     disk = make_disk(cache)
     write(disk.place / "synced", b"old", synced=True)
@@ -76,7 +76,7 @@ def test_what_was_not_synced_is_gone(make_disk: Callable[[Cache], Disk], cache: 
 
 
 def cut_the_power(broker: Broker, disk: Disk) -> None:
-    """Nobody answers a client any more from the moment on which decides what was written."""
+    """From the moment of the cut on, no client gets an answer."""
     stand_still(broker.pid)
     stand_still(broker.nats_pid)
     disk.cut()

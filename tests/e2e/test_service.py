@@ -133,7 +133,7 @@ def test_unknown_option(foldmq_only: None) -> None:
 # ------------------------------------------------------------------ life and end
 
 
-def test_banner_says_where_and_what(make_broker: Callable[..., Broker]) -> None:
+def test_banner_has_addresses_and_guarantee(make_broker: Callable[..., Broker]) -> None:
     own = make_broker()
     own.start()
     Clients("127.0.0.1", own.port).connect().publish("t", b"x", 1)
@@ -328,7 +328,7 @@ def test_foldmq_pub_and_sub(make_broker: Callable[..., Broker]) -> None:
     own.stop()
 
 
-def test_foldmq_pub_without_a_broker_says_so(foldmq_only: None) -> None:
+def test_foldmq_pub_reports_a_missing_broker(foldmq_only: None) -> None:
     port = free_port()
     result = run("pub", "-p", str(port), "-t", "t", "-m", "x")
     assert result.returncode not in (0, None)

@@ -118,7 +118,7 @@ def test_a_filter_that_may_not_be_read_is_not_shared(clients: Clients5) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_member_that_may_no_longer_read_is_sent_nothing(
+def test_a_member_without_permission_gets_nothing(
     guarded: Guarded, clients: Clients5, qos: int
 ) -> None:
     topic = f"open/{unique('t')}"
@@ -149,7 +149,7 @@ def test_a_member_that_may_no_longer_read_is_sent_nothing(
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("back", ["ann", "bob"])
-def test_what_no_member_may_read_waits_for_one_that_may(
+def test_messages_that_no_member_may_read_wait_for_one_that_may(
     guarded: Guarded, clients: Clients5, qos: int, back: str
 ) -> None:
     """For another member, or for the permission."""
@@ -165,7 +165,7 @@ def test_what_no_member_may_read_waits_for_one_that_may(
         assert taker.subscribe((f"$share/g/{topic}", qos)) == (qos,)
     else:
         taker = bob
-        guarded.reload(RULES)  # sessions are told of it in later turns
+        guarded.reload(RULES)  # sessions get them in later turns
     found: list[bytes] = []
 
     def has_all() -> bool:

@@ -218,7 +218,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(broker: Broker, tmp_path: Path) -> No
 # ---------------------------------------------------------------- errors before Spark starts
 
 
-def test_what_is_wrong_with_the_log_is_said_before_spark_starts(
+def test_errors_of_the_log_are_reported_before_spark_starts(
     nats: Nats, at: tuple[str, ...], tmp_path: Path
 ) -> None:
     cut, later = LogBuilder("cut"), LogBuilder("later")

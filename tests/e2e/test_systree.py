@@ -27,7 +27,7 @@ SHAPES = {
 }
 """What a payload looks like, by the first level below $SYS/broker; all others are numbers."""
 ONLY_MOSQUITTO = {"heap/current", "heap/maximum"}
-"""The memory is told by /metrics."""
+"""Memory use is in /metrics."""
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_updates_come_by_themselves(own: Broker) -> None:
     assert first.payload != second.payload
 
 
-def test_what_clients_did_is_counted(own: Broker) -> None:
+def test_activity_of_clients_is_counted(own: Broker) -> None:
     clients = Clients("127.0.0.1", own.port)
     before = told(clients.connect())
     reader = clients.connect()
@@ -163,7 +163,7 @@ def test_the_interval_is_taken_over_at_a_reload(own: Broker) -> None:
     assert own.running
 
 
-def test_a_broker_that_is_asked_by_many_at_once_stays_alive(own: Broker) -> None:
+def test_many_sys_subscribers_at_once(own: Broker) -> None:
     clients = Clients("127.0.0.1", own.port)
     asking = [clients.connect() for _ in range(50)]
     for client in asking:

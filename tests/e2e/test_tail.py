@@ -210,7 +210,7 @@ def test_an_actor_is_traced_until_it_ends(quiet: Broker, own: Clients) -> None:
         assert all(line.split()[1] == urn for line in tail.out)
 
 
-def test_what_is_not_shown_is_said(quiet: Broker, own: Clients) -> None:
+def test_skipped_lines_are_reported(quiet: Broker, own: Clients) -> None:
     panel = own.connect("panel")
     with Tail(quiet, "--topic", "#", "--rate", "3") as tail:
         panel.send(*(p.publish("a", b"x", 1, n) for n in range(1, 101)))
@@ -259,7 +259,7 @@ def test_a_tail_ends_with_the_broker(quiet: Broker, how: str) -> None:
         assert tail.err[-1].startswith("foldmq: the broker of node ")
 
 
-def test_hostile_names_are_shown_harmless(quiet: Broker, own: Clients) -> None:
+def test_hostile_names_are_escaped(quiet: Broker, own: Clients) -> None:
     ways = (("--client", HOSTILE_ID), ("--topic", "#"))
     tails = [Tail(quiet, *way, *look) for way in ways for look in ((), ("--json",))]
     try:
@@ -291,13 +291,13 @@ def test_hostile_names_are_shown_harmless(quiet: Broker, own: Clients) -> None:
         (["--topic", "a/#/b"], 2, "topic \"a/#/b\": '#' is not a whole level"),
     ],
 )
-def test_what_cannot_be_traced_is_refused(
+def test_invalid_targets_are_refused(
     broker: Broker, arguments: list[str], code: int, why: str
 ) -> None:
     said = refused("actors", "tail", *arguments, "--data-dir", str(broker.data_dir), code=code)
     assert said.startswith(why)
 
 
-def test_without_a_broker_there_is_nothing_to_trace(tmp_path: Path) -> None:
+def test_without_a_broker_the_trace_fails(tmp_path: Path) -> None:
     said = refused("actors", "tail", "--topic", "#", "--data-dir", str(tmp_path), code=69)
     assert said.startswith("no broker is running on ")

@@ -42,11 +42,11 @@ class Terminal:
 
     def __init__(self, *arguments: str, width: int = 80, height: int = 24) -> None:
         self._socket = f"foldmq-{secrets.token_hex(4)}"
-        # Whoever runs the tests may have said how large the terminal is: that of the tests.
+        # The environment of the tests may have the size of another terminal.
         kept = {k: v for k, v in environment().items() if k not in ("COLUMNS", "LINES")}
         self._env = {**kept, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         command = shlex.join([foldmq(), "top", *arguments])
-        # The shell stays behind and tells how it ended.
+        # The shell remains and prints the exit code.
         size = ["-x", str(width), "-y", str(height)]
         shell = f"{command}; echo EXIT $?; exec sleep 600"
         self._tmux("-f", os.devnull, "new-session", "-d", *size, shell)
@@ -101,7 +101,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 
 class Traffic:
-    """Publishes at QoS 1 to a subscriber with a strange name until it is told to end."""
+    """Publishes at QoS 1 to a subscriber with a strange name until it is stopped."""
 
     def __init__(self, clients: Clients) -> None:
         self._receiver = clients.connect(HOSTILE_ID)

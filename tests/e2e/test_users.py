@@ -89,7 +89,9 @@ def test_sighup_rereads_users(own: Broker, tmp_path: Path) -> None:
     own.stop()
 
 
-def test_sighup_ends_who_was_taken_out_or_has_another_password(own: Broker, tmp_path: Path) -> None:
+def test_sighup_disconnects_removed_users_and_changed_passwords(
+    own: Broker, tmp_path: Path
+) -> None:
     users = tmp_path / "users"
     for user in ("bob", "carl"):
         add_user(users, user, "old")

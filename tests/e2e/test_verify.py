@@ -138,7 +138,7 @@ def test_equal_under_load_and_after_kill(make_broker: Callable[..., Broker]) -> 
     assert verified(*data, "--stored")["broker"] is None
 
 
-def test_what_is_said_when_all_is_equal(debug: DebugBroker, clients_of: Clients) -> None:
+def test_output_when_all_is_equal(debug: DebugBroker, clients_of: Clients) -> None:
     play(clients_of)
     data = data_of(debug)
     until(lambda: is_written(data, 3), "the projections")
@@ -226,7 +226,7 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
 
 
 def test_memory_that_missed_an_event(debug: DebugBroker, clients_of: Clients) -> None:
-    """What came later is as it should be: the field tells."""
+    """Later changes are equal: the field shows the difference."""
     client = clients_of.connect(HOSTILE_ID, clean=False)
     client.subscribe(("kept", 1), ("left", 1))
     client.send(p.unsubscribe(7, "left"))
@@ -474,7 +474,7 @@ def test_hostile_requests(external: Nats, on_external: Callable[..., Broker]) ->
     clients.close()
 
 
-def test_who_may_not_use_our_account_cannot_ask(
+def test_other_accounts_cannot_request_the_state(
     external: Nats, on_external: Callable[..., Broker]
 ) -> None:
     on_external().start()

@@ -125,7 +125,7 @@ def test_the_token_leaves_the_address_and_becomes_a_cookie(played: Broker, page:
     assert stranger.get("/").status == 200
 
 
-def test_the_login_page_lets_in_and_goes_on(played: Broker, page: Page) -> None:
+def test_a_login_leads_to_the_requested_page(played: Broker, page: Page) -> None:
     stranger = Page(page.port, played.data_dir)
     assert 'value="/log?session=a"' in stranger.get("/log", session="a").text
     wrong = stranger.ask("POST", "/login", "token=wrong&next=/log")
@@ -209,7 +209,7 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
         found += [page.get("/why", topic=topic, client=topic)]
         found += [page.get("/log", from_=topic), page.get("/log", type=topic)]
     for one in found:
-        # A field of a form holds what was asked for as it is, or it would ask for something else.
+        # A form field has the request unchanged, so that it repeats the same request.
         shown = re.sub(r'<input [^>]*value="[^"]*"', "", one.text)
         assert all(letter.isprintable() or letter == "\n" for letter in shown)
         assert "Traceback" not in one.text
@@ -222,7 +222,7 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
     assert any("\\u202e" in one.text for one in found)
 
 
-def test_the_page_says_why_as_the_command_does(played: Broker, page: Page) -> None:
+def test_the_why_page_agrees_with_the_command(played: Broker, page: Page) -> None:
     for query, flags in (
         ({"topic": "hall/door", "client": "away"}, ()),
         ({"topic": "hall/door", "client": "screen", "at": "now"}, ("--at", "now")),
@@ -244,7 +244,7 @@ def test_the_page_says_why_as_the_command_does(played: Broker, page: Page) -> No
         assert page.get("/why", **wrong).status == 400
 
 
-def test_what_uses_the_disk(page: Page) -> None:
+def test_the_disk_page_shows_the_usage(page: Page) -> None:
     def rows(**query: str) -> dict[str, tuple[str, ...]]:
         return {row[0]: row for row in page.good("/disk", **query).columns(0, 1, 2)}
 
@@ -255,7 +255,7 @@ def test_what_uses_the_disk(page: Page) -> None:
     assert page.get("/disk", levels="many").status == 400
 
 
-def test_the_tree_of_topics_has_figures_and_who_retained(page: Page) -> None:
+def test_the_tree_of_topics_has_figures_and_retained_publishers(page: Page) -> None:
     def rows(**query: str) -> dict[str, tuple[str, ...]]:
         found = page.good("/topics", **query).columns(*range(9))
         return {row[0]: row for row in found}
@@ -325,9 +325,7 @@ def test_every_actor_has_its_page(page: Page) -> None:
 
 @pytest.mark.parametrize("path", ["/sessions", "/actors"])
 @pytest.mark.parametrize("match", ["x" * 300, "*a" * 17])
-def test_a_pattern_that_costs_too_much_is_said_on_the_page(
-    page: Page, path: str, match: str
-) -> None:
+def test_an_expensive_pattern_is_rejected_on_the_page(page: Page, path: str, match: str) -> None:
     got = page.get(path, match=match)
     assert got.status == 400
     assert '<p class="notice bad" role="alert">' in got.text
@@ -360,7 +358,7 @@ def test_a_retained_value_is_shown_as_text(page: Page) -> None:
     assert (bad.status, "is not a whole level" in bad.shown) == (400, True), bad.shown
 
 
-def test_who_gets_a_topic_is_told(page: Page) -> None:
+def test_the_receivers_of_a_topic_are_listed(page: Page) -> None:
     assert page.get("/subscriptions", topic="hall/#").status == 400
     rows = page.good("/subscriptions", topic="hall/door").columns(0, 1, 2, 3, 4)
     assert sorted(rows) == [
@@ -438,7 +436,7 @@ def test_the_log_from_its_very_end_on_is_no_error(page: Page, events: list[dict[
     assert page.get("/log", from_=last + 1, to=last + 9).status == 400
 
 
-def test_payloads_are_shown_when_asked_for(page: Page) -> None:
+def test_payloads_are_shown_on_request(page: Page) -> None:
     assert "bright" not in page.good("/log", topic="lamp").shown
     assert '"on\\n<b>bright</b>\\n"' in page.good("/log", topic="lamp", payload=1).shown
 
@@ -455,7 +453,7 @@ def test_payloads_are_shown_when_asked_for(page: Page) -> None:
         ("rows", "many"),
     ],
 )
-def test_what_makes_no_sense_is_said_on_the_page(page: Page, key: str, value: str) -> None:
+def test_invalid_parameters_are_reported_on_the_page(page: Page, key: str, value: str) -> None:
     got = page.get("/log", **{key: value})
     assert got.status == 400
     assert 'class="notice bad" role="alert"' in got.text
@@ -489,13 +487,13 @@ def test_one_can_walk_from_event_to_event(page: Page, events: list[dict[str, Any
         walked.append(re.search(r"Last event: (\S+)", got.shown)[1])  # type: ignore[index]
         got = page.ask("GET", previous)
     assert walked == places[::-1]
-    assert "There was no such session at that moment" in got.shown
-    assert "No event of this session comes before" in got.shown
+    assert "The session did not exist at that moment" in got.shown
+    assert "The session has no earlier event" in got.shown
     following = page.ask("GET", got.link("next") or "")
     assert "+ session" in following.shown
 
 
-def test_what_an_event_changed_is_marked(page: Page, events: list[dict[str, Any]]) -> None:
+def test_changes_of_an_event_are_marked(page: Page, events: list[dict[str, Any]]) -> None:
     (late,) = [one["position"] for one in events if one.get("filters") == [["late/#", 0]]]
     got = page.good("/session", client="away", at=late)
     assert "+ subscription late/# QoS 0" in got.shown
@@ -522,7 +520,7 @@ def test_the_time_axis_shows_when_events_were(page: Page, events: list[dict[str,
     assert nobody["axis"] is None
 
 
-def test_a_part_of_the_time_axis_has_what_was_then(page: Page) -> None:
+def test_a_part_of_the_time_axis_has_its_marks(page: Page) -> None:
     whole = json.loads(page.good("/session/timeline", client="away").body)["axis"]
     first = whole["lanes"][0]["marks"][0][3]
     query = {"client": "away", "from_": first - 1000, "to": first + 1}
@@ -545,7 +543,7 @@ def test_two_moments_of_a_session_are_compared(page: Page, events: list[dict[str
         assert "+ subscription late/# QoS 0" in shown
     part = page.good("/session/diff", client="away", a=early, b=early, part="live")
     assert "<html" not in part.text
-    assert "The state is the same." in part.shown
+    assert "The states are equal." in part.shown
     assert page.get("/session/diff", client="away", a=early).status == 400
     assert page.get("/session", client="away", a="zz", b="1").status == 400
 
@@ -590,7 +588,7 @@ def test_it_ends_with_the_broker_and_is_started_again(make_broker: Callable[...,
     assert (broker.data_dir / "web.token").read_text() == token
 
 
-def test_it_ends_with_a_broker_that_is_killed_while_it_stands_still(
+def test_it_ends_with_a_killed_broker_while_suspended(
     make_broker: Callable[..., Broker],
 ) -> None:
     broker = make_broker("", *ON)
@@ -604,7 +602,7 @@ def test_it_ends_with_a_broker_that_is_killed_while_it_stands_still(
     assert wait_until_gone(child)
 
 
-def test_an_address_that_was_asked_for_and_is_taken_ends_the_start(
+def test_a_taken_configured_address_ends_the_start(
     make_broker: Callable[..., Broker],
 ) -> None:
     with socket.socket() as other:
@@ -651,7 +649,7 @@ def test_secrets_of_a_foreign_nats_are_in_no_command_line(
 # ------------------------------------------------------------------------------- foldmq web
 
 
-def test_a_broker_that_comes_and_goes(make_broker: Callable[..., Broker]) -> None:
+def test_the_page_while_the_broker_restarts(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
     broker.start()
     with web(broker.data_dir, "--data-dir", str(broker.data_dir)) as (page, _):
@@ -668,7 +666,9 @@ def test_a_broker_that_comes_and_goes(make_broker: Callable[..., Broker]) -> Non
         assert page.get("/").status == 200
 
 
-def test_foldmq_web_says_where_and_keeps_its_secret(make_broker: Callable[..., Broker]) -> None:
+def test_foldmq_web_prints_its_address_and_not_the_token(
+    make_broker: Callable[..., Broker],
+) -> None:
     broker = make_broker()
     broker.start()
     token = broker.directory / "my.token"
@@ -714,4 +714,4 @@ def test_a_long_list_has_pages(make_broker: Callable[..., Broker]) -> None:
 
 def test_problems_are_shown(page: Page) -> None:
     """The overview has them only if there are some; their page says if there are none."""
-    assert "What foldmq doctor finds now" in page.good("/problems").shown
+    assert "The findings of foldmq doctor" in page.good("/problems").shown

@@ -125,7 +125,7 @@ def test_the_live_tail_has_payloads_for_some_roles_only(
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_only_who_may_operate_may_ask_for_a_change(broker: Broker, port: int, role: str) -> None:
+def test_only_operators_may_request_a_change(broker: Broker, port: int, role: str) -> None:
     name = f"changes-{role}"
     page = visitor(broker, port, new_token(broker, name, role))
     for method in ("POST", "PUT", "DELETE", "PATCH"):
@@ -141,7 +141,7 @@ def test_only_who_may_operate_may_ask_for_a_change(broker: Broker, port: int, ro
     assert (event["role"], event["reason"], event["address"]) == (role, "role", "127.0.0.1")
 
 
-def test_a_login_is_in_the_log_when_it_lets_in(broker: Broker, port: int) -> None:
+def test_a_login_is_in_the_log_before_the_page_is_shown(broker: Broker, port: int) -> None:
     token = new_token(broker, "ann", "view-all")
     for _ in range(3):
         visitor(broker, port, token)
@@ -196,7 +196,7 @@ def test_refused_logins_are_counted_and_secrets_kept(broker: Broker, port: int) 
         assert secret not in said
 
 
-def test_a_token_that_is_removed_or_has_expired_lets_nobody_in(broker: Broker, port: int) -> None:
+def test_a_removed_or_expired_token_is_refused(broker: Broker, port: int) -> None:
     page = visitor(broker, port, new_token(broker, "gone", "view"))
     assert page.get("/").status == 200
     run("web-token", "rm", "gone", "--data-dir", str(broker.data_dir))

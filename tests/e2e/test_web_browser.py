@@ -171,7 +171,7 @@ def test_login_and_live_numbers(
     assert page.get_by_role("status").inner_text() == "paused"
     before = shown(page, "Connections")
     clients.close()
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     until(lambda: shown(page, "Connections") != before, "fewer connections")
 
 
@@ -190,7 +190,7 @@ def test_the_slider_shows_the_past(
     # Before its first event there was no session.
     slider.focus()
     page.keyboard.press("Home")
-    page.get_by_text("There was no such session at that moment.").wait_for()
+    page.get_by_text("The session did not exist at that moment.").wait_for()
     assert "at=" in page.url
 
     # A mark leads to its record.
@@ -223,7 +223,7 @@ def test_the_slider_shows_the_past(
     )
     assert float(slider.input_value()) < fullest
 
-    # As it was asked for it can be loaded again; and back to what is now.
+    # The requested moment can be reloaded; then back to now.
     page.reload()
     page.get_by_text("queued 2 -> 3 messages").wait_for()
     page.get_by_role("link", name="Now", exact=True).click()
@@ -389,7 +389,7 @@ def test_without_scripts_everything_but_the_slider_works(
     page.get_by_role("link", name="Next event").wait_for()
     page.get_by_label("State as of", exact=True).fill("1")
     page.get_by_role("button", name="Show").click()
-    page.get_by_text("There was no such session at that moment.").wait_for()
+    page.get_by_text("The session did not exist at that moment.").wait_for()
 
 
 def test_it_recovers_when_the_broker_does(

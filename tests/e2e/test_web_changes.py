@@ -145,7 +145,7 @@ def test_other_roles_change_nothing(
     victim.expect_alive()
 
 
-def test_what_one_token_was_asked_another_cannot_confirm(
+def test_another_token_cannot_confirm_a_change(
     broker: Broker, page: Page, clients: Clients
 ) -> None:
     victim = clients.connect("contested", clean=False)
@@ -165,7 +165,7 @@ def test_what_one_token_was_asked_another_cannot_confirm(
 @pytest.mark.parametrize(
     "given", [{}, {"do": "nothing"}, {"do": "kick"}, {"do": "kick", "client": "?"}]
 )
-def test_what_makes_no_sense_is_refused(page: Page, given: dict[str, str]) -> None:
+def test_invalid_changes_are_refused(page: Page, given: dict[str, str]) -> None:
     got = page.get("/change", **given)
     assert got.status == 400
     assert 'role="alert"' in got.text
@@ -185,7 +185,7 @@ def test_names_are_text_in_the_questions(page: Page, clients: Clients) -> None:
     assert "<img" not in done.text
 
 
-def test_changes_are_off_unless_they_are_asked_for(make_broker: Callable[..., Broker]) -> None:
+def test_changes_are_disabled_by_default(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker("", "--web", "127.0.0.1:0")
     broker.start()
     page = served(broker)

@@ -28,7 +28,7 @@ ON = ("--web", "127.0.0.1:0")
 LONG = 60_000
 
 
-def test_what_waits_is_shown_with_its_age(make_broker: Callable[..., Broker]) -> None:
+def test_queued_messages_are_shown_with_their_age(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker("", *ON)
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
@@ -94,7 +94,7 @@ def test_two_moments_are_compared_with_the_index(make_broker: Callable[..., Brok
     clients.close()
 
 
-def test_sessions_stand_in_an_order(make_broker: Callable[..., Broker]) -> None:
+def test_sessions_are_sorted(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker("session_expiry = '1h'", *ON)
     broker.start()
     clients = Clients("127.0.0.1", broker.port)

@@ -45,7 +45,7 @@ def run(*arguments: str, code: int = 0, timeout: float = 60.0) -> Ran:
 
 
 def run_beside_cuts(*arguments: str) -> Ran:
-    """As `run`; when the log was cut while it was read, it asks again, as it is told to."""
+    """As `run`; repeated when the log was cut while it was read."""
     for _ in range(5):
         found, out, err = forkserver.run(arguments, environment(), 60.0)
         if found != _ASK_AGAIN:

@@ -26,7 +26,7 @@ def test_lock_makes_a_private_directory_and_writes_the_process_id(tmp_path: Path
 
 
 @pytest.mark.system
-def test_second_broker_is_told_the_process_id_of_the_first(tmp_path: Path) -> None:
+def test_a_second_broker_gets_the_process_id_of_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; from eventstore.datadir import DataDir; "
         f"DataDir({str(tmp_path)!r}).lock(); print('locked', flush=True); sys.stdin.read()"
@@ -118,7 +118,7 @@ def test_credentials_are_random_private_and_stable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"user": "x"}'])
-def test_damaged_credentials_say_what_to_do(tmp_path: Path, content: str) -> None:
+def test_damaged_credentials_name_the_remedy(tmp_path: Path, content: str) -> None:
     data = DataDir(tmp_path)
     data.nats_credentials.write_text(content)
     with pytest.raises(DataDirError, match=r"'nats.credentials' is damaged: remove it"):

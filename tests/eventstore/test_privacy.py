@@ -37,7 +37,7 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize("loose", [0o755, 0o777, 0o1777, 0o770, 0o701])
-def test_a_directory_that_is_open_is_closed_and_it_is_said(tmp_path: Path, loose: int) -> None:
+def test_an_accessible_directory_is_closed_with_a_warning(tmp_path: Path, loose: int) -> None:
     tmp_path.chmod(loose)
     with DataDir(tmp_path) as data:
         assert mode(tmp_path) == 0o700
@@ -54,7 +54,7 @@ def test_a_directory_that_is_closed_is_left_alone(tmp_path: Path, fine: int) -> 
         assert (mode(tmp_path), data.narrowed) == (fine, ())
 
 
-def test_files_that_are_open_are_closed_and_it_is_said(tmp_path: Path) -> None:
+def test_accessible_files_are_closed_with_a_warning(tmp_path: Path) -> None:
     loose = {"nats.conf": 0o640, "nats.stderr": 0o644, "node": 0o666}
     for name, bits in {**loose, "nats.log": 0o640, "others": 0o666}.items():
         (tmp_path / name).write_text("abc\n")
@@ -87,13 +87,15 @@ def test_a_link_in_the_place_of_a_file_is_refused(
     assert dangling or elsewhere.read_text() == "precious"
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_other_objects_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nats.conf")
     assert refusal(tmp_path) == "'nats.conf' is no file: remove it"
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
-def test_what_is_no_directory_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_other_objects_in_place_of_a_directory_are_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     make(tmp_path / "jetstream")
     assert refusal(tmp_path) == "'jetstream' is no directory: remove it"
 
@@ -121,7 +123,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @as_root
 def test_a_broker_of_another_user_is_found_where_it_runs(tmp_path: Path) -> None:
-    """Commands that look into the log then ask it, whoever calls them."""
+    """Commands that read the log use its server, whatever their user."""
     with DataDir(tmp_path):
         os.chown(tmp_path, STRANGER, -1)
         with pytest.raises(DataDirBusy) as caught:
@@ -170,7 +172,7 @@ def test_files_of_another_user_are_refused(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_volume_of_roots_that_a_group_writes(bits: int, said: str) -> None:
-    """As Kubernetes makes them (fsGroup): told of, and refused if everybody writes there."""
+    """As created by Kubernetes (fsGroup): a warning, and refused if writable by all users."""
     code = f"""
 import os, sys
 from eventstore.datadir import DataDir
@@ -210,7 +212,7 @@ async def test_a_server_makes_no_file_that_others_can_read(tmp_path: Path) -> No
         assert again.narrowed == ()
 
 
-async def test_the_directory_of_the_server_for_clients_is_looked_at_too(tmp_path: Path) -> None:
+async def test_the_directory_of_the_server_for_clients_is_checked_too(tmp_path: Path) -> None:
     lines: list[str] = []
     with DataDir(tmp_path) as data:
         folder = tmp_path / "nats-clients"

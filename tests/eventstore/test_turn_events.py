@@ -56,7 +56,7 @@ def read(event: Event, payloads: list[bytes] | None = None) -> list[tuple[int, E
 
 
 @given(rows)
-def test_publications_stand_where_they_stood(rows: list[tuple[str, str, int, int, bytes]]) -> None:
+def test_publications_keep_their_positions(rows: list[tuple[str, str, int, int, bytes]]) -> None:
     sessions, by = columns([row[0] for row in rows])
     topics, which = columns([row[1] for row in rows])
     payloads = [row[4] for row in rows]
@@ -76,7 +76,7 @@ def test_publications_stand_where_they_stood(rows: list[tuple[str, str, int, int
 
 
 @given(rows)
-def test_deliveries_and_releases_stand_where_they_stood(
+def test_deliveries_and_releases_keep_their_positions(
     rows: list[tuple[str, str, int, int, bytes]],
 ) -> None:
     pairs = list(dict.fromkeys((row[0], row[1]) for row in rows))
@@ -153,5 +153,5 @@ def test_columns_that_do_not_fit_together_cannot_be_read(broken: dict[str, Any])
         {},
     ],
 )
-def test_what_it_does_not_know_is_left_as_it_is(raw: dict[str, Any]) -> None:
+def test_unknown_events_are_unchanged(raw: dict[str, Any]) -> None:
     assert expanded(raw) == [raw]

@@ -39,7 +39,7 @@ def one(data: bytes) -> None:
 
 
 def read(sent: bytes, step: int) -> tuple[bytes, tuple[str, int], bool]:
-    """What went up, who the client is, and whether that is still unknown."""
+    """The bytes passed on, the client, and whether it is still unknown."""
     upper, lower = Upper(), Lower()
     stage = ProxyStage(upper, ANYWHERE)
     stage.connection_made(lower)

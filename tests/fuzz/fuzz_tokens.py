@@ -32,7 +32,7 @@ SHOWN = Credentials("ann", b"x", "c", "192.0.2.1", "tcp")
 
 
 def one(data: bytes) -> None:
-    """Try one input; raises AssertionError when somebody is let in who must not be."""
+    """Try one input; raises AssertionError if an invalid token is accepted."""
     kind, rest = data[:1], data[1:]
     if kind == b"P":
         _read(_signed(HEADER, rest))

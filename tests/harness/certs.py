@@ -88,7 +88,7 @@ class Authority:
         organisation: str | None = None,
         expired: bool = False,
     ) -> Pair:
-        """A certificate that stands for a client."""
+        """A client certificate."""
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organisation is not None:
             subject.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))

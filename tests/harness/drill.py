@@ -320,8 +320,8 @@ def now_ms() -> int:
 class Drill:
     """One broker, its clients and their account.
 
-    `closings` tells when a broker of several may have closed connections by itself; it is asked
-    only if something is wrong.
+    `closings` returns when a broker of several may have closed connections by itself; it is called
+    only after an error.
     """
 
     def __init__(

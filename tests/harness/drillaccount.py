@@ -47,7 +47,7 @@ class Closing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Message:
-    """One application message; its payload names it, so that every copy can be told apart."""
+    """One application message; its payload identifies it, so that every copy can be recognized."""
 
     publisher: str
     topic: str
@@ -134,7 +134,7 @@ class Account:
                 arrivals.accepted += 1
 
     def will(self, client_id: str, number: int, state: str) -> None:
-        """The will `number` is "due", or (who knows) "open"."""
+        """The will `number` is "due", or "open" if that is unknown."""
         with self._lock:
             self._wills[client_id][number] = state
 

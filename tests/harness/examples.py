@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def examples(times: int, **others: int) -> settings:
-    """Return settings with so many times the examples of the profile (see tests/conftest.py)."""
+    """Return settings with this multiple of the examples of the profile (see tests/conftest.py)."""
     return settings(max_examples=times * settings().max_examples, **others)  # type: ignore[arg-type]

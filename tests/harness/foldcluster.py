@@ -45,7 +45,7 @@ class ClusterNode(Broker):
         )
 
     def start(self) -> None:
-        """Starts the process and returns when it says what it is."""
+        """Starts the process and returns when it reports its role."""
         before = len(self.told("node of a cluster"))
         with self._log_file.open("ab") as log:
             self._process = self._started(log.fileno())
@@ -139,7 +139,7 @@ class Balancer:
     """Passes connections to its `port` on to a node that is ready; closes them if none is.
 
     With `spread` to any of those that are, else to the one that became ready last. It polls only
-    after its `port` was asked for.
+    after its `port` was used.
     """
 
     def __init__(self, nodes: Sequence[ClusterNode], *, spread: bool = False) -> None:

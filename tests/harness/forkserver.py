@@ -133,7 +133,7 @@ def run(
 
 
 def _received(channel: socket.socket, size: int) -> bytes:
-    """Return the next so many bytes; raises ConnectionError if there are no more."""
+    """Return the next bytes, this many; raises ConnectionError if there are no more."""
     data = b""
     while len(data) < size:
         more = channel.recv(size - len(data))

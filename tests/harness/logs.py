@@ -75,7 +75,7 @@ class LogBuilder:
         ]
 
     def raw(self, data: bytes) -> int:
-        """Append bytes that need not be a record; the chain goes on from the one before."""
+        """Append bytes that need not be a record; the chain continues from the previous one."""
         self.records.append(data)
         return len(self.records)
 

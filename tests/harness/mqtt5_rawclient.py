@@ -1,4 +1,4 @@
-"""A blocking MQTT 5.0 client that does exactly what a test tells it, and a factory for it."""
+"""A blocking MQTT 5.0 client that sends exactly what a test requests, and a factory for it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Nats:
         until(self._greets, "a NATS server")
 
     def move(self, folder: Path) -> None:
-        """Starts anew with an empty store in another folder."""
+        """Restarts with an empty store in another folder."""
         self.kill()
         self.folder = folder
         self.start()

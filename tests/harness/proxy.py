@@ -94,7 +94,7 @@ class Proxy:
             _reset(end)
 
     def _passing(self, direction: int, size: int) -> int:
-        """How many of so many bytes may pass."""
+        """How many of these bytes may pass."""
         with self._lock:
             if self._fuse is None or self._fuse[0] != direction:
                 return size

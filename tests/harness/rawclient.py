@@ -1,4 +1,4 @@
-"""A blocking MQTT client over a plain socket that does exactly what a test tells it.
+"""A blocking MQTT client over a plain socket that sends exactly what a test requests.
 
 It answers nothing by itself (no PUBACK, no PINGREQ), so that a test decides every byte.
 """
@@ -145,7 +145,7 @@ class RawClient:
         return received
 
     def read_exactly(self, count: int, timeout: float = PATIENCE) -> bytes:
-        """Return so many bytes as they come, whatever they are."""
+        """Return the next bytes, this many, whatever they are."""
         self.socket.settimeout(timeout)
         data = b""
         while len(data) < count:

@@ -79,7 +79,7 @@ def test_wrong_order_is_found() -> None:
     assert any("came after 2" in problem for problem in account.problems())
 
 
-def test_message_nobody_sent_is_found(account: Account) -> None:
+def test_a_message_that_was_never_sent_is_found(account: Account) -> None:
     deliver_all(account)
     account.received("sub", copy(message(7), 7), accepted=True)
     assert any("never sent" in problem for problem in account.problems())

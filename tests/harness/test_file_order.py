@@ -74,7 +74,7 @@ def test_one_of_some_workers_has_a_spark(assigned: tuple[list[str], ...], file: 
     assert chosen(waiting, *assigned) == file
 
 
-def test_what_is_left_over_is_taken_by_any() -> None:
+def test_remaining_files_go_to_any_worker() -> None:
     assert chosen([SHORT, LONGEST], [SPARK], []) == LONGEST
     assert chosen([SPARK, LONG_SPARK], [], [SPARK]) == LONG_SPARK
     assert chosen([SPARK, LONG_SPARK], [], [SPARK], [SPARK]) is None

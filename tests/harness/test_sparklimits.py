@@ -39,7 +39,7 @@ def test_later_tests_get_another_spark() -> None:
     expected = [
         ("test_a_fixture_is_ended", "ERROR"),
         ("test_a_start_fails", "FAILED"),
-        ("test_the_fixture_is_made_anew", "PASSED"),
+        ("test_the_fixture_is_created_again", "PASSED"),
         ("test_the_jvm_is_killed", "FAILED"),
         ("test_the_next_test_would_start_another", "PASSED"),
     ]

@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 class Taken(asyncio.Protocol):
-    """Those who were let in."""
+    """The accepted connections."""
 
     all: list[Taken]
 
@@ -54,7 +54,7 @@ class Taken(asyncio.Protocol):
 def clients(
     address: object, count: int, family: int = socket.AF_INET
 ) -> Iterator[list[socket.socket]]:
-    """Connections that somebody opened and waits on."""
+    """Connections whose clients wait."""
     with contextlib.ExitStack() as stack:
         found = []
         for _ in range(count):
@@ -180,7 +180,9 @@ def test_it_can_be_closed_in_a_break(run: Callable[..., None]) -> None:
     run(work())
 
 
-def test_who_may_not_stay_is_closed_before_anything_is_made(run: Callable[..., None]) -> None:
+def test_refused_connections_are_closed_before_anything_is_allocated(
+    run: Callable[..., None],
+) -> None:
     async def work() -> None:
         listener = tcp()
         seen: list[str] = []
@@ -293,7 +295,7 @@ def descriptors_up_to(limit: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """So many descriptors may be opened, whatever others have open or left behind."""
+    """This many descriptors may be opened, whatever others have open or left behind."""
     with contextlib.ExitStack() as stack:
         left: list[int] = []
         while len(left) < count:
@@ -344,7 +346,7 @@ def test_when_there_are_none_at_all_it_neither_spins_nor_closes_anybody(
     run(work())
 
 
-def test_the_number_of_a_descriptor_says_how_many_are_left() -> None:
+def test_a_descriptor_number_shows_how_many_are_left() -> None:
     trial = os.dup(0)
     os.close(trial)
     with descriptors_up_to(trial + 10):

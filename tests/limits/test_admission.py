@@ -35,7 +35,7 @@ def admission(
         ("::\0", "::\0"),
     ],
 )
-def test_what_counts_as_one_address(host: str, network: str) -> None:
+def test_connections_that_count_as_one_address(host: str, network: str) -> None:
     assert network_of(host) == network
 
 
@@ -83,14 +83,14 @@ def test_new_connections_come_at_a_rate() -> None:
     assert door.arrive("plain", "192.0.2.1", 0.21) is None
 
 
-def test_a_low_rate_still_lets_somebody_in() -> None:
+def test_a_low_rate_still_admits_clients() -> None:
     door = admission(listener=Quota(connection_rate=0.1))
     assert door.arrive("plain", "192.0.2.1", 0.0) is None
     assert door.arrive("plain", "192.0.2.1", 9.9) == "listener_rate"
     assert door.arrive("plain", "192.0.2.1", 10.1) is None
 
 
-def test_what_is_refused_costs_no_credit_anywhere() -> None:
+def test_a_refused_connection_costs_no_credit() -> None:
     """An address at its bound must not use up the rate of the listener."""
     door = admission(listener=Quota(connection_rate=1.0), address=Quota(connections=1))
     assert door.arrive("plain", "192.0.2.1", 0.0) is None
@@ -123,7 +123,7 @@ def test_behind_a_proxy_the_address_comes_later() -> None:
     assert door.locate("192.0.2.1", 0.0) is None
 
 
-def test_a_reload_counts_who_is_there_already() -> None:
+def test_a_reload_counts_existing_connections() -> None:
     door = admission()
     for _ in range(3):
         door.arrive("plain", "192.0.2.1", 0.0)
@@ -145,7 +145,7 @@ def test_a_reload_that_changes_no_rate_forgives_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["1.1.1.1", "2.2.2.2", "::2", ""]))))
-def test_nothing_is_left_of_those_who_left(steps: list[tuple[bool, str]]) -> None:
+def test_closed_connections_leave_no_state(steps: list[tuple[bool, str]]) -> None:
     door = admission(address=Quota(connections=3), listener=Quota(connections=5))
     inside: list[str] = []
     for comes, address in steps:

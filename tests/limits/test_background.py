@@ -36,7 +36,7 @@ def slice_of_thread() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
-def test_who_is_to_come_soon_runs_for_short_times_and_who_gives_way_does_not() -> None:
+def test_high_priority_threads_get_short_time_slices() -> None:
     def told() -> tuple[int, int, int]:
         set_short_time_slice()
         mine = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), slice_of_thread()

@@ -1,4 +1,4 @@
-"""Token buckets: the mean is kept, debt is paid, and full buckets are forgotten."""
+"""Token buckets: the mean is kept, debt is paid, and full buckets are removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from actors.limits.token_bucket import Bucket, Buckets
 
 
-def test_a_burst_is_free_and_what_is_beyond_takes_its_time() -> None:
+def test_a_burst_is_free_and_more_takes_time() -> None:
     bucket = Bucket(rate=10, burst=20, now=5.0)
     assert bucket.take(20, 5.0) == 0
     assert bucket.take(5, 5.0) == pytest.approx(0.5)
@@ -35,7 +35,7 @@ def test_whether_something_may_be_taken_changes_nothing() -> None:
     st.floats(1, 1000),
     st.lists(st.tuples(st.floats(0, 5), st.floats(0, 500)), max_size=50),
 )
-def test_whoever_waits_as_told_keeps_the_mean(
+def test_waiting_as_computed_keeps_the_mean_rate(
     rate: float, burst: float, takes: list[tuple[float, float]]
 ) -> None:
     """However it comes, no more than burst + rate x time is taken, the last time left out."""
@@ -60,7 +60,7 @@ def test_each_key_has_its_own_bucket() -> None:
     assert buckets.allows("c", 0.0)
 
 
-def test_full_buckets_are_forgotten_and_debts_are_not() -> None:
+def test_full_buckets_are_removed_and_buckets_in_debt_are_kept() -> None:
     buckets = Buckets(rate=1, burst=10)
     buckets.take("poor", 20, 0.0)
     for name in range(50):

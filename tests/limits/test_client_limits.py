@@ -22,7 +22,7 @@ def guard(**options: object) -> ClientLimits[Client]:
     return ClientLimits(replace(LimitOptions(), **options), LISTENERS)  # type: ignore[arg-type]
 
 
-def test_one_that_comes_and_goes() -> None:
+def test_a_client_that_connects_and_disconnects() -> None:
     door = guard(address=Quota(connections=2), user=Quota(connections=1))
     for _ in range(10):
         assert not door.refuses("plain", "192.0.2.1", 0.0)
@@ -50,7 +50,7 @@ def test_each_refusal_is_counted_by_its_reason() -> None:
     }
 
 
-def test_under_overload_nobody_new_comes_and_who_is_there_stays() -> None:
+def test_overload_refuses_new_clients_and_keeps_connected_ones() -> None:
     door = guard(overload_lag=0.1, overload_after=1.0)
     assert door.arrive("plain", "192.0.2.1", 0.0) is None
     for tick in range(20):
@@ -88,7 +88,7 @@ def test_the_sweep_finds_slow_readers() -> None:
     ]
 
 
-def test_those_without_connect_are_bounded_by_what_was_changed() -> None:
+def test_changed_limits_apply_to_unauthenticated_connections() -> None:
     door = guard(max_unauthenticated=100)
     first = [Client() for _ in range(10)]
     for one in first:

@@ -29,12 +29,12 @@ def test_none_is_refused_at_a_pace_that_is_allowed() -> None:
     assert not any(flapping.connects("c", number * 6.0) for number in range(1000))
 
 
-def test_the_jail_can_be_closed() -> None:
+def test_flapping_detection_can_be_disabled() -> None:
     flapping = Flapping(connects=0, window=60, backoff=30)
     assert not any(flapping.connects("c", 0.0) for _ in range(1000))
 
 
-def test_those_whose_time_is_over_are_forgotten() -> None:
+def test_expired_entries_are_removed() -> None:
     flapping = Flapping(connects=1, window=1, backoff=30)
     for number in range(20):
         flapping.connects(number, 0.0)

@@ -1,4 +1,4 @@
-"""Overload begins when lateness goes on, and ends when that is over: never with one sample."""
+"""Overload begins when the loop stays late, and ends when that is over: never with one sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def overload(after: float = 5.0) -> Sampler:
     return Sampler(Overload(lag=0.5, commit=2.0, after=after))
 
 
-def test_lateness_that_goes_on_is_overload() -> None:
+def test_continued_lateness_is_overload() -> None:
     sampler = overload()
     sampler.feed(4.8, lag=0.6)
     assert sampler.overload.reason is None

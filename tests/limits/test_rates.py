@@ -25,7 +25,7 @@ def rate_limiter(found: RateLimiter | None) -> RateLimiter:
     return found
 
 
-def test_without_bounds_there_is_nothing_to_count() -> None:
+def test_without_limits_nothing_is_counted() -> None:
     assert rates().rate_limiter("plain", "192.0.2.1", "alice", 0.0) is None
 
 
@@ -85,7 +85,7 @@ def test_a_bound_of_its_own_is_no_debt_of_others() -> None:
     assert rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0)).debt(0.0) == 0
 
 
-def test_who_sends_little_does_not_wait_for_who_sends_much() -> None:
+def test_light_clients_do_not_wait_for_heavy_ones() -> None:
     limits = rates(listener=Quota(publish_rate=100))
     flooders = [
         rate_limiter(limits.rate_limiter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(3)
@@ -99,7 +99,7 @@ def test_who_sends_little_does_not_wait_for_who_sends_much() -> None:
     assert quiet.took(10, 9, 0.0) == pytest.approx(20 / (100 / 4))
 
 
-def test_nobody_waits_longer_than_the_debt_is_there() -> None:
+def test_no_client_waits_longer_than_the_debt() -> None:
     limits = rates(listener=Quota(publish_rate=10))
     others = [
         rate_limiter(limits.rate_limiter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(20)
@@ -110,7 +110,7 @@ def test_nobody_waits_longer_than_the_debt_is_there() -> None:
     assert others[-1].took(1, 9, 0.0) == pytest.approx(1.1)
 
 
-def test_who_is_gone_has_no_part_of_a_shared_rate() -> None:
+def test_closed_connections_have_no_share_of_a_rate() -> None:
     limits = rates(listener=Quota(publish_rate=10))
     gone = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     gone.took(1000, 9, 0.0)
@@ -136,7 +136,7 @@ def test_together_they_get_no_more_than_the_shared_rate() -> None:
     assert late == pytest.approx(50_000, rel=0.02)
 
 
-def test_a_shared_bound_tries_nobodys_patience() -> None:
+def test_a_shared_limit_disconnects_no_client() -> None:
     limits = rates(listener=Quota(publish_rate=10), patience=10.0)
     one = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     two = rate_limiter(limits.rate_limiter("plain", "192.0.2.2", None, 0.0))
@@ -167,7 +167,7 @@ def flood(client: RateLimiter, now: float, until: float) -> float:
     return now
 
 
-def test_who_never_slows_down_tries_the_patience() -> None:
+def test_a_client_that_never_slows_down_reaches_the_timeout() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
@@ -194,15 +194,15 @@ def test_silence_is_a_break() -> None:
     assert not client.is_throttled_too_long(now + 51.0)
 
 
-def test_without_patience_nobody_is_disconnected() -> None:
+def test_without_a_timeout_no_client_is_disconnected() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=0.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 1000.0)
     assert not client.is_throttled_too_long(1000.0)
 
 
-def test_nobody_is_held_back_for_longer_than_the_patience_lasts() -> None:
-    """The peer may be gone, which is noticed by reading only; what it owes is not forgotten."""
+def test_no_client_is_paused_longer_than_the_timeout() -> None:
+    """The peer may be gone, which only reading detects; its debt is kept."""
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert client.took(1010, 100, 0.0) == 10.0

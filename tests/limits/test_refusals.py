@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from actors.limits.rejection_log import RejectionLog
 
 
-def test_each_is_counted_and_few_are_said() -> None:
+def test_all_refusals_are_counted_and_few_logged() -> None:
     refusals = RejectionLog("refused")
     with capture_logs() as lines:
         for number in range(1000):
@@ -19,7 +19,7 @@ def test_each_is_counted_and_few_are_said() -> None:
     assert lines[1]["address"] == "192.0.2.0"
 
 
-def test_each_reason_is_said_by_itself() -> None:
+def test_each_reason_is_logged_separately() -> None:
     refusals = RejectionLog("refused")
     with capture_logs() as lines:
         for reason in ("a", "b", "a", "b", "c"):

@@ -24,11 +24,11 @@ class Client:
 def sweeps(
     readers: SlowReaders[Client], clients: list[Client], first: int, last: int
 ) -> list[SlowReader[Client]]:
-    """Looks once a second; gives who was found."""
+    """Checks once a second; returns the clients found."""
     return [slow for now in range(first, last) for slow in readers.sweep(clients, float(now))]
 
 
-def test_who_takes_nothing_for_so_long_is_found() -> None:
+def test_a_client_that_reads_nothing_is_found() -> None:
     readers: SlowReaders[Client] = SlowReaders(10.0, 0)
     stuck, idle = Client(), Client()
     stuck.write(500)
@@ -49,7 +49,7 @@ def test_more_that_waits_is_not_more_that_is_taken() -> None:
     assert [slow.reader for slow in found] == [stuck]
 
 
-def test_who_takes_a_little_now_and_then_stays() -> None:
+def test_a_client_that_reads_a_little_stays() -> None:
     readers: SlowReaders[Client] = SlowReaders(10.0, 0)
     slow = Client()
     slow.write(1000)
@@ -62,7 +62,7 @@ def test_who_takes_a_little_now_and_then_stays() -> None:
     assert len(readers) == readers.unread == 0
 
 
-def test_who_is_gone_is_not_found() -> None:
+def test_a_closed_connection_is_not_found() -> None:
     readers: SlowReaders[Client] = SlowReaders(10.0, 0)
     closing, gone = Client(), Client()
     for client in (closing, gone):
@@ -89,7 +89,7 @@ def test_when_too_much_waits_for_all_the_largest_go() -> None:
     assert readers.sweep(clients[:9], 2.0) == []
 
 
-def test_without_bounds_nobody_is_closed() -> None:
+def test_without_limits_no_client_is_closed() -> None:
     readers: SlowReaders[Client] = SlowReaders(0.0, 0)
     stuck = Client()
     stuck.write(1 << 40)

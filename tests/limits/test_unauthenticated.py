@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from actors.limits.unauthenticated import Unauthenticated
 
 
-def test_within_the_bounds_nobody_is_closed() -> None:
+def test_within_the_limits_no_connection_is_closed() -> None:
     waiting: Unauthenticated[int] = Unauthenticated(100, 100 * 10_000)
     for number in range(100):
         assert waiting.join(number, "192.0.2.1") == []
@@ -40,7 +40,7 @@ def test_many_bytes_weigh_as_much_as_many_connections() -> None:
     assert waiting.bytes <= 1_000_000
 
 
-def test_what_is_held_now_counts_and_not_what_ever_came() -> None:
+def test_only_buffered_bytes_count() -> None:
     waiting: Unauthenticated[str] = Unauthenticated(0, 100_000)
     waiting.join("one", "192.0.2.1")
     for _ in range(50):
@@ -58,7 +58,7 @@ def test_a_network_of_ipv6_is_one_address() -> None:
     assert closed == ["bad 0", "bad 1", "bad 2"]
 
 
-def test_who_is_not_there_any_more_is_not_looked_at() -> None:
+def test_closed_connections_are_not_examined() -> None:
     waiting: Unauthenticated[str] = Unauthenticated(10, 0)
     waiting.join("one", "192.0.2.1")
     waiting.leave("one", "192.0.2.1")

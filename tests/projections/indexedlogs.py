@@ -27,7 +27,7 @@ STREAM = "FOLDMQ_LOG_n"
 
 
 class IndexedSource(FakeSource):
-    """A log in memory that may have an index; whether it was cut is told by its first record."""
+    """A log in memory that may have an index; its first record shows whether it was cut."""
 
     def __init__(self, node: Node, first: int = 1, cut_at: int = 0) -> None:
         super().__init__(node, first)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FakeSource:
-    """A log in memory, from `first` on; counts the records that are asked for by number."""
+    """A log in memory, from `first` on; counts the records that are requested by number."""
 
     def __init__(self, node: Node, first: int = 1) -> None:
         self._data = {one.sequence: one.data for one in node.log.records if one.sequence >= first}

@@ -76,7 +76,7 @@ def dropped(reason: str, *refs: int, topic_filter: str = "a") -> MessageDropped:
 
 
 @pytest.mark.mqtt("MQTT-2.3.1-2")
-def test_packet_identifiers_begin_at_1_and_go_on() -> None:
+def test_packet_identifiers_start_at_1_and_increase() -> None:
     spec = subscriber().when(deliver("a", 1, [10, 11])).then(delivered("a", 1, [1, 2], [10, 11]))
     spec.and_(Acked(CLIENT, [1, 2])).when(deliver("a", 1, [12])).then(delivered("a", 1, [3], [12]))
 
@@ -112,7 +112,7 @@ def test_the_last_free_packet_identifier_is_found() -> None:
     assert decisions.room(spec.state, spec.subscription("a"), 70_000) == 1
 
 
-def test_what_does_not_fit_into_the_packet_identifiers_waits() -> None:
+def test_messages_without_a_free_packet_identifier_wait() -> None:
     spec = given(opened(), subscribed(("a", 1), ("b", 1)))
     spec.and_(delivered("a", 1, list(range(1, 65_535)), list(range(100, 100 + 65_534))))
     wide = WIDE._replace(window=70_000)
@@ -131,7 +131,7 @@ def test_what_does_not_fit_into_the_packet_identifiers_waits() -> None:
 # Windows.
 
 
-def test_the_window_sends_what_fits_and_queues_the_rest() -> None:
+def test_the_window_limits_sent_messages_and_the_rest_is_queued() -> None:
     narrow = WIDE._replace(window=2)
     spec = (
         subscriber()
@@ -164,12 +164,12 @@ def test_windows_are_of_subscriptions_not_of_sessions() -> None:
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-def test_nothing_overtakes_what_waits() -> None:
+def test_no_message_overtakes_waiting_ones() -> None:
     spec = subscriber().and_(queued("a", 1, [9], 1))
     spec.when(deliver("a", 1, [10])).then(queued("a", 1, [10], 1))
 
 
-def test_a_narrower_window_than_what_is_outstanding_leaves_no_room() -> None:
+def test_a_window_smaller_than_the_outstanding_messages_has_no_room() -> None:
     spec = subscriber().and_(delivered("a", 1, [1, 2, 3], [7, 8, 9]))
     assert decisions.room(spec.state, spec.subscription("a"), 1) == 0
     spec.when(deliver("a", 1, [10], limits=WIDE._replace(window=1))).then(queued("a", 1, [10], 1))
@@ -197,7 +197,7 @@ def test_within(sizes: list[int], limit: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_whoever_is_not_ready_gets_everything_queued(*, connected: bool) -> None:
+def test_everything_is_queued_for_a_session_that_is_not_ready(*, connected: bool) -> None:
     spec = subscriber() if connected else subscriber().and_(closed())
     spec.when(deliver("a", 1, [10, 11], ready=False)).then(queued("a", 1, [10, 11], 2))
 
@@ -244,7 +244,7 @@ def test_empty_payloads_fit_when_the_bytes_are_used_up() -> None:
     )
 
 
-def test_limits_that_were_lowered_below_what_waits_drop_everything_new() -> None:
+def test_limits_lowered_below_the_queue_drop_new_messages() -> None:
     limits = WIDE._replace(queued_bytes=1, queued_messages=1)
     spec = subscriber().and_(queued("a", 1, [7, 8, 9], 30))
     spec.when(deliver("a", 1, [10], sizes=[1], limits=limits)).then(dropped("queue_messages", 10))
@@ -326,7 +326,7 @@ def test_runs_are_cut_where_qos_or_retain_change() -> None:
     ]
 
 
-def test_windows_and_the_most_bound_what_goes() -> None:
+def test_windows_and_the_maximum_limit_sent_messages() -> None:
     spec = given(opened(), subscribed(("a", 1), ("b", 1)))
     spec.and_(queued("a", 1, [1, 2, 3], 0), queued("b", 1, [4, 5, 6], 0))
     assert [run.refs for run in decisions.next_waiting(spec.state, 2, 100)] == [[1, 2], [4, 5]]
@@ -336,7 +336,7 @@ def test_windows_and_the_most_bound_what_goes() -> None:
     assert drain(spec, 2) == []
 
 
-def test_what_an_unsubscribed_filter_left_is_sent_first_come_first_served() -> None:
+def test_messages_of_an_unsubscribed_filter_are_sent_in_order() -> None:
     spec = given(opened(), subscribed(("a", 1), ("b", 1)))
     spec.and_(queued("a", 1, [1], 0), queued("b", 1, [2], 0), Unsubscribed(CLIENT, ["a"]))
     assert drain(spec, 100) == [1, 2]

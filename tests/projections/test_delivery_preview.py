@@ -29,7 +29,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @drawn(steps=STEPS, receive_maximum=st.sampled_from([2, 65_535]))
-def test_the_forecast_is_what_is_decided(
+def test_the_preview_equals_the_decision(
     steps: list[tuple[object, ...]], receive_maximum: int
 ) -> None:
     spec = given(opened(), subscribed(("a", 1), ("a/#", 1), ("+", 1)))
@@ -70,7 +70,7 @@ def decided(spec: Specification, topic_filter: str, ref: int, size: int, *, read
     ("outstanding", "receive_maximum", "reason"),
     [(2, 65_535, ""), (3, 65_535, "window"), (2, 2, "receive_maximum")],
 )
-def test_the_forecast_says_why_a_message_waits(
+def test_the_preview_has_the_reason_for_waiting(
     outstanding: int, receive_maximum: int, reason: str
 ) -> None:
     spec = given(opened(), subscribed(("a", 1)))

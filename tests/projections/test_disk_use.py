@@ -80,7 +80,7 @@ def test_repeated_messages_belong_to_their_publishers() -> None:
     assert use.topics["r/1"] == pytest.approx(10 + 2 * share, abs=9)
 
 
-def test_turns_count_as_the_events_that_they_stand_for() -> None:
+def test_turns_count_as_their_events() -> None:
     log = LogBuilder("n1")
     log.record(
         TurnPublished(["a", "b"], [], 1, ["t", "u"], [], [1, 2], [30, 40], 0, 2),

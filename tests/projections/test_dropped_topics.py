@@ -128,7 +128,7 @@ def test_an_event_names_some_distinct_topics() -> None:
     ],
     ids=["another topic", "its topic", "its topic alone", "one of two", "some of many topics"],
 )
-def test_why_goes_by_the_topics_of_a_drop(
+def test_why_uses_the_topics_of_a_drop(
     tmp_path: Path, drop: MessageDropped, topics: list[str], said: str
 ) -> None:
     begun: list[list[Event]] = [
@@ -141,7 +141,7 @@ def test_why_goes_by_the_topics_of_a_drop(
     assert (f"{said} this one" in line) if said else ("which is not recorded" in line)
 
 
-def test_a_drop_names_its_topics_and_its_reason_in_words() -> None:
+def test_a_drop_has_its_topics_and_reason_as_text() -> None:
     assert words(DENIED, {}) == (
         "dropped 1 message to hall/door: the permissions do not let the client publish to this "
         "topic (permissions)"

@@ -58,7 +58,7 @@ def test_leaders_that_follow_each_other(records: list[tuple[int, list[Event]]]) 
         ([(1, [leads(1)]), (2, [CheckpointBegun(1)])], 2, "is of epoch 0, the leader of 1"),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is(
+def test_errors_are_reported_at_their_position(
     records: list[tuple[int, list[Event]]], sequence: int, said: str
 ) -> None:
     ((where, what),) = found(*records)

@@ -106,7 +106,7 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
     ],
     ids=lambda value: value.e if hasattr(value, "e") else "",
 )  # fmt: skip
-def test_events_in_words(event: Event, said: str) -> None:
+def test_events_as_text(event: Event, said: str) -> None:
     assert words(event, NONE) == said
 
 
@@ -167,7 +167,7 @@ def golden() -> list[tuple[int, Event]]:
 
 
 @pytest.mark.parametrize(("at", "event"), golden(), ids=lambda value: getattr(value, "e", ""))
-def test_every_event_is_an_object_without_what_is_not_said(at: int, event: Event) -> None:
+def test_every_event_is_an_object_without_defaults(at: int, event: Event) -> None:
     found = event_object(event, at, 0, NONE, None)
     assert found["type"] == event.e
     assert not {"blocks", "block_of", "blocks_at"} & found.keys()

@@ -77,7 +77,7 @@ def test_an_exchange_that_is_wrong(records: list[list[Event]], sequence: int, sa
     assert said in what
 
 
-def test_what_cannot_be_read_is_no_error() -> None:
+def test_unreadable_records_are_no_error() -> None:
     problems: list[tuple[int, str]] = []
     check = ExchangeCheck(lambda sequence, what: problems.append((sequence, what)))
     events = [followed(9)], [followed(3)]

@@ -89,7 +89,7 @@ class _Compared:
         use(self.indexed, build(whole, path, last, step, restart=step % 2 == 0))
 
     async def states(self, name: str) -> int:
-        """Compare the states of a session at all places; return how many the index told."""
+        """Compare the states of a session at all places; return how many came from the index."""
         known = 0
         for at in places(self.plain):
             point = LogPoint(sequence_of(at), index_of(at))

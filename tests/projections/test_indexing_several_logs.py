@@ -152,7 +152,7 @@ async def stories(found: Mapping[str, LogSource]) -> list[Any]:
 
 
 async def on_topics(played: _Played, found: Mapping[str, LogSource]) -> list[Any]:
-    """The last messages on topics, for the clients of all logs and for nobody."""
+    """The last messages on topics, for the clients of all logs and without a client."""
     answers: list[Any] = []
     for topic in ("a/b", "a/#", "#"):
         for last in (1, 3):
@@ -175,7 +175,7 @@ async def events(played: _Played, found: Mapping[str, IndexedSource]) -> list[An
 
 
 async def check_states(played: _Played, found: Mapping[str, IndexedSource]) -> None:
-    """Compare the states of clients with those that the whole log tells."""
+    """Compare the states of clients with those of the whole log."""
     for source in found.values():
         for name in played.names:
             node = NodeState(source.begin)

@@ -46,7 +46,7 @@ def everything(fake: FakeSource) -> Iterator[tuple[Position, str, str | None]]:
 
 
 def ticking(step: float) -> Callable[[], float]:
-    """A clock that goes on whenever it is looked at."""
+    """A clock that advances at each reading."""
     ticks = itertools.count()
     return lambda: next(ticks) * step
 
@@ -124,7 +124,7 @@ def test_nothing_outside_of_the_bounds_is_shown(
     assert sorted(at for at, _, _ in found) == [at for at in places if first <= at <= last]
 
 
-def test_what_was_looked_through_is_told() -> None:
+def test_the_searched_range_is_shown() -> None:
     node = played([("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 40, 1 << 20)
     fake = FakeSource(node)
     wanted = Selection(session="nobody")
@@ -175,7 +175,7 @@ def all_pages_of_logs(
     backwards=st.booleans(),
     step=st.sampled_from([0.0, 0.5, 10.0]),
 )
-def test_the_pages_of_several_logs_together_are_all_of_them_in_the_order_of_time(
+def test_pages_of_several_logs_are_complete_and_in_the_order_of_time(
     logs: list[list[tuple[str, str, int]]], count: int, *, backwards: bool, step: float
 ) -> None:
     fakes = {f"n-p{at}": FakeSource(played(steps, 600)) for at, steps in enumerate(logs)}
@@ -250,7 +250,7 @@ def rows_at(*times: int) -> LogPage:
 
 
 def test_rows_wait_for_a_log_in_which_the_time_ran_out() -> None:
-    """That log was looked through as far as time 20: it may have rows at 25."""
+    """That log was searched up to time 20: it may have rows at 25."""
     pages = {"a": rows_at(10, 30), "b": rows_at(15)}
     rows, taken = merge_rows(pages, 10, {"b": 20}, backwards=False)
     assert ([row.time_ms for row in rows], taken) == ([10, 15], {"a": 1, "b": 1})

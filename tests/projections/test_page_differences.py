@@ -77,7 +77,7 @@ def compare(source: IndexedSource, before: int, after: int, log: str = "") -> St
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_what_changed_is_listed_and_counted(tmp_path: Path, *, indexed: bool) -> None:
+def test_changes_are_listed_and_counted(tmp_path: Path, *, indexed: bool) -> None:
     source = devices(8)
     if indexed:
         use(source, build(source, tmp_path, source.last, 5))
@@ -115,7 +115,7 @@ def test_only_the_records_beside_the_moments_are_read(
     assert note.endswith(f"foldmq diff 100 {source.last - 5} --node n shows all")
 
 
-def test_a_list_is_cut_and_says_how_to_see_all(
+def test_a_list_is_cut_and_names_the_command_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = devices(8)

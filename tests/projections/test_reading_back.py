@@ -1,4 +1,4 @@
-"""The last events of a log are found without reading what is not asked for."""
+"""The last events of a log are found without reading other records."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def story(path: Path, indexed: float, *turns: list[Event], at: int) -> MessageSt
 
 
 def told(path: Path, indexed: float, *turns: list[Event], at: int) -> str:
-    """What is said to ``c`` of the message."""
+    """The text for ``c`` about the message."""
     lines = list(story_lines(story(path, indexed, *turns, at=at), "c", 0))
     (line,) = (one.strip() for one in lines if one.startswith("  c "))
     return line
@@ -309,7 +309,7 @@ def test_why_a_will_was_discarded(tmp_path: Path, after: Event, cause: str, inde
 
 
 @SHARES
-def test_what_a_client_lost_is_found_without_reading_all_of_it(
+def test_lost_messages_are_found_without_reading_the_whole_log(
     tmp_path: Path, indexed: float
 ) -> None:
     log = LogBuilder("n")

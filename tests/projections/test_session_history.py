@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def no_pause(_sequence: int) -> None:
-    """Goes on at once."""
+    """Continues at once."""
 
 
 def grown(fake: FakeSource, name: str, *stops: int) -> SessionHistory:
@@ -109,7 +109,7 @@ def test_going_back_and_forth_meets_every_event(
 
 
 @given(steps=MANY, name=st.sampled_from(NAMES[:2]))
-def test_a_log_that_begins_with_a_checkpoint_tells_the_same(
+def test_a_log_that_begins_with_a_checkpoint_gives_the_same_history(
     steps: list[tuple[str, str, int]], name: str
 ) -> None:
     checkpoint = [("end_turn", "ann", 1)] + [("checkpoint", "ann", 0)] * 2 + [("end_turn", "a", 1)]

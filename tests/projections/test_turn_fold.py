@@ -66,7 +66,7 @@ def turns(draw: st.DrawFn) -> list[Event]:
 
 
 @given(turns())
-def test_both_folds_come_to_the_same_state(events: list[Event]) -> None:
+def test_both_folds_give_the_same_state(events: list[Event]) -> None:
     data = encode_record(
         previous=GENESIS, node="n", time_ms=5, events=copy.deepcopy(events), payloads=[]
     )
@@ -109,9 +109,7 @@ def test_a_record_read_with_whole_turns_folds_alike(
 
 
 @given(turns(), st.data())
-def test_what_is_parsed_as_a_turn_is_what_it_expands_to(
-    events: list[Event], data: st.DataObject
-) -> None:
+def test_a_parsed_turn_equals_its_expansion(events: list[Event], data: st.DataObject) -> None:
     """And whatever is wrong in it is left to the expansion, which reports it."""
     stored = encode_record(previous=GENESIS, node="n", time_ms=5, events=events, payloads=[])
     for event, raw in zip(

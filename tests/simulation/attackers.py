@@ -34,7 +34,7 @@ class AttackClient(SimClient):
 
 
 class Attacker:
-    """Attacks a little whenever it is its turn, over a connection that it opens anew if need be."""
+    """Attacks in each of its turns, over a connection that it reopens if necessary."""
 
     kind: ClassVar[str]
     keepalive: ClassVar[int] = 0

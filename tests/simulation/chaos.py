@@ -92,7 +92,7 @@ class Chaos:
             lazy=chance.choice([0.0, 0.3, 0.8, 1.0]),
             cut=chance.choice([0.0, 0.0, 0.3]),
         )
-        # Who archives the log has a mind of its own too, and may be late, or begin anew.
+        # The archiver also acts at random: it may be late, or start a new archive.
         self.archivist = random.Random(f"archivist {seed}")
         self.archiving = self.archivist.choice([0.0, 0.0, 0.02, 0.2])
         guarded = self.archivist.random() < 0.3
@@ -336,7 +336,7 @@ class Chaos:
         self.note("burst")
 
     def attack(self) -> None:
-        """One of those who attack does so."""
+        """One of the attackers attacks."""
         attacker = self.mallory.choice(self.attackers)
         self.note(f"attack: {attacker.kind}")
         attacker.act()
@@ -400,7 +400,7 @@ class Chaos:
         self._begin_to_ask(endpoint, request)
 
     def archive(self) -> None:
-        """The broker is told how far an archive goes; at times that is wrong, or was once so."""
+        """An archive reports its progress to the broker; sometimes that is wrong or outdated."""
         chance, disk = self.archivist, self.world.disk
         if not disk.stream.history:
             return
@@ -431,13 +431,13 @@ class Chaos:
                 self.counts[f"operator: {request['do']} done"] += len(answer["done"])
 
     def turn_cut(self) -> None:
-        """A turn was cut: perhaps something else happens before it goes on."""
+        """A turn was split: perhaps something else happens before it continues."""
         if self.intruder.random() < self.intruding:
-            # What is due now runs before the rest of the turn, which is asked for behind it.
+            # Due work runs before the rest of the turn, which is scheduled after it.
             asyncio.get_running_loop().call_soon(self.intrude)
 
     def intrude(self) -> None:
-        """Something that is told between two parts of a turn."""
+        """A message between two parts of a turn."""
         world, chance = self.world, self.intruder
         if not world.up or world.failure() is not None:
             return
@@ -537,7 +537,7 @@ class Chaos:
         assert not self.errors, self.errors[0]
 
     def settled(self) -> bool:
-        """Return whether nobody waits for anything, as far as clients and broker can tell."""
+        """Return whether neither clients nor broker wait for anything."""
         world = self.world
         return (
             world.up
@@ -658,7 +658,7 @@ _EXPECTED = {
 
 @contextlib.contextmanager
 def errors_of_the_broker() -> Iterator[list[str]]:
-    """Collect what the broker logs as an error, nothing else: it goes on after most of them."""
+    """Collect only the errors that the broker logs; it continues after most of them."""
     errors: list[str] = []
 
     def collect(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
@@ -736,7 +736,7 @@ def run_seed(
 
 
 def run(seed: int, make_world: type[World] = World) -> Outcome:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = Chaos(seed, errors, make_world)
         try:

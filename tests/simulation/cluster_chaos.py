@@ -45,7 +45,7 @@ class ClusterChaos(ClusterRun, PartitionChaos):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     return run_seed(ClusterChaos, seed, ProcessLoop)
 
 

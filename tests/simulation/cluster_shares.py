@@ -37,7 +37,7 @@ class ClusterShares(ClusterRun, PartitionShares):
 
 
 def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     return run_seed(ClusterShares, seed, ProcessLoop)
 
 

@@ -234,7 +234,7 @@ class Account:
         identifiers = {one.packet_id for one in live if one.packet_id is not None}
         assert len(identifiers) <= most, f"another packet identifier: {where}"
         taken = [arrival.taken for arrival in live if arrival.taken is not None]
-        # Whoever forgets a session that the broker did not forget gets QoS 2 messages again.
+        # A client that loses a session that the broker still has gets QoS 2 messages again.
         if message.qos != 1 and any(arrival.qos != 1 for arrival in live):
             assert len(taken) == len(set(taken)), f"more than once: {where}"
 

@@ -80,7 +80,7 @@ class Device:
     stale: bool = False
     """What the device knows belongs to a session that it has asked to end."""
     cleans: int = 0
-    """How often it asked for a clean session."""
+    """Number of its CONNECTs with a clean session."""
     memory: int = 0
     """How often it forgot everything."""
     left: float = 0.0
@@ -237,7 +237,7 @@ class DeviceConnection(SimClient):
         expired = bool(device.expiry) and away >= device.expiry - _SLACK
         if before > self.number:
             return
-        superseded = self.cleans != device.cleans  # a later CONNECT asked for a clean session
+        superseded = self.cleans != device.cleans  # a later CONNECT had a clean session
         unsure = asyncio.get_running_loop().time() < device.unsure_until
         if unsure and not self.clean:
             device.stale = True
@@ -254,7 +254,7 @@ class DeviceConnection(SimClient):
             account.session_gone(device.name)
             device.forget()
         elif device.stale or expired:
-            # It may be a new one, made by a CONNECT whose CONNACK was lost: who can tell?
+            # It may be a new one, created by a CONNECT whose CONNACK was lost.
             account.session_ending(device.name)
             device.forget()
         device.stale = self.clean or superseded

@@ -63,7 +63,7 @@ class Faults:
         self.appends = appends
         self.asks = asks
         self.strays = strays
-        """Appends of a dead process may be stored after its successor has looked at the stream,
+        """Appends of a dead process may be stored after its successor has read the stream,
         until one of the successor's is stored."""
         self.delay = delay
         """Seconds that the server takes, and its answer."""

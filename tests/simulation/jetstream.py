@@ -58,7 +58,7 @@ class SimStream:
     messages: dict[int, bytes] = field(default_factory=dict)
     """By sequence, in order."""
     history: dict[int, bytes] = field(default_factory=dict)
-    """Also those that were purged: for who keeps the account."""
+    """Also those that were purged, for the accounting."""
     last: int = 0
     first: int = 1
     last_id: str = ""
@@ -117,13 +117,13 @@ class SimServer:
             self._append(client, message)
 
     def commit(self, count: int) -> None:
-        """Store and acknowledge so many of the appends that wait."""
+        """Store and acknowledge this many of the waiting appends."""
         for _ in range(min(count, len(self.waiting))):
             client, message = self.waiting.popleft()
             client.deliver(message.reply, self._store(client, message))
 
     def keep(self, count: int) -> None:
-        """Store so many of the appends that wait, acknowledge none, forget the others."""
+        """Store this many of the waiting appends, acknowledge none, drop the others."""
         self.held = False
         for client, message in list(self.waiting)[:count]:
             self._store(client, message)
@@ -315,7 +315,7 @@ class SimNats:
         self._arrives = 0.0
         self._answered = 0.0
         self._epoch = 0
-        """Answers of an earlier one are for nobody."""
+        """Answers of an earlier one are dropped."""
         self._broken = 0
         """How often the connection was lost with what was on its way."""
         self.is_connected = True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Believing:
-    """Whoever names a user is that user, as if a password had been looked at."""
+    """Accepts every user name, as if a password had been verified."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()

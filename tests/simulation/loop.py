@@ -48,7 +48,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        """Call what is due at the same time in the order in which it was asked for."""
+        """Run calls that are due at the same time in the order of their scheduling."""
         self._calls += 1
         return super().call_at(when + self._calls * 1e-12, callback, *args, context=context)
 

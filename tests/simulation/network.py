@@ -36,7 +36,7 @@ class SimTransport(asyncio.Transport):
         self._gone = False
         self._high = 65_536
         self._over = False
-        """The broker was told that the client does not keep up."""
+        """The broker was notified that the client does not keep up."""
         self._flying: deque[bytes] = deque()
         self.reading = True
         self.stalled = False
@@ -110,7 +110,7 @@ class SimTransport(asyncio.Transport):
         self.take(len(self.buffer))
 
     def take(self, size: int) -> None:
-        """Read so many bytes, cut anywhere."""
+        """Read this many bytes, split anywhere."""
         data = bytes(self.buffer[:size])
         del self.buffer[:size]
         if data:
@@ -129,7 +129,7 @@ class SimTransport(asyncio.Transport):
             self._end(ConnectionResetError("dropped"), orderly=False)
 
     def vanish(self, arrive: int) -> None:
-        """The broker's process is gone; so many of the pieces on their way still arrive."""
+        """The broker's process is gone; this many of the pieces in transit still arrive."""
         if not self._gone:
             self._closing = self._gone = True
             self.buffer.clear()
@@ -268,7 +268,7 @@ class SimClient:
             self.received.append(packet)
             try:
                 self.on_packet(packet)
-            except AssertionError as error:  # it would be the broker that is told
+            except AssertionError as error:  # the broker would be notified
                 self.world.problems.append(error)
 
     def take(self) -> list[p.Packet]:

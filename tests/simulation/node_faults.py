@@ -23,7 +23,7 @@ _AWAY = [0.3, 1.0, 3.0, 3.0, 10.0, 30.0]
 
 
 class NodeFaults:
-    """The nodes of a run, and what happens to them; ``note`` is told."""
+    """The nodes of a run, and their faults; ``note`` is called for each."""
 
     def __init__(self, seed: int, note: Callable[[str], None], longest: float) -> None:
         self._fate = fate = random.Random(f"cluster {seed}")

@@ -55,7 +55,7 @@ _STRIKE = 0.002
 
 
 class CutNats(SimNats):
-    """A connection that can fall silent in both directions; neither end is told."""
+    """A connection that can fall silent in both directions, unnoticed by both ends."""
 
     silent = False
     process = Process()
@@ -326,7 +326,7 @@ class SimNode:
         raise Moved
 
     def end(self) -> None:
-        """End the process, as by ``kill -9``; the task goes on if it is the one that ends it."""
+        """End the process, as by ``kill -9``; the task continues if it is the one that ends it."""
         self.world.closings += 1
         self.log.nats.die()
         self.peer_listener = self._moving = None

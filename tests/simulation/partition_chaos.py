@@ -371,7 +371,7 @@ async def check_exchange(worlds: Sequence[Any]) -> None:
 
 
 def run(seed: int) -> Counter[str]:
-    """Run a seed; an error names it and says what happened last."""
+    """Run a seed; an error names it and the last actions."""
     return run_seed(PartitionChaos, seed)
 
 

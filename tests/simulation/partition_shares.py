@@ -282,7 +282,7 @@ class PartitionShares:
 def run(
     seed: int, use: Callable[[list[PartitionWorld]], object] = lambda _worlds: None
 ) -> Counter[str]:
-    """Run a seed, then ``use`` its brokers; an error names it and says what happened last."""
+    """Run a seed, then ``use`` its brokers; an error names it and the last actions."""
     return run_seed(PartitionShares, seed, use=lambda shares: use(shares.worlds))
 
 

@@ -65,7 +65,7 @@ class MachineEdges(SimEdges):
 
 
 class NodeExchangeLink(SimExchangeLink):
-    """What the process that leads a log tells those that lead the others, by way of NATS."""
+    """Messages of the process that leads a log to those that lead the others, over NATS."""
 
     def __init__(self, node: LogNode) -> None:
         super().__init__(node.world)  # type: ignore[arg-type]  # it has what is used of one
@@ -181,7 +181,7 @@ class Machine:
     """A node: its main process, and a process for each log."""
 
     peer_listener: PeerListener | None = None
-    """Nobody connects to it but clients."""
+    """Only clients connect to it."""
 
     def __init__(self, number: int, worlds: Sequence[LogWorld]) -> None:
         self.name = f"m{number}"
@@ -284,7 +284,7 @@ class Machine:
 
 
 class _Accepted(asyncio.Protocol):
-    """A client of a node, whose main process accepts it, or will when it goes on."""
+    """A client of a node, whose main process accepts it, or will after a suspension."""
 
     def __init__(self, machine: Machine) -> None:
         self._process = machine.process

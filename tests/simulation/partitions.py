@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SimExchangeLink:
-    """What one broker tells the others: in order, late, and at times lost."""
+    """Messages of one broker to the others: in order, late, and sometimes lost."""
 
     largest = 1 << 20
 

@@ -32,7 +32,7 @@ def _entered(process: Process | None) -> Iterator[None]:
 
 
 def outside() -> contextlib.AbstractContextManager[None]:
-    """Do what no process does: what is on its way in the network goes on without its sender."""
+    """Deliver messages in transit in the network, which do not need their sender."""
     return _entered(None)
 
 
@@ -84,7 +84,7 @@ class Process:
 
     def _take_next(self) -> None:
         if self.suspended:
-            return  # as many are asked for again when it goes on
+            return  # as many are scheduled again when it continues
         if self._arrived:
             take, arguments = self._arrived.popleft()
             with self.inside():
@@ -97,7 +97,7 @@ class Process:
         self.dead = True
 
     def hold(self, handle: asyncio.Handle, *, timer: bool) -> None:
-        """Keep a callback until the process goes on."""
+        """Keep a callback until the process continues."""
         (self._late if timer else self._due).append(handle)
 
 

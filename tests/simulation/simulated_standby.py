@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _AT_LEAST, _AT_MOST = 0.01, 2.0
-"""Seconds between two times at which the standby is told how far the log is stored."""
+"""Seconds between two reports of the end of the log to the standby."""
 
 
 class StandbyWorld(World):

@@ -44,7 +44,7 @@ async def answer(
     return client, codes[0] if codes else None
 
 
-def test_a_session_belongs_to_the_user_who_made_it() -> None:
+def test_a_session_belongs_to_the_user_that_created_it() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             world.broker.admission.authenticator = Believing()
@@ -64,7 +64,7 @@ def test_a_session_belongs_to_the_user_who_made_it() -> None:
     simulate(scenario)
 
 
-def test_a_session_of_nobody_and_one_that_ended_are_free() -> None:
+def test_anonymous_and_ended_sessions_have_no_owner() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             world.broker.admission.authenticator = Believing()
@@ -81,7 +81,7 @@ def test_a_session_of_nobody_and_one_that_ended_are_free() -> None:
     simulate(scenario)
 
 
-def test_names_that_nobody_looked_at_give_no_rights_and_own_nothing() -> None:
+def test_unverified_user_names_give_no_rights_and_own_nothing() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             reader = await world.connect("r", filters=[("#", 1)])
@@ -112,7 +112,7 @@ def test_logins_that_are_given_up_before_they_begin_leave_room_for_others() -> N
     simulate(scenario)
 
 
-def test_what_a_user_published_is_held_against_the_next_connection() -> None:
+def test_the_rate_of_a_user_applies_to_the_next_connection() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(user=Quota(publish_rate=10))
         async with World(bounds=bounds).running() as world:
@@ -161,7 +161,7 @@ class Late(Listed):
 
     async def check(self, shown: Credentials) -> Verdict:
         reread = self.world.broker.reload
-        # Behind this check, and before the connection is told of it.
+        # After this check, and before the connection gets its result.
         asyncio.get_running_loop().call_soon(reread, self.world.broker.node.options, self.later)
         verdict = super().check_now(shown)
         assert verdict is not None
@@ -179,7 +179,7 @@ def closed(world: World) -> dict[str, str]:
     return {one.session: one.reason for one in ends}
 
 
-def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> None:
+def test_a_reload_disconnects_clients_with_changed_passwords() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             watcher = await world.connect("w", filters=[("wills/#", 1)])
@@ -196,7 +196,7 @@ def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> Non
             absent.send(p.disconnect())
             await world.go(1)
             was = about(world, "away")
-            # The same users once more: nobody is ended.
+            # The same users again: no connection ends.
             broker.reload(broker.node.options, Listed(ann=1, bob=1, carl=1, dora=1))
             await world.go(1)
             assert all(client.open for client in clients.values())
@@ -330,7 +330,7 @@ def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
 
 @pytest.mark.plain
 @pytest.mark.parametrize("speaks", [True, False])
-def test_what_a_handshake_waited_for_a_thread_is_given_to_the_client(
+def test_time_waiting_for_a_handshake_thread_extends_the_timeout(
     speaks: bool, authority: Authority, server: Pair, blamed: list[str]
 ) -> None:
     async def scenario() -> None:
@@ -354,7 +354,7 @@ def test_what_a_handshake_waited_for_a_thread_is_given_to_the_client(
 
 
 @pytest.mark.parametrize("ends", ["refused", "connect_timeout", None])
-def test_a_connection_that_is_lost_while_its_handshake_waits_is_forgotten(
+def test_a_connection_that_is_lost_during_its_handshake_is_removed(
     ends: str | None, authority: Authority, server: Pair
 ) -> None:
     async def scenario() -> None:

@@ -75,7 +75,7 @@ def warnings(lines: list[Any]) -> list[Any]:
     return [line for line in lines if "outgrows" in line["event"]]
 
 
-def test_nothing_goes_before_it_is_archived_and_then_it_goes() -> None:
+def test_records_are_cut_only_after_they_are_archived() -> None:
     async def scenario() -> None:
         async with guarded().running() as world:
             away = await world.connect("away", filters=[("old/#", 2)])
@@ -110,7 +110,7 @@ def test_nothing_goes_before_it_is_archived_and_then_it_goes() -> None:
     simulate(scenario)
 
 
-def test_what_is_archived_stays_for_as_long_as_it_is_to_be_kept() -> None:
+def test_archived_records_stay_within_keep() -> None:
     async def scenario() -> None:
         async with World(keep=800.0, keep_until_archived=True).running() as world:
             noisy = await world.connect("noisy")
@@ -139,7 +139,7 @@ def test_an_archive_alone_changes_nothing() -> None:
             assert world.disk.stream.first > through + 1
             assert {one.reason for one in of(world, LogCut)} == {"keep_bytes"}
             assert size(world) < BOUND * 1.2
-            # That is gone with the records before it: the log tells of no archive any more.
+            # It was cut with the records before it: the log no longer has a report of an archive.
             assert world.broker.node.state.archived is None
             compare(world)
 
@@ -147,7 +147,7 @@ def test_an_archive_alone_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_log_that_grows_because_it_is_not_archived_says_so(
+def test_an_unarchived_log_that_grows_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
@@ -171,7 +171,7 @@ def test_a_log_that_grows_because_it_is_not_archived_says_so(
                     await world.go(10_000)
                 assert warnings(lines) == []
             await world.go(MINUTE)
-            # It is said at once when that begins anew.
+            # It is reported at once when that happens again.
             with capture_logs() as lines:
                 await traffic(world, noisy, 600)
             assert len(warnings(lines)) == 1
@@ -179,7 +179,7 @@ def test_a_log_that_grows_because_it_is_not_archived_says_so(
     simulate(scenario)
 
 
-def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so(
+def test_an_unarchived_log_that_is_too_old_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(archive_hold, "_LATE", 30_000)  # days take long, also simulated ones
@@ -200,8 +200,8 @@ def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so(
     simulate(scenario)
 
 
-def test_what_was_said_last_counts() -> None:
-    """An archive that was begun anew has less than the one that is gone."""
+def test_the_last_report_counts() -> None:
+    """A new archive has less than the previous one."""
 
     async def scenario() -> None:
         async with guarded().running() as world:
@@ -221,7 +221,7 @@ def test_what_was_said_last_counts() -> None:
     simulate(scenario)
 
 
-def test_that_it_was_said_is_nothing_new() -> None:
+def test_a_repeated_report_records_nothing() -> None:
     """An archive that is written again and again gives a log at rest nothing to archive."""
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_it_is_known_in_the_next_life(*, stored: bool) -> None:
     simulate(scenario)
 
 
-def test_what_was_said_goes_with_the_cut_that_is_on_record(
+def test_reports_are_cut_with_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when the records themselves cannot be removed yet: all who read the log agree."""
@@ -334,7 +334,7 @@ def test_the_archive_of_another_log_is_refused() -> None:
 
 
 def test_a_cut_that_was_decided_before_is_given_up() -> None:
-    """What is set and what is archived are looked at again when the cut is put on record."""
+    """Settings and archive are checked again when the cut is recorded."""
 
     async def scenario() -> None:
         async with World(keep=0.0, keep_bytes=0).running() as world:
@@ -362,7 +362,7 @@ def test_a_cut_that_was_decided_before_is_given_up() -> None:
     [pytest.param(one, marks=[pytest.mark.long] if one % 4 else []) for one in range(24)],
 )
 @pytest.mark.slow
-def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) -> None:
+def test_killed_at_any_step_no_unarchived_record_is_lost(steps: int) -> None:
     async def scenario() -> None:
         async with guarded().running() as world:
             away = await world.connect("away", filters=[("old", 1)])
@@ -377,7 +377,7 @@ def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) ->
                     break
                 await traffic(world, noisy, 4)
                 if world.up:
-                    # From the moment at which it is said it may count. Who is dead says nothing.
+                    # A report may count from its event on. A dead broker reports nothing.
                     told = world.broker.node.journal.durable
                     asked = asyncio.create_task(tell(world, told))
                     await world.go(0.1)

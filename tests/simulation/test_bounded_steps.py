@@ -198,7 +198,7 @@ def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
 
             def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
                 nonlocal ended
-                # Those with a will are told to end it: actors whose turn is cut.
+                # Sessions with a will get a message to end it: actors whose turn is split.
                 ended += isinstance(event, SessionClosed) and event.session not in wills
                 return emit(node, event, *rest)
 
@@ -425,9 +425,7 @@ def test_reports_of_another_log_are_applied_in_steps(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("publisher", ["itself", "another"])
-def test_what_was_published_before_an_unsubscribe_arrives_in_steps_too(
-    publisher: str, qos: int
-) -> None:
+def test_messages_before_an_unsubscribe_arrive_in_steps_too(publisher: str, qos: int) -> None:
     """The deliveries of a message to many are made in the turn of the UNSUBSCRIBE, but behind it.
 
     QoS 0 allows that the message is lost; it is not, as it is not with few receivers.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("several_nodes", [False, True])
-def test_what_a_replaced_leader_sends_to_nats_is_not_published_again(
+def test_messages_of_a_replaced_leader_are_not_published_again(
     several_nodes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log is that of the new leader, whose clients get its messages from there."""

@@ -191,7 +191,7 @@ def test_a_suback_does_not_wait_for_a_broker_that_is_down(monkeypatch: pytest.Mo
     bridged(monkeypatch, scenario)
 
 
-def test_what_the_home_acknowledged_waits_for_a_broker_that_is_down(
+def test_acknowledged_messages_wait_for_a_broker_that_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(place: BridgedPartitions) -> None:
@@ -219,7 +219,7 @@ def test_a_home_that_restarts_learns_the_filters_again(monkeypatch: pytest.Monke
         place.publish(f"{topic}.a", b"missed", "_INBOX.visitor.1", Foldmq_QoS="1")
         place.publish(f"{topic}.a", b"volatile")
         await place.worlds[1].go(1.0)
-        assert not place.answers  # nobody promised anything
+        assert not place.answers  # nothing was acknowledged
         assert payloads(client) == {b"volatile": 1}
         await place.restart(place.worlds[0])
         await place.worlds[1].go(1.0)
@@ -258,7 +258,7 @@ def test_the_home_subscribes_as_long_as_a_client_of_any_log_does(
     bridged(monkeypatch, scenario, lost=lost)
 
 
-def test_the_filters_of_sessions_that_ended_with_their_broker_are_forgotten(
+def test_filters_of_sessions_that_ended_with_their_broker_are_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(place: BridgedPartitions) -> None:

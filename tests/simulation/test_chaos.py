@@ -24,7 +24,7 @@ from simulation.world import World
 
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "20"))
 AT_EVERY_SAVE = 4
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 def marks_of(seed: int) -> list[pytest.MarkDecorator]:
@@ -42,7 +42,7 @@ def outcome(seed: int, world: type[World]) -> Outcome:
 
 
 def counts(seeds: int, world: type[World]) -> Counter[str]:
-    """How often what happened in so many runs."""
+    """Counts of what happened in this many runs."""
     return sum((outcome(seed, world).counts for seed in range(seeds)), Counter())
 
 
@@ -50,7 +50,7 @@ def counts(seeds: int, world: type[World]) -> Counter[str]:
     "seed",
     [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)],
 )
-def test_a_random_run_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_keeps_every_guarantee(seed: int) -> None:
     outcome(seed, World)
 
 
@@ -58,7 +58,7 @@ def test_a_random_run_keeps_every_promise(seed: int) -> None:
     "seed",
     [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
 )
-def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_a_standby_keeps_every_guarantee(seed: int) -> None:
     outcome(seed, StandbyWorld)
 
 
@@ -66,7 +66,7 @@ def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
     "seed",
     [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
 )
-def test_a_random_run_with_three_nodes_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_three_nodes_keeps_every_guarantee(seed: int) -> None:
     """They are killed and cut off; another one takes over while the old one still believes."""
     outcome(seed, NodesWorld)
 

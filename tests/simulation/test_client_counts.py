@@ -69,7 +69,7 @@ async def something_happens(world: World) -> None:
 @pytest.mark.parametrize("world_of", [World, StandbyWorld])
 @pytest.mark.parametrize("rest", [0.0, 5.0])
 @pytest.mark.parametrize("killed", [True, False])
-def test_counters_go_on_after_a_start(
+def test_counters_continue_after_a_start(
     world_of: Callable[..., World], rest: float, *, killed: bool
 ) -> None:
     """Whether the projections have them (after some seconds) or the log alone."""
@@ -104,7 +104,7 @@ def test_counters_go_on_after_a_start(
 
 
 @pytest.mark.parametrize("rounds", [0.0, 0.3, 1.1, 2.5])
-def test_what_is_stored_and_newer_events_are_what_the_log_says(rounds: float) -> None:
+def test_stored_counters_and_newer_events_equal_the_log(rounds: float) -> None:
     """Rounds of the projections come anywhere between the events."""
 
     async def scenario() -> None:

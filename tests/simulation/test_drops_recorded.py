@@ -35,7 +35,7 @@ def drops(world: World) -> list[MessageDropped]:
 
 
 @pytest.mark.parametrize("topic_filter", ["t/#", "$share/g/t/#"])
-def test_what_a_client_does_not_read_is_dropped_by_topic(topic_filter: str) -> None:
+def test_drops_for_a_slow_reader_name_their_topics(topic_filter: str) -> None:
     async def scenario(world: World) -> None:
         reader = await world.connect("r", filters=[(topic_filter, 0)])
         sender = await world.connect("s")
@@ -52,7 +52,7 @@ def test_what_a_client_does_not_read_is_dropped_by_topic(topic_filter: str) -> N
     run(scenario)
 
 
-def test_what_may_not_be_published_is_dropped_by_topic() -> None:
+def test_drops_of_denied_publications_name_their_topics() -> None:
     async def scenario(world: World) -> None:
         permit(world, OPEN)
         sender = await world.connect("s", will=p.Will("secret/will", b"x", 1))

@@ -1,4 +1,4 @@
-"""A failed actor is replaced; nobody else notices and nothing acknowledged is lost."""
+"""A failed actor is replaced; no other client notices and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.plain
 
 
 class Trap:
-    """Makes a method raise when the message fits, so many times."""
+    """Makes a method raise for matching messages, this many times."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
     simulate(scenario)
 
 
-def test_a_session_is_rebuilt_although_the_log_never_rests(
+def test_a_session_is_rebuilt_while_the_log_grows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
@@ -240,7 +240,7 @@ def test_a_session_is_rebuilt_although_the_log_never_rests(
     simulate(scenario)
 
 
-def test_who_tells_a_session_that_failed_in_this_turn_does_not_fail_with_it(
+def test_a_sender_does_not_fail_with_the_session_it_sends_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
@@ -290,7 +290,7 @@ def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
 
 
 @pytest.mark.parametrize("message", ["ConnectionAttached", "ConnectionDetached"])
-def test_a_session_that_always_fails_spins_nothing(
+def test_a_session_that_always_fails_is_not_restarted_endlessly(
     monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def fits(actor: Any, told: Any) -> bool:
@@ -432,7 +432,7 @@ def test_a_rebuilt_offline_session_expires_and_is_passivated(
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_is_recorded_for_a_failed_session_overtakes_nothing(
+def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
     monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     """It matches a filter whose queue is not the last one that has messages of its topic."""
@@ -513,10 +513,11 @@ def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
 # Subscriptions.
 
 
-def test_what_a_subscription_fails_on_is_recorded_also_while_its_session_reads(
+def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its publisher is told in the same turn, and the broker may be killed in the next one."""
+    """Its publisher is acknowledged in the same turn, and the broker may be killed in the next
+    one."""
     trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:
@@ -677,7 +678,7 @@ def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPa
     simulate(scenario)
 
 
-def test_what_a_failed_session_owes_survives_a_crash_during_its_rebuild(
+def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))

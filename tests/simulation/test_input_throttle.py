@@ -19,7 +19,7 @@ def numbers(client: SimClient) -> list[int]:
     return [int(one.payload.rstrip(b"\0")) for one in found]
 
 
-def test_all_that_somebody_new_sends_at_once_arrives_in_order() -> None:
+def test_all_packets_of_a_new_client_arrive_in_order() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             reader = await world.connect("reader", filters=[("t", 0)])
@@ -72,7 +72,7 @@ def test_a_client_with_a_rate_that_sends_one_message_at_a_time() -> None:
     simulate(scenario)
 
 
-def test_who_leaves_in_good_order_has_said_so_although_it_was_not_read_yet() -> None:
+def test_a_disconnect_counts_although_it_was_not_read_yet() -> None:
     async def scenario() -> None:
         async with World(bounds=SLOW).running() as world:
             reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
@@ -87,7 +87,7 @@ def test_who_leaves_in_good_order_has_said_so_although_it_was_not_read_yet() -> 
     simulate(scenario)
 
 
-def test_who_is_closed_for_a_flood_is_not_heard_any_more() -> None:
+def test_no_packets_are_handled_after_a_flood_is_closed() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(
             client=Quota(publish_rate=10),
@@ -111,7 +111,7 @@ def test_who_is_closed_for_a_flood_is_not_heard_any_more() -> None:
     simulate(scenario)
 
 
-def test_who_sends_all_at_once_and_goes_is_heard() -> None:
+def test_packets_of_a_client_that_leaves_at_once_are_handled() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
@@ -128,7 +128,7 @@ def test_who_sends_all_at_once_and_goes_is_heard() -> None:
     simulate(scenario)
 
 
-def test_what_comes_while_the_password_is_looked_at_keeps_its_order() -> None:
+def test_packets_during_the_password_check_stay_in_order() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             world.broker.admission.authenticator = Slow()
@@ -149,7 +149,7 @@ def test_what_comes_while_the_password_is_looked_at_keeps_its_order() -> None:
     simulate(scenario)
 
 
-def test_what_somebody_unknown_sent_counts_before_it_is_looked_at() -> None:
+def test_unauthenticated_input_counts_before_it_is_handled() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(max_unauthenticated_bytes=2**20)
         async with World(bounds=bounds).running() as world:

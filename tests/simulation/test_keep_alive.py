@@ -74,7 +74,7 @@ class Caller:
         await self.world.go(0.1)
 
     async def trickle(self, wire: bytes, rate: int, seconds: float, step: float = 1.0) -> None:
-        """Put so many bytes a second, ``step`` seconds apart, while the connection lasts."""
+        """Send this many bytes a second, ``step`` seconds apart, while the connection lasts."""
         size = round(rate * step)
         for at in range(0, round(seconds / step) * size, size):
             self.client.send(wire[at : at + size])
@@ -161,7 +161,9 @@ def reasons(world: World) -> list[str]:
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_byte_a_second_is_silence(transport: str, call: Callable[[str, World], Caller]) -> None:
+def test_one_byte_a_second_does_not_extend_the_keep_alive(
+    transport: str, call: Callable[[str, World], Caller]
+) -> None:
     async def scenario() -> None:
         async with world_of().running() as world:
             caller = call(transport, world)
@@ -177,7 +179,7 @@ def test_a_byte_a_second_is_silence(transport: str, call: Callable[[str, World],
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_packet_that_arrives_at_a_good_rate_is_no_silence(
+def test_a_packet_at_the_minimum_rate_extends_the_keep_alive(
     transport: str, call: Callable[[str, World], Caller]
 ) -> None:
     async def scenario() -> None:
@@ -211,9 +213,7 @@ def test_a_packet_that_arrives_too_slowly_is_silence(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_what_came_fast_gives_no_credit(
-    transport: str, call: Callable[[str, World], Caller]
-) -> None:
+def test_fast_input_gives_no_credit(transport: str, call: Callable[[str, World], Caller]) -> None:
     async def scenario() -> None:
         async with world_of().running() as world:
             caller = call(transport, world)
@@ -243,7 +243,7 @@ def test_websocket_pings_are_no_packets(call: Callable[[str, World], Caller]) ->
     simulate(scenario)
 
 
-def test_any_byte_counts_where_no_rate_is_asked_for(call: Callable[[str, World], Caller]) -> None:
+def test_any_byte_counts_without_a_minimum_rate(call: Callable[[str, World], Caller]) -> None:
     async def scenario() -> None:
         async with world_of(packet_rate=0).running() as world:
             caller = call("tcp", world)
@@ -255,7 +255,7 @@ def test_any_byte_counts_where_no_rate_is_asked_for(call: Callable[[str, World],
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_time_stands_still_while_nothing_is_read(
+def test_the_keep_alive_is_suspended_while_reading_is_paused(
     transport: str, call: Callable[[str, World], Caller]
 ) -> None:
     async def scenario() -> None:
@@ -276,7 +276,7 @@ def test_time_stands_still_while_nothing_is_read(
     simulate(scenario)
 
 
-def test_what_was_sent_while_nothing_was_read_comes_before_the_end(
+def test_packets_sent_during_a_pause_are_handled_before_the_timeout(
     call: Callable[[str, World], Caller],
 ) -> None:
     async def scenario() -> None:

@@ -78,7 +78,7 @@ def test_a_message_that_is_released_late(
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_an_expired_message_that_is_released_is_not_retained(level: int) -> None:
-    """It replaces the retained message of its topic, and nobody gets it."""
+    """It replaces the retained message of its topic, and is not delivered."""
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -45,7 +45,7 @@ def test_limits_are_recorded_at_each_start() -> None:
     simulate(scenario)
 
 
-def test_a_reload_records_what_it_changed_and_nothing_else() -> None:
+def test_a_reload_records_only_changes() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             before = applied(world)
@@ -96,7 +96,7 @@ def test_a_subscription_that_is_denied_is_recorded() -> None:
     simulate(scenario)
 
 
-def test_a_full_queue_drops_as_its_limit_says() -> None:
+def test_a_full_queue_drops_at_its_limit() -> None:
     async def scenario() -> None:
         async with World(max_queued_messages=2).running() as world:
             reader = await world.connect("r", filters=[("t", 1)])

@@ -1,4 +1,4 @@
-"""Messages beyond the log's bounds: their publisher is disconnected, nobody else is affected."""
+"""Messages too large for the log: only their publisher is disconnected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ async def goes_on(world: World, client: SimClient, number: int) -> None:
 
 
 @pytest.mark.parametrize(("qos", "retain"), [(0, True), (1, False), (1, True), (2, False)])
-def test_who_publishes_what_the_log_has_no_room_for_is_closed_alone(qos: int, retain: bool) -> None:
+def test_only_the_publisher_of_a_message_too_large_for_the_log_is_closed(
+    qos: int, retain: bool
+) -> None:
     async def scenario() -> None:
         async with World(max_record=MIB // 2).running() as world:
             other = await world.connect("other", filters=[("big/#", 1)])
@@ -62,7 +64,7 @@ def test_who_publishes_what_the_log_has_no_room_for_is_closed_alone(qos: int, re
     simulate(scenario)
 
 
-def test_what_is_not_recorded_has_no_such_bound() -> None:
+def test_unrecorded_messages_have_no_such_limit() -> None:
     async def scenario() -> None:
         async with World(max_record=MIB // 2).running() as world:
             other = await world.connect("other", filters=[("big", 1)])
@@ -143,8 +145,8 @@ def test_more_retained_messages_than_a_record_has_room_for(
     simulate(scenario)
 
 
-def test_a_bound_that_is_lowered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream is looked at every ten seconds."""
+def test_a_lowered_limit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is checked every ten seconds."""
     monkeypatch.setattr(SimNats, "max_payload", 4 * MIB)
 
     async def scenario() -> None:
@@ -162,7 +164,7 @@ def test_a_bound_that_is_lowered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker begins anew from its log, and then refuses the message to its publisher alone."""
+    """The broker restarts from its log, and then disconnects only the publisher."""
     monkeypatch.setattr(SimNats, "max_payload", 4 * MIB)
 
     async def scenario() -> None:
@@ -209,10 +211,8 @@ def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.M
     ],
 )
 @pytest.mark.slow
-def test_what_refuses_every_record_keeps_all_waiting_and_loses_nothing(
-    code: int, description: str
-) -> None:
-    """However long it lasts: until then nothing is acknowledged, the reason is told."""
+def test_a_stream_that_refuses_every_record_loses_nothing(code: int, description: str) -> None:
+    """However long it lasts: until then nothing is acknowledged, and the reason is reported."""
 
     async def scenario() -> None:
         async with World(max_record=MIB // 2).running() as world:

@@ -115,7 +115,7 @@ def test_a_retention_that_is_starved_makes_input_wait(monkeypatch: pytest.Monkey
     assert not [one for one in lines if "what sessions and retained" in one["event"]]
 
 
-def test_nobody_waits_where_cutting_keeps_up() -> None:
+def test_no_client_waits_if_cutting_keeps_up() -> None:
     async def scenario() -> None:
         async with bounded().running() as world:
             load = Load(world, await world.connect("noisy"), 0.5)
@@ -130,8 +130,8 @@ def test_nobody_waits_where_cutting_keeps_up() -> None:
 
 @pytest.mark.parametrize("needed", ["retained", "queued"])
 @pytest.mark.slow
-def test_what_is_needed_may_be_more_and_is_named(needed: str) -> None:
-    """Nobody waits for it to go; the log is bounded all the same."""
+def test_needed_data_may_exceed_the_limit_and_is_reported(needed: str) -> None:
+    """No client waits for the cut; the log is bounded nevertheless."""
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -180,7 +180,7 @@ def held_by_a_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda one: one.__name__,
 )
 @pytest.mark.slow
-def test_a_cut_that_is_held_up_stops_nobody(hold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_cut_stops_no_client(hold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with bounded().running() as world:
             away = await world.connect("away")
@@ -198,7 +198,7 @@ def test_a_cut_that_is_held_up_stops_nobody(hold: Any, monkeypatch: pytest.Monke
     assert [one for one in lines if one["event"].startswith("the log grows beyond keep_bytes")]
 
 
-def test_what_no_archive_has_stops_nobody() -> None:
+def test_unarchived_records_stop_no_client() -> None:
     async def scenario() -> None:
         async with bounded(keep_until_archived=True).running() as world:
             load = Load(world, await world.connect("noisy"))
@@ -210,7 +210,7 @@ def test_what_no_archive_has_stops_nobody() -> None:
 
 
 @pytest.mark.slow
-def test_a_bound_that_is_lowered_stops_nobody_for_long() -> None:
+def test_a_lowered_limit_stops_no_client_for_long() -> None:
     async def scenario() -> None:
         async with bounded(keep_bytes=10 * BOUND).running() as world:
             load = Load(world, await world.connect("noisy"))
@@ -227,8 +227,8 @@ def test_a_bound_that_is_lowered_stops_nobody_for_long() -> None:
     simulate(scenario)
 
 
-def test_a_log_that_cannot_be_purged_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a user who may not: it is tried again and again."""
+def test_a_log_that_cannot_be_purged_stops_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a user without permission: it is retried."""
 
     async def refused(self: EventLog, first: int) -> None:
         raise LogUnavailable("stream FOLDMQ_LOG_sim does not answer")
@@ -245,7 +245,7 @@ def test_a_log_that_cannot_be_purged_stops_nobody(monkeypatch: pytest.MonkeyPatc
     simulate(scenario)
 
 
-def test_what_nats_takes_no_longer_cannot_be_repeated_and_stops_nobody(
+def test_a_message_too_large_to_be_repeated_stops_no_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A retained message came while records could be larger: the log is not cut, and says so."""

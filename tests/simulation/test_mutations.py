@@ -252,7 +252,7 @@ def healthy() -> Callable[[int], bool]:
     [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in MUTANTS],
 )
 @pytest.mark.slow
-def test_a_broker_that_breaks_a_promise_is_caught(
+def test_a_broker_that_violates_a_guarantee_is_detected(
     mutant: Callable[[Patch], None], healthy: Callable[[int], bool]
 ) -> None:
     seeds = [*TELLING, *(seed for seed in range(SEEDS) if seed not in TELLING)]

@@ -84,7 +84,7 @@ async def publish_in_a_ring(
 
 
 @pytest.mark.parametrize("ring", [2, 3])
-def test_publishers_that_wait_for_each_others_backlogs_go_on(
+def test_publishers_that_wait_for_each_others_backlogs_do_not_deadlock(
     ring: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "BACKLOG", 20)
@@ -101,7 +101,7 @@ def test_publishers_that_wait_for_each_others_backlogs_go_on(
 
 
 @pytest.mark.parametrize("ring", [2, 3])
-def test_publishers_that_do_not_read_as_they_wait_for_each_other_go_on(ring: int) -> None:
+def test_publishers_that_wait_for_each_other_without_reading_do_not_deadlock(ring: int) -> None:
     def done(peer: Peer) -> bool:
         return not peer.transport.arrived and not peer.transport.buffer
 

@@ -43,7 +43,7 @@ def numbers(received: list[p.Packet], number: int) -> list[int]:
 
 @pytest.mark.parametrize("cutting", [True, False], ids=["cut", "whole"])
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_new_client_sends_keeps_its_order(seed: int, *, cutting: bool) -> None:
+def test_packets_of_a_new_client_stay_in_order(seed: int, *, cutting: bool) -> None:
     async def send(world: World, number: int, chance: random.Random) -> SimClient:
         client = SimClient(world)
         parts = [p.connect(f"c{number}"), *sent_by(number, chance)]

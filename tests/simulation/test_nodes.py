@@ -87,7 +87,7 @@ async def _reads(world: World) -> None:
 
 
 @pytest.mark.parametrize("read", [_reads_some, _reads])
-def test_what_another_broker_has_cut_is_not_damage(read: Callable[[World], Any]) -> None:
+def test_a_cut_by_another_broker_is_not_damage(read: Callable[[World], Any]) -> None:
     """A replaced leader that reads the log learns that it was replaced."""
 
     async def scenario() -> None:
@@ -167,7 +167,7 @@ def test_a_node_that_took_over_is_not_replaced_by_a_third_one() -> None:
     simulate(scenario)
 
 
-def test_an_edge_asks_for_the_leader_that_closes_a_connection() -> None:
+def test_an_edge_queries_the_leader_that_closes_a_connection() -> None:
     """It does not wait until the leader's status is overdue. The time is virtual."""
 
     async def scenario() -> None:

@@ -77,7 +77,7 @@ def publishes_wills_before_their_time(patch: Patch) -> None:
     ],
 )
 @pytest.mark.slow
-def test_a_cluster_that_breaks_a_rule_is_caught(mutant: Callable[[Patch], None]) -> None:
+def test_a_cluster_that_violates_a_rule_is_detected(mutant: Callable[[Patch], None]) -> None:
     for seed in SEEDS:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(chaos, "_LONGEST", LONGEST)

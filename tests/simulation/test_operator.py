@@ -82,7 +82,7 @@ def test_a_kicked_clean_session_is_gone() -> None:
 
 @pytest.mark.parametrize("passive", [True, False])
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_removed_session_starts_anew(*, connected: bool, passive: bool) -> None:
+def test_a_removed_session_starts_empty(*, connected: bool, passive: bool) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c", filters=[("t", 2)])
@@ -160,7 +160,7 @@ def test_retained_messages_are_cleared_for_good() -> None:
     simulate(scenario)
 
 
-def test_a_restarted_session_owes_what_it_owed() -> None:
+def test_a_restarted_session_keeps_its_deliveries() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=3).running() as world:
             await world.connect("c", filters=[("t", 1)])
@@ -204,7 +204,7 @@ def test_a_client_that_came_while_its_session_was_restarted_is_counted(
     simulate(scenario)
 
 
-def test_a_restarted_subscription_goes_on_with_its_client() -> None:
+def test_a_restarted_subscription_continues() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c", filters=[("t", 1)])
@@ -220,7 +220,7 @@ def test_a_restarted_subscription_goes_on_with_its_client() -> None:
     simulate(scenario)
 
 
-def test_who_asks_for_a_change_is_answered_when_it_is_on_disk() -> None:
+def test_a_change_is_answered_when_it_is_on_disk() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("c")
@@ -228,7 +228,7 @@ def test_who_asks_for_a_change_is_answered_when_it_is_on_disk() -> None:
             asking = asyncio.ensure_future(change(world, "kick", client="c"))
             await world.go(3)
             assert not asking.done()
-            # Whoever only looks is not kept waiting.
+            # Requests without changes do not wait.
             assert (await ask(world, "sessions"))["rows"][0]["connected"] is False
             world.log.release()
             answer = await asking
@@ -261,7 +261,7 @@ def test_who_asks_for_a_change_is_answered_when_it_is_on_disk() -> None:
     ],
     ids=repr,
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(request_: dict[str, Any]) -> None:
+def test_invalid_changes_are_refused(request_: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("c")
@@ -277,7 +277,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(request_: dict[str, 
 
 
 @pytest.mark.parametrize("kind", ["broker", "inspector", "connection"])
-def test_what_cannot_be_restarted_is_not(kind: str) -> None:
+def test_actors_that_cannot_be_restarted(kind: str) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c")
@@ -325,7 +325,7 @@ def test_lists_come_in_pages_that_together_have_everything_once() -> None:
     simulate(scenario)
 
 
-def test_a_cursor_is_good_for_one_page_and_forgotten() -> None:
+def test_a_cursor_is_valid_for_one_page() -> None:
     async def scenario() -> None:
         async with World(max_sessions=5000).running() as world:
             for number in range(PAGE_ROWS + 1):
@@ -391,7 +391,7 @@ def test_the_census_counts_live_and_frozen_sessions() -> None:
     simulate(scenario)
 
 
-def test_who_would_get_a_message_and_why() -> None:
+def test_receivers_of_a_message_and_reasons() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("here", filters=[("a/#", 0), ("a/b", 2), ("other", 1)])
@@ -543,7 +543,7 @@ def test_counters_count_what_clients_send_and_get() -> None:
     simulate(scenario)
 
 
-def test_busiest_topics_are_counted_only_while_somebody_asks() -> None:
+def test_busiest_topics_are_counted_only_while_requested() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")
@@ -579,7 +579,7 @@ async def reading(world: World) -> tuple[SimClient, Session]:
 
 
 @pytest.mark.parametrize("do", ["kick", "remove_sessions"])
-def test_what_must_wait_for_the_log_is_answered_when_it_is_done(do: str) -> None:
+def test_changes_that_wait_for_the_log_are_answered_afterwards(do: str) -> None:
     """A session that reads messages from the log puts off what an operator wants of it."""
 
     async def scenario() -> None:
@@ -721,7 +721,7 @@ def test_logins_at_the_web_page_are_recorded() -> None:
         ({"first_ms": 1 << 60}, "first_ms must be a whole number"),
     ],
 )
-def test_what_the_web_page_says_is_looked_at(more: dict[str, Any], wrong: str) -> None:
+def test_reports_of_the_web_page_are_validated(more: dict[str, Any], wrong: str) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             fields = {"outcome": "login", "address": "", "name": "", "role": "", "reason": ""}
@@ -732,7 +732,7 @@ def test_what_the_web_page_says_is_looked_at(more: dict[str, Any], wrong: str) -
     simulate(scenario)
 
 
-def test_status_measures_the_log_when_it_is_asked() -> None:
+def test_status_measures_the_log_on_request() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             ask = world.broker.inspection.inspector.ask_for

@@ -12,7 +12,7 @@ from harness.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, S
 from simulation.world import SimClient, World, simulate
 
 Script = Callable[[World], Awaitable[tuple[SimClient, list[p.Packet]]]]
-"""Does something while the log is held; gives who must get what when it no longer is."""
+"""Acts while the log is held; returns the expected output of each client afterwards."""
 
 
 async def connack(world: World) -> tuple[SimClient, list[p.Packet]]:
@@ -160,7 +160,7 @@ def test_it_waits_for_the_disk(script: Script) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_what_was_not_acknowledged_may_or_may_not_be_there_after_a_crash(kept: int) -> None:
+def test_unacknowledged_messages_may_survive_a_crash(kept: int) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("c", filters=[("a", 1)])

@@ -86,7 +86,7 @@ def test_each_message_goes_to_one_member_of_any_log(qos: int, home: int) -> None
 
 
 @pytest.mark.parametrize("home", [0, 1])
-def test_what_is_published_when_the_first_member_is_acknowledged_is_not_missed(home: int) -> None:
+def test_no_message_is_missed_after_the_first_suback(home: int) -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(home)
         from_ = await sender(worlds, 0)
@@ -125,7 +125,7 @@ def test_the_first_member_waits_for_the_home_but_not_for_ever(*, back: bool) -> 
     two(scenario)
 
 
-def test_who_leaves_while_it_waits_for_the_home_does_not_hold_its_session() -> None:
+def test_a_client_that_leaves_while_waiting_for_the_home_releases_its_session() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         here.kill()
@@ -206,7 +206,7 @@ def test_a_topic_stays_with_its_member_whatever_the_log(home: int) -> None:
 
 @pytest.mark.parametrize("home", [0, 1])
 @pytest.mark.parametrize("leaves", ["drop", "unsubscribe", "clean"])
-def test_what_the_last_member_of_a_log_did_not_acknowledge_goes_to_others(
+def test_unacknowledged_messages_of_the_last_member_of_a_log_go_to_others(
     home: int, leaves: str
 ) -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
@@ -241,7 +241,7 @@ def test_what_the_last_member_of_a_log_did_not_acknowledge_goes_to_others(
     two(scenario)
 
 
-def test_what_was_given_back_stands_before_what_waits() -> None:
+def test_returned_messages_come_before_waiting_ones() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         one = await member(worlds, 1, share)
@@ -365,7 +365,7 @@ def test_the_group_ends_with_its_last_member_in_any_log() -> None:
     two(scenario)
 
 
-def test_what_was_assigned_to_a_log_that_is_down_waits_for_it() -> None:
+def test_messages_assigned_to_a_log_that_is_down_wait_for_it() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         await member(worlds, 1, share)
@@ -389,7 +389,7 @@ def test_what_was_assigned_to_a_log_that_is_down_waits_for_it() -> None:
     two(scenario)
 
 
-def test_what_no_member_of_a_log_may_read_goes_to_another_one() -> None:
+def test_messages_that_no_member_of_a_log_may_read_go_to_another_log() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         denied = name_in(worlds, 1, "m")
@@ -420,7 +420,7 @@ def test_what_no_member_of_a_log_may_read_goes_to_another_one() -> None:
     two(scenario)
 
 
-def test_what_expires_is_no_longer_known_as_refused() -> None:
+def test_expired_messages_are_removed_from_the_refused_ones() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         denied = name_in(worlds, 1, "m")
@@ -451,7 +451,7 @@ def test_what_expires_is_no_longer_known_as_refused() -> None:
     two(scenario, max_ack_pending=3)
 
 
-def test_what_a_member_returns_after_it_expired_is_sent_to_nobody() -> None:
+def test_expired_messages_that_a_member_returns_are_dropped() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         one = await member(worlds, 1, share)  # it acknowledges nothing
@@ -473,7 +473,7 @@ def test_what_a_member_returns_after_it_expired_is_sent_to_nobody() -> None:
     two(scenario)
 
 
-def test_what_is_too_large_for_the_members_of_a_log_goes_to_another_one() -> None:
+def test_messages_too_large_for_the_members_of_a_log_go_to_another_log() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds, share = [here, there], share_in(0)
         limit = ((p5.MAXIMUM_PACKET_SIZE, 60),)
@@ -495,7 +495,7 @@ def test_what_is_too_large_for_the_members_of_a_log_goes_to_another_one() -> Non
 
 SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5)
 AT_EVERY_SAVE = 3
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 @pytest.mark.parametrize(
@@ -505,7 +505,7 @@ AT_EVERY_SAVE = 3
         for seed in range(SEEDS)
     ],
 )
-def test_a_random_run_with_groups_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_groups_keeps_every_guarantee(seed: int) -> None:
     counts = run(seed)
     assert counts["acked"]
 
@@ -570,7 +570,7 @@ MUTANTS = [
 
 @pytest.mark.plain
 @pytest.mark.parametrize("mutate", MUTANTS)
-def test_sharing_between_logs_that_breaks_a_rule_is_caught(
+def test_sharing_between_logs_that_violates_a_rule_is_detected(
     mutate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)

@@ -43,7 +43,7 @@ SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")))
 _MOST_SEEDS = 20
 """Runs within which each mutant is caught."""
 AT_EVERY_SAVE = 2
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 @cache
@@ -60,7 +60,7 @@ def marks_of(seed: int) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)]
 )
-def test_a_random_run_of_several_nodes_and_logs_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_of_several_nodes_and_logs_keeps_every_guarantee(seed: int) -> None:
     counts(seed)
 
 
@@ -71,7 +71,7 @@ def test_a_random_run_of_several_nodes_and_logs_keeps_every_promise(seed: int) -
         for seed in range(max(2, SEEDS // 5))
     ],
 )
-def test_a_random_run_with_a_shared_subscription_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_with_a_shared_subscription_keeps_every_guarantee(seed: int) -> None:
     assert cluster_shares.run(seed)["acked"]
 
 
@@ -299,7 +299,7 @@ def records_the_position_in_another_turn(patch: Patch) -> None:
     ],
 )
 @pytest.mark.slow
-def test_a_cluster_with_several_logs_that_breaks_a_rule_is_caught(
+def test_a_cluster_with_several_logs_that_violates_a_rule_is_detected(
     mutant: Callable[[Patch], None],
 ) -> None:
     for seed in range(_MOST_SEEDS):

@@ -366,7 +366,7 @@ def test_the_log_is_not_cut_before_the_others_have_taken_it() -> None:
 
 SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5)
 AT_EVERY_SAVE = 4
-"""So many of them are run by ``make check``, too."""
+"""``make check`` runs this many of them, too."""
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ AT_EVERY_SAVE = 4
         for seed in range(SEEDS)
     ],
 )
-def test_a_random_run_of_several_logs_keeps_every_promise(seed: int) -> None:
+def test_a_random_run_of_several_logs_keeps_every_guarantee(seed: int) -> None:
     run(seed)
 
 
@@ -406,7 +406,7 @@ MUTANTS = ["position later", "position earlier", "cut at once", "no position wit
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_an_exchange_that_breaks_a_rule_is_caught(
+def test_an_exchange_that_violates_a_rule_is_detected(
     mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mutant == "position later":

@@ -41,7 +41,7 @@ def dropped(world: World) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_a_deny_takes_out_of_a_subscription_is_not_sent(qos: int) -> None:
+def test_messages_denied_below_a_subscription_are_not_sent(qos: int) -> None:
     async def scenario(world: World) -> None:
         reader = await world.connect("r", filters=[("#", qos)])
         sender = await world.connect("s")
@@ -82,7 +82,7 @@ def test_retained_messages_that_may_not_be_read_are_not_replayed() -> None:
     run(scenario, NO_SECRETS)
 
 
-def test_what_was_queued_is_looked_at_when_it_is_sent() -> None:
+def test_queued_messages_are_checked_when_they_are_sent() -> None:
     async def scenario(world: World) -> None:
         reader = await world.connect("r", filters=[("#", 1)])
         reader.transport.drop()
@@ -100,7 +100,7 @@ def test_what_was_queued_is_looked_at_when_it_is_sent() -> None:
     run(scenario)
 
 
-def test_a_queue_of_nothing_but_what_may_not_be_read_comes_to_its_end() -> None:
+def test_a_queue_of_denied_messages_is_emptied() -> None:
     async def scenario(world: World) -> None:
         reader = await world.connect("r", filters=[("#", 1)])
         reader.transport.drop()
@@ -119,7 +119,7 @@ def test_a_queue_of_nothing_but_what_may_not_be_read_comes_to_its_end() -> None:
     run(scenario)
 
 
-def test_a_change_holds_at_once_for_those_who_are_connected() -> None:
+def test_a_change_applies_to_connected_clients_at_once() -> None:
     async def scenario(world: World) -> None:
         reader = await world.connect("r", filters=[("#", 1)])
         sender = await world.connect("s")
@@ -157,7 +157,7 @@ def test_a_will_that_may_not_be_published_any_more_is_not(*, restart: bool) -> N
     run(scenario)
 
 
-def test_a_drop_is_recorded_although_the_routes_are_forgotten_within_the_same_read() -> None:
+def test_a_drop_is_recorded_although_the_routes_are_dropped_in_the_same_read() -> None:
     async def scenario(world: World) -> None:
         away = await world.connect("away", filters=[("late/#", 1)])
         away.transport.drop()

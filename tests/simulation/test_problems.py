@@ -103,7 +103,7 @@ def test_the_age_is_that_of_the_oldest_delivery_left() -> None:
     simulate(scenario)
 
 
-def test_with_a_new_connection_the_age_begins_anew() -> None:
+def test_a_new_connection_resets_the_age() -> None:
     async def scenario() -> None:
         async with World(ack_wait=30.0, max_ack_pending=2).running() as world:
             client = await receives(world, 3)
@@ -169,7 +169,7 @@ def test_a_publication_without_a_release_is_found_in_a_frozen_session() -> None:
     simulate(scenario)
 
 
-def test_a_protocol_error_is_told_for_an_hour() -> None:
+def test_a_protocol_error_is_reported_for_an_hour() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c")

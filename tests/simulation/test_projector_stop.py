@@ -86,7 +86,7 @@ async def cut_off(world: World) -> None:
     await asyncio.wait({task})
 
 
-def test_a_round_that_is_cut_off_beside_a_session_under_rebuild_keeps_what_it_took() -> None:
+def test_an_interrupted_round_during_a_rebuild_keeps_its_changes() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             node = world.broker.node

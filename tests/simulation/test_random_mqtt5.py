@@ -26,7 +26,7 @@ READERS = "rst"
 
 
 class Receiver(SimClient):
-    """An MQTT 5 client that acknowledges what it receives, unless it is told not to."""
+    """An MQTT 5 client that acknowledges its messages by default."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -159,7 +159,7 @@ class Run:
     "seed",
     [pytest.param(seed, marks=[pytest.mark.long] if seed >= 5 else []) for seed in range(60)],
 )
-def test_every_promise_is_kept(seed: int) -> None:
+def test_every_guarantee_is_kept(seed: int) -> None:
     async def scenario() -> None:
         world, choice = World(max_queued_messages=1000), random.Random(seed)
         world.cutting = choice.random() < 0.4

@@ -271,7 +271,7 @@ def test_a_client_that_does_not_answer_in_time() -> None:
     simulate(scenario)
 
 
-def test_a_reason_is_told_where_it_fits() -> None:
+def test_a_reason_string_is_sent_if_it_fits() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             for more, told in (

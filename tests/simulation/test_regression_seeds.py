@@ -31,7 +31,7 @@ class Taker:
 
 
 def test_a_record_behind_one_that_was_refused_is_not_stored() -> None:
-    """Somebody else's append came first; the second of two records in flight fits behind it."""
+    """Another writer's append came first; the second of two records in flight fits behind it."""
 
     async def scenario() -> tuple[int, list[bytes], list[EventStoreError]]:
         stream = SimStream(STREAM, SUBJECT)
@@ -99,7 +99,7 @@ def test_a_will_at_qos_0_waits_for_the_disk() -> None:
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-def test_what_waits_in_the_queue_of_another_subscription_is_not_overtaken() -> None:
+def test_messages_in_the_queue_of_another_subscription_are_not_overtaken() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=1).running() as world:
             receiver = await world.connect("r", filters=[("t/#", 1)])

@@ -171,7 +171,7 @@ def test_a_filter_repeated_in_one_packet_is_replayed_once() -> None:
     simulate(scenario)
 
 
-def test_what_waits_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
+def test_output_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
     async def scenario() -> None:
         async with World(max_outbound_bytes=100_000).running() as world:
             receiver = await world.connect("r", filters=[("t", 1)])
@@ -188,7 +188,7 @@ def test_what_waits_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
     simulate(scenario)
 
 
-def test_a_resumed_client_that_reads_nothing_is_sent_no_more_than_it_may_have() -> None:
+def test_output_to_a_resumed_client_that_reads_nothing_is_bounded() -> None:
     async def scenario() -> None:
         async with World(max_outbound_bytes=100_000).running() as world:
             receiver = await world.connect("r", filters=[("t", 1)])
@@ -210,7 +210,7 @@ def test_a_resumed_client_that_reads_nothing_is_sent_no_more_than_it_may_have() 
     simulate(scenario)
 
 
-def test_a_login_that_nobody_waits_for_is_given_up() -> None:
+def test_a_check_is_cancelled_when_its_client_leaves() -> None:
     class Slow:
         def __init__(self) -> None:
             self.begun = self.cancelled = 0
@@ -285,7 +285,7 @@ def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
             await world.connect("c", will=will, filters=[("t", 1)])
             monkeypatch.setattr(MessageLoader, "_step", later)
             await world.restart()
-            await world.go(4)  # it has nothing to do: it is told to retire
+            await world.go(4)  # it has nothing to do, and is stopped
             new = SimClient(world)
             new.send(p.connect("c", clean=True))
             await world.go(1)
@@ -317,7 +317,7 @@ def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its_turn(
 
 
 async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
-    """Let something happen to a session and its client; give the client that goes on."""
+    """Let something happen to a session and its client; return the client that continues."""
     if how == "nothing":
         return receiver
     if how == "killed":
@@ -390,7 +390,7 @@ def test_a_subscription_may_link_filters_for_which_messages_wait(then: str) -> N
 
 
 @pytest.mark.mqtt("MQTT-3.10.4-3")
-def test_what_waits_in_a_queue_that_is_left_may_belong_to_another_subscription() -> None:
+def test_messages_in_an_abandoned_queue_may_belong_to_another_subscription() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=1).running() as world:
             receiver = await world.connect("r", filters=[("a/x", 2), ("+/x", 1), ("b/x", 1)])

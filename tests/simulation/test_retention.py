@@ -49,7 +49,7 @@ def size(world: World) -> int:
     return sum(map(len, world.disk.records))
 
 
-def test_endless_load_takes_bounded_room_and_loses_nothing() -> None:
+def test_endless_load_needs_bounded_space_and_loses_nothing() -> None:
     async def scenario() -> None:
         async with bounded().running() as world:
             away = await world.connect("away", filters=[("old/#", 2)])
@@ -94,7 +94,7 @@ def test_endless_load_takes_bounded_room_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("lost", ["nothing", "the end", "everything"])
 def test_a_cut_log_is_enough(lost: str) -> None:
-    """Without projections, or with such as a power cut left, the log tells the same."""
+    """Without projections, or with those left by a power cut, the log gives the same state."""
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -124,7 +124,7 @@ def test_a_cut_log_is_enough(lost: str) -> None:
     simulate(scenario)
 
 
-def test_what_is_old_goes_and_what_is_recent_stays() -> None:
+def test_old_records_are_cut_and_recent_ones_stay() -> None:
     async def scenario() -> None:
         async with World(keep=800.0).running() as world:
             noisy = await world.connect("noisy")
@@ -263,10 +263,10 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
 
 
 @pytest.mark.parametrize("first", ["from", "to"])
-def test_a_message_that_moves_while_the_log_is_looked_through_is_carried(
+def test_a_message_that_moves_during_the_search_is_carried(
     monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Who is to get it may have been looked at before it came, its publisher after it left."""
+    """Its receiver may have been examined before it arrived, its publisher after it left."""
     carry, breathe = Retention._carry, Retention._breathe
     carrying: list[Position] = []
 
@@ -306,7 +306,7 @@ def test_a_message_that_moves_while_the_log_is_looked_through_is_carried(
     simulate(scenario)
 
 
-def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
+def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What made the session fail may have spoilt its state."""
@@ -348,7 +348,7 @@ def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
 )
 @pytest.mark.slow
 def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
-    """Whatever was done until then, the next life goes on, and nothing is lost."""
+    """Whatever was done until then, the next run continues, and nothing is lost."""
 
     async def scenario() -> None:
         async with bounded().running() as world:
@@ -385,7 +385,7 @@ def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
     simulate(scenario)
 
 
-def test_records_that_were_removed_behind_our_back_are_missed() -> None:
+def test_removed_records_are_detected() -> None:
     async def scenario() -> None:
         async with bounded().running() as world:
             noisy = await world.connect("noisy")

@@ -50,7 +50,7 @@ def test_a_batch_is_cut_into_one_piece_for_each_member(qos: int) -> None:
     simulate(scenario)
 
 
-def test_what_is_left_of_a_batch_goes_to_each_member_in_turn() -> None:
+def test_the_rest_of_a_batch_goes_to_each_member_in_turn() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             some = await members(world, "m1", "m2", "m3")
@@ -78,7 +78,7 @@ def test_qos_0_messages_do_not_wait_for_acknowledgements() -> None:
     simulate(scenario)
 
 
-def test_what_nobody_has_room_for_waits_in_the_group() -> None:
+def test_messages_wait_in_the_group_until_a_member_has_room() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=2).running() as world:
             one, two = await members(world, "m1", "m2")
@@ -117,7 +117,7 @@ def test_messages_wait_while_all_members_are_away_and_the_first_one_back_gets_th
     simulate(scenario)
 
 
-def test_what_a_member_did_not_acknowledge_goes_to_others_in_order() -> None:
+def test_unacknowledged_messages_go_to_others_in_order() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             one, two = await members(world, "m1", "m2")
@@ -140,7 +140,7 @@ def test_what_a_member_did_not_acknowledge_goes_to_others_in_order() -> None:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_member_sees_its_end_when_what_it_returns_is_on_disk(*, in_memory: bool) -> None:
+def test_a_member_is_closed_when_its_returned_messages_are_on_disk(*, in_memory: bool) -> None:
     async def scenario() -> None:
         async with World(message_cache=1_000_000 if in_memory else 1).running() as world:
             one, two = await members(world, "m1", "m2")
@@ -164,7 +164,7 @@ def test_a_member_sees_its_end_when_what_it_returns_is_on_disk(*, in_memory: boo
     simulate(scenario)
 
 
-def test_what_members_return_one_after_the_other_stands_in_order() -> None:
+def test_messages_returned_by_several_members_are_in_order() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             one, two = await members(world, "m1", "m2")
@@ -212,7 +212,7 @@ def test_qos_2_messages_stay_with_their_member() -> None:
     simulate(scenario)
 
 
-def test_a_group_ends_with_its_last_member_and_begins_anew() -> None:
+def test_a_group_ends_with_its_last_member_and_can_start_again() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             one, two = await members(world, "m1", "m2")
@@ -347,7 +347,7 @@ def test_a_passive_group_that_ends_matches_nothing(restarts: bool) -> None:
     simulate(scenario)
 
 
-def test_a_broker_that_is_killed_gives_what_was_unacknowledged_to_the_first_one_back() -> None:
+def test_after_a_kill_unacknowledged_messages_go_to_the_first_member_back() -> None:
     async def scenario() -> None:
         async with World(message_cache=0).running() as world:
             one, two = await members(world, "m1", "m2")
@@ -370,7 +370,7 @@ def test_a_broker_that_is_killed_gives_what_was_unacknowledged_to_the_first_one_
     simulate(scenario)
 
 
-def test_a_topic_stays_with_its_member_if_asked_for() -> None:
+def test_a_topic_stays_with_its_member_if_configured() -> None:
     async def scenario() -> None:
         async with World(shared_strategy="topic").running() as world:
             some = await members(world, "m1", "m2", "m3")
@@ -405,7 +405,7 @@ def test_a_member_gets_its_own_subscription_beside() -> None:
     simulate(scenario)
 
 
-def test_a_member_that_comes_back_elsewhere_is_not_sent_what_others_got() -> None:
+def test_a_returning_member_is_not_sent_messages_of_others() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             one, two = await members(world, "m1", "m2")

@@ -82,7 +82,7 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_is_compared_in_a_turn_is_bounded(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_in_a_turn_are_bounded(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that may not have all messages, times topics; however many batches come in it."""
     monkeypatch.setattr(division_pace, "_SERVED_AT_ONCE", 8)
     monkeypatch.setattr(division_pace, "_COMPARED_AT_ONCE", 64)

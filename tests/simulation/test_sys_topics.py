@@ -37,7 +37,7 @@ def subscribe(client: SimClient, *filters: str) -> None:
     client.send(p.subscribe(9, *((one, 1) for one in filters)))
 
 
-def test_who_subscribes_gets_the_present_values_at_once_as_retained() -> None:
+def test_a_subscriber_gets_the_current_values_as_retained_messages() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c")
@@ -67,7 +67,7 @@ def test_who_subscribes_gets_the_present_values_at_once_as_retained() -> None:
     simulate(scenario)
 
 
-def test_then_what_has_changed_every_interval_and_not_as_retained() -> None:
+def test_then_it_gets_changed_values_every_interval() -> None:
     async def scenario() -> None:
         async with World(sys_interval=7.0).running() as world:
             client = await world.connect("c")
@@ -96,7 +96,7 @@ def test_filters_that_begin_with_a_wildcard_do_not_match() -> None:
             assert publishes(client) == []
             subscribe(client, "$SYS/+/uptime")
             await world.go(0.1)
-            # As the last update told it to those who had subscribed by then.
+            # As in the last update to the subscribers of that time.
             assert values(client) == {"uptime": "20 seconds"}
 
     simulate(scenario)
@@ -188,7 +188,7 @@ def test_a_new_interval_counts_from_the_reload_on() -> None:
     simulate(scenario)
 
 
-def test_what_waits_for_clients_and_what_is_retained_is_counted_as_stored() -> None:
+def test_queued_and_retained_messages_count_as_stored() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             away = await world.connect("away", filters=[("a", 1)])
@@ -262,7 +262,7 @@ def test_the_figures_are_right() -> None:
     simulate(scenario)
 
 
-def test_the_same_world_tells_the_same() -> None:
+def test_the_same_simulation_gives_the_same_values() -> None:
     told: list[list[tuple[str, bytes]]] = []
 
     async def scenario() -> None:

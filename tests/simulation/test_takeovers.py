@@ -32,7 +32,7 @@ def takeovers(world: World) -> int:
     return sum(isinstance(one, SessionTakenOver) for one in world.disk.events())
 
 
-def test_who_comes_back_after_another_threw_it_out_waits() -> None:
+def test_a_client_that_takes_back_its_identifier_waits() -> None:
     async def scenario() -> None:
         async with World(takeover_delay=1.0).running() as world:
             first = await world.connect("c")
@@ -50,7 +50,7 @@ def test_who_comes_back_after_another_threw_it_out_waits() -> None:
     simulate(scenario)
 
 
-def test_who_waits_does_not_take_over_a_later_connection() -> None:
+def test_a_waiting_client_does_not_take_over_a_later_connection() -> None:
     """A client that gave up waiting and connected once more keeps that connection."""
 
     async def scenario() -> None:
@@ -75,7 +75,7 @@ def test_who_waits_does_not_take_over_a_later_connection() -> None:
     ("hosts", "used", "most"),
     [(HOSTS[:2], True, 13), (HOSTS[:2], False, 25), (HOSTS[:1], True, 25), (HOSTS[:1], False, 25)],
 )
-def test_two_clients_that_fight_do_not_spin_the_broker(
+def test_two_clients_with_one_identifier_do_not_overload_the_broker(
     hosts: list[str], *, used: bool, most: int
 ) -> None:
     """In ten seconds, each coming back as soon as it was thrown out; 13 of them may be free."""
@@ -97,7 +97,7 @@ def test_two_clients_that_fight_do_not_spin_the_broker(
 
 @pytest.mark.parametrize("used", [True, False])
 @pytest.mark.parametrize("gone", [True, False])
-def test_ten_connections_in_a_row_from_one_host_are_let_in_at_once(
+def test_ten_connections_in_a_row_from_one_host_are_accepted_at_once(
     *, used: bool, gone: bool
 ) -> None:
     async def scenario() -> None:
@@ -118,7 +118,9 @@ def test_ten_connections_in_a_row_from_one_host_are_let_in_at_once(
 
 
 @pytest.mark.parametrize("hosts", [HOSTS[:10], HOSTS[:2] * 5])
-def test_ten_connections_in_a_row_from_changing_hosts_are_let_in_at_once(hosts: list[str]) -> None:
+def test_ten_connections_in_a_row_from_changing_hosts_are_accepted_at_once(
+    hosts: list[str],
+) -> None:
     """Each before is silent: its network is gone."""
 
     async def scenario() -> None:
@@ -132,7 +134,7 @@ def test_ten_connections_in_a_row_from_changing_hosts_are_let_in_at_once(hosts: 
     simulate(scenario)
 
 
-def test_a_client_that_moves_to_new_hosts_while_it_is_in_use_is_let_in_at_once() -> None:
+def test_an_active_client_that_changes_hosts_is_accepted_at_once() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             await world.connect("c")

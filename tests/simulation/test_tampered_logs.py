@@ -125,7 +125,7 @@ def will_is_published_twice(log: Tampered) -> None:
 
 
 def will_is_published_after_disconnect(log: Tampered) -> None:
-    """Nobody subscribes to its topic: the log keeps all other promises."""
+    """Its topic has no subscriber: the log keeps all other guarantees."""
     record, cancelled = log.find("WillCancelled", session="kind")
     log.find("WillArmed", session="kind")[1]["topic"] = "nobody"
     published = deepcopy(log.find("MessagePublished", session="lost")[1])
@@ -197,14 +197,14 @@ TAMPERED: list[tuple[Callable[[Tampered], None], str, str]] = [
 ]
 
 
-def test_the_log_keeps_every_promise() -> None:
+def test_the_log_violates_no_guarantee() -> None:
     assert Tampered().said() == []
 
 
 @pytest.mark.parametrize(
     ("change", "rule", "what"), TAMPERED, ids=[one.__name__ for one, _, _ in TAMPERED]
 )
-def test_what_is_broken_is_said(change: Callable[[Tampered], None], rule: str, what: str) -> None:
+def test_violations_are_reported(change: Callable[[Tampered], None], rule: str, what: str) -> None:
     log = Tampered()
     change(log)
     said = log.said()

@@ -1,4 +1,4 @@
-"""Timeouts: keep alive, ack_wait, expiry, the jail, the time limit for CONNECT."""
+"""Timeouts: keep alive, ack_wait, expiry, takeover_delay, the time limit for CONNECT."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_connect_must_come_in_time() -> None:
     simulate(scenario)
 
 
-def test_what_is_not_acknowledged_in_time_is_sent_again_under_its_identifier() -> None:
+def test_unacknowledged_messages_are_redelivered_under_their_identifier() -> None:
     async def scenario() -> None:
         async with World(ack_wait=30.0).running() as world:
             client = await world.connect("c", filters=[("a", 1)])

@@ -57,7 +57,7 @@ async def connected(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_many_clients_send_at_once_is_one_event_of_each_kind(qos: int) -> None:
+def test_packets_of_many_clients_are_one_event_of_each_kind(qos: int) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             publishers, subscribers = await connected(world, 20, qos)
@@ -377,7 +377,7 @@ def _by_qos(some: list[Any]) -> dict[Any, list[Any]]:
     "seed",
     [pytest.param(seed, marks=[pytest.mark.long] if seed >= 10 else []) for seed in range(40)],
 )
-def test_a_turn_in_columns_comes_to_the_same_as_packets_one_by_one(seed: int) -> None:
+def test_a_turn_in_columns_equals_packets_one_by_one(seed: int) -> None:
     outcomes = []
 
     async def scenario() -> None:
@@ -417,7 +417,9 @@ def test_the_state_is_that_of_the_log() -> None:
 
 
 @pytest.mark.plain
-def test_what_fails_while_it_is_read_goes_to_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packets_that_fail_on_the_fast_path_go_to_the_actors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The pass has changed nothing by then: the one that fails ends alone."""
     failed = []
 

@@ -83,7 +83,7 @@ def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyP
     simulate(scenario)
 
 
-def test_what_comes_behind_a_large_subscribe_waits_for_it() -> None:
+def test_packets_after_a_large_subscribe_wait_for_it() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c")
@@ -119,7 +119,7 @@ def test_a_client_that_leaves_meanwhile_stops_the_work() -> None:
 
 @pytest.mark.parametrize("ends", [p.disconnect(), b""])
 def test_a_client_that_leaves_at_once_leaves_little_work_behind(ends: bytes) -> None:
-    """What it asked for first is done: it was connected when it subscribed [MQTT-3.8.4-1]."""
+    """Its first request is carried out: it was connected when it subscribed [MQTT-3.8.4-1]."""
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_at_once_leaves_little_work_behind(ends: bytes) -> 
     simulate(scenario)
 
 
-def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
+def test_a_session_with_many_subscriptions_is_resumed_and_ends() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c", filters=SOME)
@@ -482,7 +482,7 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
 
 
 @pytest.mark.plain
-def test_what_waited_for_longer_work_is_handled_in_another_turn(
+def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both may be long: the last part of a SUBSCRIBE, and the end of a session that is large."""

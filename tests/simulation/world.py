@@ -122,7 +122,7 @@ class SimLog(EventLog):
         self._server.held = True
 
     def commit(self, count: int) -> None:
-        """Store and acknowledge so many appends."""
+        """Store and acknowledge this many appends."""
         self._server.commit(count)
 
     def release(self) -> None:
@@ -187,7 +187,7 @@ class World:
         self.up = False
         """There is a broker, it has recovered, clients may connect."""
         self.fuse: int | None = None
-        """After so many steps, counted down, the process is killed."""
+        """After this many steps, counted down, the process is killed."""
         self.killed: Counter[str] = Counter()
         """How often the process was killed by the fuse, by the kind of step."""
         self._corpses: list[Broker] = []
@@ -270,9 +270,8 @@ class World:
                     await self.crash()
 
     def excuse(self) -> None:
-        """Accept that the broker gave up because a dead predecessor's append came in between.
-
-        Anything else that it gives up for is a failure.
+        """Accept that the broker stopped because a dead predecessor's append came in between. Any
+        other reason is a failure.
         """
         failure = self.failure()
         assert isinstance(failure, Fenced), failure

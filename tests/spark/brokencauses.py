@@ -274,7 +274,7 @@ def will_not_permitted(name: str) -> Case:
 
 
 def away(name: str, count: int, **given: Any) -> Story:
-    """So many messages wait for ``s``, of which the client is away; the next record is 4."""
+    """This many messages wait for ``s``, whose client is offline; the next record is 4."""
     story = limited(name, **given)(closed())
     refs = [at(3, number) for number in range(count)]
     return story(published(*["t"] * count), queued(*refs), payloads=count) if count else story

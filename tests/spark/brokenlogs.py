@@ -123,7 +123,7 @@ class Story:
         )
 
     def __call__(self, *events: Event, payloads: int = 0, **given: Any) -> Story:
-        """Append a record, with so many payloads."""
+        """Append a record, with this many payloads."""
         texts = [f"{number:03}".encode() for number in range(payloads)]
         self.log.record(*events, payloads=texts, **given)
         return self
@@ -301,7 +301,7 @@ def dropped_with_a_reason(name: str) -> Case:
 
 
 def nothing_owed(name: str) -> Case:
-    """To nobody who unsubscribed, subscribed at QoS 0 or later, or is gone."""
+    """To no client that unsubscribed, subscribed at QoS 0 or later, or ended."""
     story = Story(name)(
         opened("zero"),
         Subscribed("zero", [("#", 0)]),
@@ -320,7 +320,7 @@ def two_filters_one_copy(name: str) -> Case:
 
 
 def ended_in_the_turn(name: str) -> Case:
-    """A clean session that ends in the turn of a publication need not be told of it."""
+    """A clean session that ends in the turn of a publication need not get it."""
     story = Story(name, clean=True)(published("t"), closed(), payloads=1)
     return story.keeps()
 
@@ -484,7 +484,7 @@ def unsubscribed_in_a_part_before(name: str) -> Case:
 
 
 def in_no_part_of_the_turn(name: str) -> Case:
-    """Subscribed to behind the turn of the message, and so owed in the next one only."""
+    """Subscribed to after the turn of the message, and so due only in the next one."""
     story = Story(name)(published("u"), payloads=1)(Subscribed("s", [("u", 1)]))
     story(published("u", pid=2), Acked("p", []), payloads=1)
     return story.breaks("undelivered", at(4))
@@ -590,7 +590,7 @@ def dropped_too_late(name: str) -> Case:
 def checkpoint(
     story: Story, *events: Event, sessions: int, retained: int, payloads: int = 0
 ) -> Story:
-    """A checkpoint in one record, of sessions in a state that is given or that of nobody."""
+    """A checkpoint in one record, of sessions in a given state or without one."""
     begun = at(story.log.last + 1)
     completed = CheckpointCompleted(1, begun, sessions, retained)
     return story(CheckpointBegun(1), *events, completed, payloads=payloads)
@@ -737,7 +737,7 @@ def carried_with_other_bytes(name: str) -> Case:
 
 
 def cut_log(name: str) -> Case:
-    """A log that begins with a checkpoint, and goes on rightly."""
+    """A log that begins with a checkpoint, and continues correctly."""
     story = carried_over_a_cut(name).log
     case = Case(story)
     case.after = lambda nats: story.cut(nats, 4)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FoldedLog:
-    """A log from its first record on, or cut before another one; looked at up to a position."""
+    """A log from its first record on, or cut before another one; read up to a position."""
 
     log: LogBuilder
     first: int = 1
@@ -95,7 +95,7 @@ class FoldedLog:
 
 
 def moments(logs: Iterable[FoldedLog]) -> str:
-    """The option `until` for logs that are looked at up to different positions."""
+    """The option `until` for logs that are read up to different positions."""
     return json.dumps(
         {one.log.stream: f"{sequence_of(one.end)}.{index_of(one.end)}" for one in logs}
     )

@@ -306,7 +306,7 @@ def _of_another_topic(moment: Moment) -> Iterator[list[Told]]:
                 yield _sends(state, held, one.ref)
 
 
-@forges(Delivered, "of a message that there is not")
+@forges(Delivered, "of an unknown message")
 def _of_nothing(moment: Moment) -> Iterator[list[Told]]:
     for state, held in moment.held():
         yield _sends(state, held, _BEYOND)
@@ -484,7 +484,7 @@ def _reuses(moment: Moment) -> Iterator[list[Told]]:
             yield [(event, [b"made"])]
 
 
-@forges(MessagePublished, "by a client that there is not")
+@forges(MessagePublished, "by an unknown client")
 def _published_by_nobody(_moment: Moment) -> Iterator[list[Told]]:
     event = MessagePublished("mallory", 1, False, ["nobody"], [], [1], 4, 0, 1)
     yield [(event, [b"made"])]
@@ -529,12 +529,12 @@ def _comes_twice(moment: Moment) -> Iterator[list[Told]]:
         yield [made(state.session, state.generation + 1)]
 
 
-@forges(SessionOpened, "of a client that was never there", "b")
+@forges(SessionOpened, "of an unknown client", "b")
 def _stranger(_moment: Moment) -> Iterator[list[Told]]:
     yield [opened("mallory")]
 
 
-@forges(SessionOpened, "of a client that was never there, with a session")
+@forges(SessionOpened, "of an unknown client, with a session")
 def _stranger_with_a_session(_moment: Moment) -> Iterator[list[Told]]:
     yield [replace(opened("mallory"), resumed=True)]
 
@@ -596,7 +596,7 @@ def _removed_by_nobody(moment: Moment) -> Iterator[list[Told]]:
         yield [SessionExpired(state.session, "removed")]
 
 
-@forges(SessionExpired, "of a session that there is not")
+@forges(SessionExpired, "of an unknown session")
 def _ends_nothing(_moment: Moment) -> Iterator[list[Told]]:
     yield [SessionExpired("mallory", "expired")]
 
@@ -616,9 +616,7 @@ def _subscribes(*filters: tuple[str, int], away: bool = False) -> Any:
 forges(Subscribed, "to a topic with messages", "b")(_subscribes(("t", 1)))
 forges(Subscribed, "to a topic without messages", "b")(_subscribes(("nobody", 1)))
 forges(Subscribed, "of a client that is away")(_subscribes(("nobody", 1), away=True))
-forges(Subscribed, "to a shared subscription that there is not", "b")(
-    _subscribes(("$share/other/x", 1))
-)
+forges(Subscribed, "to an unknown shared subscription", "b")(_subscribes(("$share/other/x", 1)))
 
 
 @forges(Subscribed, "to a topic with a retained message")
@@ -809,7 +807,7 @@ def _limits(**given: Any) -> Any:
     return makes
 
 
-forges(LimitsApplied, "with the limits that hold", "c")(_limits())
+forges(LimitsApplied, "with the current limits", "c")(_limits())
 forges(LimitsApplied, "with other limits", "d")(
     _limits(max_queued_messages=9, max_queued_bytes=9000, session_expiry=900.0)
 )
@@ -843,14 +841,14 @@ def _completes_nothing(moment: Moment) -> Iterator[list[Told]]:
     yield [CheckpointCompleted(9, position(moment.record.sequence, 0), 0, 0)]
 
 
-@forges(SessionSnapshot, "of a session as it is, without a checkpoint")
+@forges(SessionSnapshot, "of an unchanged session, without a checkpoint")
 def _repeats(moment: Moment) -> Iterator[list[Told]]:
     for state in moment.states:
         if not moment.is_in_checkpoint:
             yield [SessionSnapshot(state.session, *encode_session(state))]
 
 
-@forges(SessionSnapshot, "of a session that there is not")
+@forges(SessionSnapshot, "of an unknown session")
 def _repeats_nothing(moment: Moment) -> Iterator[list[Told]]:
     for state in moment.states:
         said = SessionSnapshot("mallory", *encode_session(state))
@@ -875,26 +873,26 @@ def _carries(ref: Position, topic: str, payload: bytes) -> list[Any]:
     return [(MessagesCarried([ref], [topic], [], 4, 0, 1), [payload])]
 
 
-@forges(MessagesCarried, "of a message as it is, without a cut", "c")
+@forges(MessagesCarried, "of an unchanged message, without a cut", "c")
 def _carries_one(moment: Moment) -> Iterator[list[Told]]:
     for one in [*moment.messages.values()][-1:]:
         if one.topic not in {"w/2", "r"}:
             yield _carries(one.ref, one.topic, one.payload)
 
 
-@forges(MessagesCarried, "of a message with another content")
+@forges(MessagesCarried, "of a message with different content")
 def _carries_another(moment: Moment) -> Iterator[list[Told]]:
     for one in [*moment.messages.values()][-1:]:
         yield _carries(one.ref, one.topic, b"made")
 
 
-@forges(MessagesCarried, "of a message that there is not")
+@forges(MessagesCarried, "of an unknown message")
 def _carries_nothing(moment: Moment) -> Iterator[list[Told]]:
     if moment.number > 0:
         yield _carries(position(moment.record.sequence, 7), "nobody", b"made")
 
 
-@forges(LogCut, "at a checkpoint that there is", "f")
+@forges(LogCut, "at an existing checkpoint", "f")
 def _cuts(moment: Moment) -> Iterator[list[Told]]:
     for begun, record in moment.checkpoints:
         if not moment.is_in_checkpoint:
@@ -908,7 +906,7 @@ def _cuts_anywhere(moment: Moment) -> Iterator[list[Told]]:
         yield [LogCut(one.sequence, one.previous.hex(), one.time_ms, "keep")]
 
 
-@forges(LogArchived, "up to a record that there is", "e")
+@forges(LogArchived, "up to an existing record", "e")
 def _archives(moment: Moment) -> Iterator[list[Told]]:
     one = moment.record
     yield [LogArchived(one.sequence, one.link.hex(), "ann", "/archive")]
@@ -973,7 +971,7 @@ def _acts(action: str) -> Any:
 forges(OperatorActed, "`kick`, and the client stays")(_acts("kick"))
 forges(OperatorActed, "`remove_session`, and the session stays")(_acts("remove_session"))
 forges(OperatorActed, "`restart`", "e")(_acts("restart"))
-forges(OperatorActed, "an action that there is not")(_acts("banana"))
+forges(OperatorActed, "an unknown action")(_acts("banana"))
 forges(OperatorActed, "`kick`, with the end of the connection")(
     _closes("kicked", OperatorActed("kick", "ann", "", ""))
 )

@@ -193,18 +193,18 @@ CHANGES: Final[dict[str, Any]] = {
 # --------------------------------------------------------------------------------------- table
 
 WHY: Final = {
-    "a": "it and its neighbour concern different sessions or topics: nothing says which came first",
+    "a": "the event and its neighbour concern different sessions or topics: their order is open",
     "b": "only the client knows what it sent, and nothing else depends on it",
-    "c": "said again, it changes nothing",
+    "c": "a repetition changes nothing",
     "d": "nothing else records the version, the setting or the file",
-    "e": "it tells of NATS, an archive, the web page or a person, which the log cannot see",
+    "e": "it concerns NATS, an archive, the web page or an operator, which the log cannot verify",
     "f": "a crash at that moment, or a client that answers early, leaves the same log",
-    "g": "nothing follows from it",
+    "g": "nothing else in the log depends on it",
     "h": "acknowledgements to publishers are not recorded: another client may have published it",
-    "i": "`foldmq log verify` finds it: leaders follow each other",
-    "j": "it tells of another log: `foldmq log verify` finds a position that does not fit",
+    "i": "`foldmq log verify` finds it, which checks the order of leaders",
+    "j": "it concerns another log: `foldmq log verify` finds positions that do not fit",
     "k": "the log has only a digest of the permissions",
-    "l": "QoS 0 messages and refused publications are not in the log, only their number",
+    "l": "QoS 0 messages and refused publications are in the log only as a number",
 }
 """Why an audit does not tell."""
 

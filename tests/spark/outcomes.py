@@ -180,7 +180,8 @@ def nothing() -> Outcome:
 
 
 def silent() -> Outcome:
-    """Give what is found in a log in which clients came, and one published to nobody."""
+    """Return the outcome for a log in which clients connected and one published without
+    subscribers."""
     return Outcome(
         nodes=(NodeSummary("n1", 1, 3, BEGINS_MS, BEGINS_MS + 5000, 3, 4, 4, 900),),
         rules=tuple(RuleResult(rule, 4, "records", 0) for rule in RULES if rule != Rule.STATE),

@@ -51,7 +51,7 @@ def another(log: LogBuilder, count: int) -> LogBuilder:
     return made
 
 
-def test_what_is_new_is_due(tmp_path: Path, nats: Nats, new_log: New) -> None:
+def test_new_records_are_pending(tmp_path: Path, nats: Nats, new_log: New) -> None:
     log = new_log()
     publish(log, 20)
     log.store(nats)
@@ -193,7 +193,9 @@ def test_another_log_in_the_place_of_a_node_is_refused(
     assert f"has log {other.stream}, not {log.stream}" in str(one.problem)
 
 
-def test_one_bad_log_is_told_beside_the_others(tmp_path: Path, nats: Nats, new_log: New) -> None:
+def test_one_bad_log_is_reported_beside_the_others(
+    tmp_path: Path, nats: Nats, new_log: New
+) -> None:
     logs = [new_log() for _ in range(3)]
     for log in logs:
         publish(log, 5)
@@ -227,7 +229,7 @@ def test_a_damaged_record_or_ledger_is_named(tmp_path: Path, nats: Nats, new_log
     assert str(ledger) in str(problem)
 
 
-def test_what_is_no_log_and_no_server(tmp_path: Path, nats: Nats, new_log: New) -> None:
+def test_a_missing_log_or_server(tmp_path: Path, nats: Nats, new_log: New) -> None:
     with pytest.raises(NoLog):
         looked_up(nats, new_log(), tmp_path)
     with pytest.raises(NatsUnavailable):

@@ -54,9 +54,7 @@ def records(log: LogBuilder, first: int = 1, last: int | None = None) -> list[tu
     return list(enumerate(log.records[first - 1 : last], first))
 
 
-def test_each_run_goes_on_behind_the_one_before(
-    tmp_path: Path, new_log: New, opened: Opened
-) -> None:
+def test_each_run_continues_the_previous_one(tmp_path: Path, new_log: New, opened: Opened) -> None:
     log = new_log()
     directory = tmp_path / "of 100%25 [a], {b} \u00e9:1#?"
     publish(log, 60)
@@ -75,7 +73,7 @@ def test_each_run_goes_on_behind_the_one_before(
     assert sorted(names) == ["_foldmq", "date=2023-11-14"]
 
 
-def test_a_large_log_goes_in_batches_each_of_which_counts(
+def test_a_large_log_is_archived_in_complete_batches(
     tmp_path: Path, new_log: New, opened: Opened
 ) -> None:
     log = new_log()
@@ -93,7 +91,7 @@ def test_a_large_log_goes_in_batches_each_of_which_counts(
     assert [one.records for one in told] == [one.through for one in told]
 
 
-def test_what_of_a_turn_is_not_complete_waits(tmp_path: Path, new_log: New, opened: Opened) -> None:
+def test_an_incomplete_turn_waits(tmp_path: Path, new_log: New, opened: Opened) -> None:
     log = new_log()
     publish(log, 10)
     event = BrokerStarted("x")
@@ -125,7 +123,7 @@ def test_a_log_that_was_cut(tmp_path: Path, nats: Nats, new_log: New, opened: Op
 def test_several_logs_and_other_programs(
     tmp_path: Path, spark: SparkSession, new_log: New, opened: Opened
 ) -> None:
-    """Whoever reads Parquet sees records, their days and nodes."""
+    """Readers of Parquet see records, their days and nodes."""
     midnight = (BEGIN_MS // DAY_MS + 1) * DAY_MS
     logs = [new_log(), new_log()]
     for log in logs:
@@ -235,7 +233,7 @@ def test_files_that_the_driver_does_not_see(
 
 
 def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened: Opened) -> None:
-    """Nothing half done is in the archive, and with room it goes on."""
+    """Nothing incomplete is in the archive, and with free space it continues."""
     log = new_log()
     publish(log, 10)
     found = opened(log)
@@ -280,7 +278,7 @@ with running_session("local[1]", "700m", INTERPRETED) as spark:
 def test_killed_while_it_works(tmp_path: Path, nats: Nats, new_log: New, opened: Opened) -> None:
     """``kill -9`` of the driver, behind some batches and amid one: the JVM goes with it.
 
-    What was committed is there, and the next run goes on behind it.
+    Committed records are there, and the next run continues after them.
     """
     log = new_log()
     publish(log, 800, 1000)

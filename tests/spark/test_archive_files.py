@@ -97,7 +97,7 @@ def test_it_may_be_moved(tmp_path: Path) -> None:
     assert all_of(tmp_path / "b") == list(enumerate(log.records, 1))
 
 
-def test_what_travels_to_executors_is_small_and_reads_the_same(tmp_path: Path) -> None:
+def test_a_log_for_executors_is_small_and_reads_the_same(tmp_path: Path) -> None:
     log = built(300)
     archived(tmp_path, log, per_file=2)
     (stored,) = archived_logs(str(tmp_path))
@@ -108,7 +108,7 @@ def test_what_travels_to_executors_is_small_and_reads_the_same(tmp_path: Path) -
     assert list(there.read(290, 400)) == list(enumerate(log.records, 1))[289:]
 
 
-def test_only_what_the_statistics_allow_is_read(
+def test_only_row_groups_within_the_range_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = built(40)
@@ -129,7 +129,7 @@ def test_only_what_the_statistics_allow_is_read(
     assert read == [(26, 30), (31, 35)]
 
 
-def test_memory_is_bounded_by_what_is_decoded_at_once(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_batch_size(tmp_path: Path) -> None:
     log = built(64, 1 << 20)
     with open_writer(tmp_path, log.stream, NODE) as writer:
         writer.add(stage(writer, enumerate(log.records, 1), group=64))
@@ -186,7 +186,7 @@ def seqs(directory: Path | str, **options: str) -> list[int]:
     return found
 
 
-def test_what_is_behind_removed_days_is_read_without_them(tmp_path: Path) -> None:
+def test_records_after_removed_days_are_read(tmp_path: Path) -> None:
     log = LogBuilder(step_ms=DAY_MS // 4)
     publish(log, 80)
     segments = archived(tmp_path, log, per_file=4)
@@ -216,7 +216,7 @@ def test_times_are_looked_up_in_the_ledger_as_they_are_in_the_log(tmp_path: Path
 
 
 def test_a_file_that_another_one_replaced_is_noticed_at_its_end(tmp_path: Path) -> None:
-    """Who reads behind it takes the link before it from the ledger."""
+    """A reader behind it takes the previous link from the ledger."""
     log, other = built(20), built(9)
     publish(other, 1, 21)
     archived(tmp_path / "a", log)
@@ -268,7 +268,7 @@ def test_a_command_finds_an_archive_without_a_broker(tmp_path: Path) -> None:
     looked_up(tmp_path, "2026-11-20T09:30:00.000Z", "2023-11-14T22:13:20.000Z")
 
 
-def test_a_command_says_before_spark_starts_what_is_not_in_an_archive(tmp_path: Path) -> None:
+def test_missing_parts_of_an_archive_are_reported_before_spark_starts(tmp_path: Path) -> None:
     archived(tmp_path / "one", built(9))
     with pytest.raises(BadOption, match=r"until = 12.3 is beyond the end of log FOLDMQ_LOG_n1"):
         looked_up(tmp_path / "one", "12.3")
@@ -315,7 +315,7 @@ def test_a_command_shows_no_secret_of_an_archive(capsys: pytest.CaptureFixture[s
         ("abfs://acc:TopSecret@host/x", "abfs://host/x"),
     ],
 )
-def test_a_uri_is_shown_without_what_is_secret(where: str, plain: str) -> None:
+def test_a_uri_is_shown_without_secrets(where: str, plain: str) -> None:
     folder = Directory(where)
     assert str(folder) == plain
     assert "Secret" not in repr(folder)
@@ -324,7 +324,7 @@ def test_a_uri_is_shown_without_what_is_secret(where: str, plain: str) -> None:
     assert arrow.endswith(f": {plain}")
 
 
-def test_what_is_secret_in_a_uri_is_not_shown_in_pieces() -> None:
+def test_parts_of_secrets_in_a_uri_are_not_shown() -> None:
     where = "s3a://AKIAKEY:Top%2FSecret@bucket/a?region=eu-1&sig=ab%3Dcd"
     said = "key AKIAKEY, secret Top/Secret (Top%2FSecret), signature ab=cd, region eu-1"
     hidden = "key ..., secret ... (...), signature ..., region eu-1"
@@ -341,7 +341,7 @@ def test_what_is_secret_in_a_uri_is_not_shown_in_pieces() -> None:
         "nosuch://AKIAKEY:TopSecret@bucket/a",
     ],
 )
-def test_no_message_shows_what_is_secret_in_a_uri(uri: str) -> None:
+def test_no_message_shows_secrets_of_a_uri(uri: str) -> None:
     with pytest.raises(MarkedError) as failed:
         seqs(uri)
     assert f"{uri.partition(':')[0]}://bucket/a cannot be read: " in str(failed.value)
@@ -353,7 +353,7 @@ def test_no_message_shows_what_is_secret_in_a_uri(uri: str) -> None:
 # ------------------------------------------------------------------------------- nothing, damage
 
 
-def test_there_is_no_archive(tmp_path: Path) -> None:
+def test_a_missing_archive(tmp_path: Path) -> None:
     with pytest.raises(NoDirectory, match=r"there is no directory .*/nowhere") as none:
         archived_logs(str(tmp_path / "nowhere"))
     assert none.value.exit_code == 66
@@ -430,7 +430,7 @@ def test_a_record_is_found_by_its_file(tmp_path: Path) -> None:
     assert stored.place(99) == f"the archive {tmp_path}/{NODE}"
 
 
-def test_what_is_checked_is_every_record(tmp_path: Path) -> None:
+def test_every_record_is_checked(tmp_path: Path) -> None:
     log = built(6)
     log.damage(4)
     with open_writer(tmp_path, log.stream, NODE) as writer:
@@ -448,7 +448,7 @@ def test_what_is_checked_is_every_record(tmp_path: Path) -> None:
             write(rows)
         with pytest.raises(CorruptLog, match="record 4 does not continue record 3"):
             write([*rows[:3], (4, log.records[4])])
-        # What is missing ends a run; whoever takes the runs finds out.
+        # A missing record ends a run; the reader of the runs detects it.
         runs = write([*rows[:2], *rows[4:]])
         assert [(run.first, run.last) for run in runs] == [(1, 2), (5, 6)]
 
@@ -481,7 +481,7 @@ def write_lines(directory: Path, found: list[dict[str, object]]) -> None:
         (lambda found: found[3].update(files=[["a"]]), "line 4 is not a segment"),
         (lambda found: found[3].update(last=20), "line 4 is not a segment"),
         (lambda found: found[3].update(link="g" * 64), "line 4 is not a segment"),
-        (lambda found: found[0].pop("stream"), "does not say whose log it is"),
+        (lambda found: found[0].pop("stream"), "does not name its log"),
     ],
 )
 def test_a_ledger_that_does_not_fit_together(
@@ -543,5 +543,5 @@ def test_an_archive_that_was_replaced_meanwhile(tmp_path: Path) -> None:
     (stored,) = archived_logs(str(tmp_path / "a"))
     (tmp_path / "a").rename(tmp_path / "b")
     archived(tmp_path / "a", built(20))
-    with pytest.raises(NoArchive, match="does not have record 30 any more"):
+    with pytest.raises(NoArchive, match="no longer has record 30"):
         list(stored.read(1, 30))

@@ -60,7 +60,7 @@ def told(directory: Path) -> set[str]:
 # ---------------------------------------------------------------------------------- the chain
 
 
-def test_only_what_continues_it_is_taken(tmp_path: Path) -> None:
+def test_only_continuing_records_are_added(tmp_path: Path) -> None:
     log, other = built(40), LogBuilder()
     publish(other, 40, 30)
     archived(tmp_path, log, 20)
@@ -188,7 +188,7 @@ class Fuse:
 
 
 def test_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the ledger told stays, nothing is there twice, and the next writer goes on."""
+    """The contents of the ledger stay, nothing is there twice, and the next writer continues."""
     log = built(30)
     fuse = Fuse(monkeypatch)
     begun = {"half": 12, "new": 0}
@@ -239,7 +239,7 @@ def power_cut(disk: Disk) -> None:
     disk.power_on()
 
 
-def test_what_was_told_survives_a_power_cut(disk: Disk) -> None:
+def test_reported_records_survive_a_power_cut(disk: Disk) -> None:
     log = built(30)
     archived(disk.place / "deep" / "er", log, 12)
     power_cut(disk)
@@ -249,7 +249,7 @@ def test_what_was_told_survives_a_power_cut(disk: Disk) -> None:
     assert all_of(disk.place / "deep" / "er") == records(log, 1, 30)
 
 
-def test_what_was_not_synced_is_gone(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsynced_files_are_lost(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: that nothing is lost is because it was synced."""
     log = built(30)
     archived(disk.place / "a", log, 12)
@@ -290,8 +290,10 @@ def test_power_cut_at_any_step(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> N
 # -------------------------------------------------------------------------------- the disk
 
 
-def test_what_is_told_is_on_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files, then their names, then the line of the ledger; that is synced when all is said."""
+def test_records_are_on_disk_before_they_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, then their names, then the line of the ledger; that is synced last."""
     done: list[tuple[str, str]] = []
     synced, moved, written = os.fsync, Path.replace, os.write
 
@@ -333,7 +335,7 @@ def test_what_is_told_is_on_disk_before(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_line_that_was_not_synced_is_synced_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so to the broker, who cuts the log: who wrote the line may have been killed."""
+    """It notifies the broker, which cuts the log: the writer of the line may have been killed."""
     archived(tmp_path, built(10))
     synced: list[str] = []
     whole = os.fsync
@@ -421,7 +423,7 @@ def test_a_disk_that_is_full(
         runs = stage(writer, records(log, 11, 20))
         with monkeypatch.context() as broken:
             broken.setattr(os, "write", write)
-            with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: what is in it"):
+            with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: its contents"):
                 writer.add(runs)
     assert all_of(tmp_path) == records(log, 1, 10)
     assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *told(tmp_path)}
@@ -429,7 +431,7 @@ def test_a_disk_that_is_full(
     assert all_of(tmp_path) == records(log, 1, 20)
 
 
-def test_what_a_failed_run_cannot_remove_is_removed_by_the_next(
+def test_leftovers_of_a_failed_run_are_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = built(30)
@@ -485,7 +487,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    """What a killed writer left goes; what is no file of ours, or is told, stays."""
+    """Leftovers of a killed writer are removed; foreign files and those in the ledger stay."""
     log = built(20)
     archived(tmp_path, log)
     (day,) = (tmp_path / NODE).glob("date=*")

@@ -46,7 +46,7 @@ async def gathered(broker: Broker) -> tuple[dict[str, str], list[StateClaim]]:
         return dict(found.options), told
 
 
-def test_a_broker_that_was_killed_kept_its_promises(
+def test_a_killed_broker_violated_no_guarantee(
     make_broker: Callable[..., Broker], spark: SparkSession
 ) -> None:
     broker = make_broker()

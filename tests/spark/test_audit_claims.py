@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark.audit.facts.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
-"""Position, session, and words of what is said."""
+"""Position, session, and part of the message."""
 
 CLEARED = (OperatorActed("clear_retained", "ops", "q"), RetainedCleared(["q"]))
 
@@ -67,7 +67,7 @@ def fold(log: LogBuilder, bound: Position) -> NodeState:
 
 
 def claims(log: LogBuilder, bound: Position, where: str = BROKER) -> list[StateClaim]:
-    """Everything that is so at a position, as it is claimed by who is right."""
+    """The correct claims at a position."""
     state = fold(log, bound)
     told = [StateClaim(where, log.node, ALL_CLAIM, "", bound, None)]
     for name in state.sessions.names():
@@ -134,13 +134,13 @@ def session_denied(name: str) -> Made:
 def session_invented(name: str) -> Made:
     log = story(name).log
     strange = StateClaim(BROKER, name, SESSION_CLAIM, "x", at(7), NO_DIGEST)
-    return log, [*claims(log, at(7)), strange], [(at(7), "x", "does not tell of")]
+    return log, [*claims(log, at(7)), strange], [(at(7), "x", "that is not in the log")]
 
 
 def another_retained(name: str) -> Made:
     log = story(name).log
     told = changed(claims(log, at(7)), "r", NO_DIGEST)
-    return log, told, [(at(7), None, "another retained message than the log tells of")]
+    return log, told, [(at(7), None, "another retained message than the log has")]
 
 
 def retained_missing(name: str) -> Made:
@@ -164,7 +164,7 @@ def retained_cleared(name: str) -> Made:
         log,
         [*told, replace(before, bound=at(8))],
         [
-            (at(8), None, "does not tell of"),
+            (at(8), None, "that is not in the log"),
             (at(8), None, "another retained"),
         ],
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HERE = LocalLimits(1 << 40, 1 << 40)
 
 
-def test_audit_of_a_log_that_breaks_a_promise(
+def test_audit_of_a_log_with_a_violation(
     spark: SparkSession, nats: Nats, new_log: Callable[..., LogBuilder]
 ) -> None:
     """Exit code 1, with the positions, in JSON; a name that is hostile is harmless."""
@@ -50,7 +50,7 @@ def test_audit_of_a_log_that_breaks_a_promise(
 @pytest.mark.parametrize(
     ("flags", "limits"), [((), HERE), (("--memory", "1g"), HERE), (("--master", "local[2]"), SMALL)]
 )
-def test_with_a_master_spark_audits_what_is_not_small(
+def test_with_a_master_spark_audits_larger_logs(
     spark: SparkSession,
     nats: Nats,
     new_log: Callable[..., LogBuilder],

@@ -125,7 +125,7 @@ def test_cuts_that_leave_something(seed: int, *, in_order: bool) -> None:
 
 
 class Watched(LogNote):
-    """A note that counts how often it is looked at."""
+    """A note that counts how often it is compared."""
 
     looked = 0
 
@@ -170,7 +170,7 @@ def right(completed: list[LogNote]) -> list[LogNote]:
     return [one._replace(values={**one.values, "retained": 7}) for one in completed]
 
 
-def test_a_checkpoint_is_compared_with_what_it_repeats_only() -> None:
+def test_a_checkpoint_is_compared_only_with_its_repetitions() -> None:
     looked = []
     for count in (100, 400):
         completed, begun, repeated = checkpointed(count)
@@ -211,7 +211,7 @@ def test_cuts_are_looked_up_among_checkpoints() -> None:
     ]
 
 
-def test_a_checkpoint_that_is_said_to_begin_behind_its_end() -> None:
+def test_a_checkpoint_that_begins_after_its_end() -> None:
     first = RecordLink(1, "1", "0" * 64, 0, last=True, starts=True)
     notes = [
         LogNote("n", 1 << 20, PIECE, LogPiece(first, first, 0, 0).values()),

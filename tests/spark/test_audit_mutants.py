@@ -39,7 +39,7 @@ def test_nothing_is_wrong_with_the_sound_log() -> None:
     assert not is_found(sound_records())
 
 
-def test_harm_is_found_unless_the_table_says_why_not(found: dict[str, dict[str, bool]]) -> None:
+def test_changes_are_found_unless_the_table_has_a_reason(found: dict[str, dict[str, bool]]) -> None:
     missed = {
         event: {harm for harm, seen in harms.items() if not seen} for event, harms in found.items()
     }
@@ -48,7 +48,7 @@ def test_harm_is_found_unless_the_table_says_why_not(found: dict[str, dict[str, 
     }
 
 
-def test_what_never_happened_is_found_unless_the_table_says_why_not(forged: list[Tried]) -> None:
+def test_forged_events_are_found_unless_the_table_has_a_reason(forged: list[Tried]) -> None:
     missed = {one.kind[:2] for one in forged if one.found < one.tried}
     assert missed == {kind[:2] for kind in KINDS if kind.untold}
 

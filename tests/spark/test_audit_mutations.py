@@ -127,7 +127,7 @@ def expected(log: LogBuilder) -> Found:
 def of_false_repetitions(log: LogBuilder) -> Found:
     """Unexpected deliveries of messages that a checkpoint repeats wrongly.
 
-    Spark tells the checkpoint, and takes the message for published.
+    Spark reports the checkpoint, and takes the message for published.
     """
     records = [decode_record(sequence, data) for sequence, data in enumerate(log.records, 1)]
     wrong = [(session, one) for session, found in violations(records).items() for one in found]
@@ -152,7 +152,7 @@ def told(outcome: Outcome, log: LogBuilder) -> Found:
     }
 
 
-def test_what_breaks_is_found(outcome: Outcome, logs: list[LogBuilder]) -> None:
+def test_violations_are_found(outcome: Outcome, logs: list[LogBuilder]) -> None:
     seen: set[str] = set()
     for log in logs:
         unexpected = {(at, session) for rule, at, session in expected(log) if rule == UNEXPECTED}

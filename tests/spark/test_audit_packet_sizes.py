@@ -29,7 +29,7 @@ class Silent(SimClient):
 
 
 def comes(world: World, name: str, most: int = 0) -> Silent:
-    """A client that keeps its session and accepts packets of so many bytes; 0: of any size."""
+    """A client that keeps its session and accepts packets of this many bytes; 0: of any size."""
     properties: list[Any] = [(p.SESSION_EXPIRY, 1000)]
     properties += [(p.MAXIMUM_PACKET_SIZE, most)] if most else []
     client = Silent(world)
@@ -38,7 +38,7 @@ def comes(world: World, name: str, most: int = 0) -> Silent:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_dropped_as_too_large_is(seed: int) -> None:
+def test_messages_dropped_as_too_large_are_too_large(seed: int) -> None:
     chance = random.Random(seed)
     drops: list[MessageDropped] = []
 
@@ -82,7 +82,7 @@ def test_what_is_dropped_as_too_large_is(seed: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("retain", [True, False])
-def test_what_is_too_large_at_qos_0_is_counted(qos: int, *, retain: bool) -> None:
+def test_qos_0_messages_that_are_too_large_are_counted(qos: int, *, retain: bool) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             reader, writer = comes(world, "s", 100), comes(world, "p")

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: type(event).__name__)
-def test_what_is_packed_is_the_same_again(event: Event) -> None:
+def test_packed_events_are_unpacked_unchanged(event: Event) -> None:
     session = getattr(event, "session", None) or "none"
     data = pack_events(
         [packed_item(event, at(3, 4), 1000, 2), packed_item(event, at(3, 5), 1001, 2)]
@@ -105,7 +105,9 @@ def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> Re
         (link(1, 1, last=False), link(2, 1), Rule.TURN),
     ],
 )
-def test_what_may_follow(one: RecordLink, other: RecordLink, rule: str | None) -> None:
+def test_records_that_may_follow_each_other(
+    one: RecordLink, other: RecordLink, rule: str | None
+) -> None:
     assert [found.rule for found in check_link(one, other)] == ([] if rule is None else [rule])
 
 
@@ -126,7 +128,7 @@ def test_pieces_are_put_together_in_any_order() -> None:
 
 @pytest.mark.parametrize("gone", [{2}, {4, 5}, {9}, {3, 7}])
 @pytest.mark.parametrize("splits", [(), (3,), (4, 7), (5, 8)])
-def test_what_is_missing_is_found_once(gone: set[int], splits: tuple[int, ...]) -> None:
+def test_missing_records_are_reported_once(gone: set[int], splits: tuple[int, ...]) -> None:
     log = LogBuilder("n")
     for _ in range(9):
         log.record(Acked("s", []))
@@ -217,7 +219,7 @@ def test_an_event_that_cannot_be_is_a_violation_and_costs_no_memory(event: dict[
     assert (problem.values["rule"], problem.at) == (Rule.EVENT, at(1, 1))
 
 
-def test_positions_beyond_the_end_are_not_looked_at() -> None:
+def test_positions_beyond_the_end_are_ignored() -> None:
     story = Story("n")(published("t"), delivered(at(2)), Acked("s", [1]), payloads=1)
     rows = scanned(story.log, end=at(2, 1))
     (packed,) = (row for row in of_kind(rows, EVENTS) if row["session"] == "s")
@@ -227,7 +229,7 @@ def test_positions_beyond_the_end_are_not_looked_at() -> None:
     assert log.trusted == BEYOND_ALL
 
 
-def test_a_damaged_record_ends_what_is_judged_at_the_turn_before_it() -> None:
+def test_a_damaged_record_ends_the_audit_at_the_previous_turn() -> None:
     story = Story("n")
     story(published("t"), payloads=1, last=False)(delivered(at(2)), part=1)(Acked("s", [1]))
     story.log.damage(3)
@@ -235,17 +237,17 @@ def test_a_damaged_record_ends_what_is_judged_at_the_turn_before_it() -> None:
     log = found.logs["n"]
     assert (log.trusted, log.unsure) == (at(3), at(2))
     assert [one.rule for _, one in found.breaks] == [Rule.CHAIN]
-    assert "from 3.0 on is not judged" in found.remarks[0]
+    assert "not audited from 3.0 on" in found.remarks[0]
 
 
-def test_an_audit_says_that_it_does_not_compare_logs() -> None:
+def test_an_audit_reports_that_it_does_not_compare_logs() -> None:
     story = Story("n")
     for sequence in (3, 4):
         story(Followed("p1", at(sequence), "00"))
     story(Followed("p2", at(1), "00"))
     found = summarize_logs(notes(scanned(story.log)))
-    (remark,) = (one for one in found.remarks if "is not judged here" in one)
-    assert "from p1, p2" in remark
+    (remark,) = (one for one in found.remarks if "is not audited" in one)
+    assert "messages of p1, p2" in remark
     assert "foldmq log verify" in remark
 
 

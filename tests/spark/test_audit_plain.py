@@ -44,7 +44,7 @@ def audited(log: LogBuilder, stream: _Stream) -> list[Wrong]:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_what_is_broken_is_found(make: Callable[[str], Case]) -> None:
+def test_violations_are_found(make: Callable[[str], Case]) -> None:
     case, stream = make(make.__name__), _Stream()
     if case.after is not None:
         case.after(stream)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def test_what_is_broken_is_found(make: Callable[[str], Case]) -> None:
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.records")), ids=lambda file: file.stem)
 def test_logs_of_earlier_versions_are_audited(file: Path) -> None:
-    """They hold one event of each type, whether it fits or not; what fits in no log is told."""
+    """They hold one event of each type, whether it fits or not; impossible ones are reported."""
     data, log, at = file.read_bytes(), LogBuilder("golden"), 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")

@@ -55,7 +55,7 @@ def history(chance: random.Random) -> list[Row]:
 
 
 def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
-    """Node, session, position, message and filter of all that is owed, one by one."""
+    """Node, session, position, message and filter of each message that must be sent."""
     found, last = [], {}
     for row in rows:
         if row["kind"] == RETAINED:
@@ -70,7 +70,7 @@ def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
-def test_what_is_owed_is_what_was_retained_at_the_grant(spark: SparkSession) -> None:
+def test_messages_retained_at_the_grant_must_be_sent(spark: SparkSession) -> None:
     rows = history(random.Random(3))
     facts = facts_of(rows, spark)
     logs = {node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL) for node in NODES}
@@ -88,7 +88,7 @@ def result(kind: str, rule: str | None, node: str, at: int) -> tuple[Any, ...]:
     return (kind, node, "s", at, rule, None, None, None, None)
 
 
-def test_the_driver_is_told_of_the_first_of_many_violations(spark: SparkSession) -> None:
+def test_the_driver_gets_the_first_of_many_violations(spark: SparkSession) -> None:
     def many() -> DataFrame:
         places = [(node, at) for at in range(MOST_VIOLATIONS) for node in ("b", "a")]
         rows = [result(VIOLATION, "order", *place) for place in places]
@@ -107,7 +107,7 @@ def test_the_driver_is_told_of_the_first_of_many_violations(spark: SparkSession)
     assert first == {("a", at) for at in range(MOST_VIOLATIONS)}
 
 
-def test_of_few_tasks_the_driver_is_told_all_that_they_kept(spark: SparkSession) -> None:
+def test_the_driver_gets_all_violations_of_few_tasks(spark: SparkSession) -> None:
     rows = [result(VIOLATION, "order", "a", 1), result(NEEDED, None, "a", 2)]
     rows += [result(TOTALS, None, "", 0)]
     told = _told_of(spark.createDataFrame(rows, OF_RESULTS), 1).collect()

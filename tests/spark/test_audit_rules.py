@@ -79,7 +79,7 @@ def few(some: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Outcome) -> None:
+def test_violations_are_found(name: str, cases: dict[str, Case], outcome: Outcome) -> None:
     found = [(str(one.rule), one.at, one.session) for one in outcome.violations if one.node == name]
     assert sorted(found, key=str) == sorted(cases[name].expected, key=str)
 
@@ -202,9 +202,7 @@ def test_every_rule_is_broken_by_some_log() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_what_was_said_again_the_fuller_one_counts(
-    spark: SparkSession, order: tuple[int, int]
-) -> None:
+def test_the_more_complete_repetition_counts(spark: SparkSession, order: tuple[int, int]) -> None:
     """A message that is repeated before a cut may be said not to be retained any more."""
     told: list[dict[str, Any]] = [
         {"kind": CARRIED, "at": at(9), "ref": at(2), "number": 0, "topic": "t", "digest": ""},

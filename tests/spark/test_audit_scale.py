@@ -40,7 +40,7 @@ PLANS = (
 
 
 class Generated:
-    """The log of a plan, and what is to be told of it."""
+    """The log of a plan, and the expected result."""
 
     def __init__(self, plan: Plan) -> None:
         self.written = Written()
@@ -91,13 +91,13 @@ def outcome(spark: SparkSession, nats: Nats, logs: list[Generated]) -> Outcome:
     return audited(spark, nats, logs, partitions="12")
 
 
-def test_no_promise_is_broken(outcome: Outcome) -> None:
+def test_no_guarantee_is_violated(outcome: Outcome) -> None:
     assert outcome.violations == ()
     assert outcome.kept
     assert outcome.notes == ()
 
 
-def test_what_is_told_is_what_there_is(outcome: Outcome, logs: list[Generated]) -> None:
+def test_the_counts_are_correct(outcome: Outcome, logs: list[Generated]) -> None:
     nodes = {one.node: one for one in outcome.nodes}
     for one in logs:
         node = nodes[one.log.node]
@@ -112,7 +112,7 @@ def test_what_is_told_is_what_there_is(outcome: Outcome, logs: list[Generated]) 
     assert any(one.reasons for one in logs)
 
 
-def test_latencies_are_told(outcome: Outcome) -> None:
+def test_latencies_are_reported(outcome: Outcome) -> None:
     assert [latency.qos for latency in outcome.latencies] == [1, 2]
     for latency in outcome.latencies:
         assert 0 < latency.p50_ms <= latency.p99_ms <= latency.max_ms

@@ -50,7 +50,7 @@ def test_violations_of_one_event_are_all_counted() -> None:
     assert run(steps) == {UNEXPECTED: 5000}
 
 
-def test_retained_messages_are_owed_until_the_filter_changes() -> None:
+def test_retained_messages_must_be_sent_until_the_filter_changes() -> None:
     grant = (Subscribed("s", [("r/#", 1)]), at(3))
     begin = [(opened(), at(1)), grant]
     owed = [(at(3), at(2), "r/#")]

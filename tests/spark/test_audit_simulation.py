@@ -74,13 +74,13 @@ def claims(one: FoldedLog) -> Iterator[StateClaim]:
         yield StateClaim(BROKER, one.node, RETAINED_CLAIM, message.topic, end, digest)
 
 
-def test_no_promise_was_broken(outcome: Outcome, logs: list[FoldedLog]) -> None:
+def test_no_guarantee_was_violated(outcome: Outcome, logs: list[FoldedLog]) -> None:
     assert outcome.violations == ()
     assert outcome.kept
     assert [one.node for one in outcome.nodes] == sorted(one.node for one in logs)
 
 
-def test_much_was_looked_at(outcome: Outcome, logs: list[FoldedLog]) -> None:
+def test_many_cases_were_checked(outcome: Outcome, logs: list[FoldedLog]) -> None:
     checked = {result.rule: result.checked for result in outcome.rules}
     assert {rule for rule, count in checked.items() if not count} <= OF_MQTT5, checked
     assert checked["chain"] == sum(one.log.last - one.first + 1 for one in logs)

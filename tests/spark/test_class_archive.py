@@ -21,7 +21,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
     return found
 
 
-def test_what_java_stored_is_used(archive: ClassArchive) -> None:
+def test_stored_classes_are_used(archive: ClassArchive) -> None:
     assert not archive.usable
     archive.draft.write_bytes(b"classes")
     assert archive.keep() == 7
@@ -36,7 +36,7 @@ def test_nothing_stored_is_an_error(archive: ClassArchive) -> None:
 
 
 @pytest.mark.parametrize("which", ["folder", "file"])
-def test_what_others_may_write_is_not_used(archive: ClassArchive, which: str) -> None:
+def test_an_archive_that_others_may_write_is_not_used(archive: ClassArchive, which: str) -> None:
     archive.draft.write_bytes(b"classes")
     archive.keep()
     path: Path = getattr(archive, which)

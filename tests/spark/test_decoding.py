@@ -466,7 +466,7 @@ def test_an_event_of_a_later_foldmq_is_refused_with_its_position(
         rows([record(BrokerStarted("1"), raw, sequence=7)], grain)
 
 
-def test_what_pydantic_takes_for_an_integer_is_one_here_too() -> None:
+def test_integers_are_accepted_as_by_pydantic() -> None:
     found = rows([record({**RIGHT, "qos": "1", "pids": [3.0, 4]})], "entries", "qos", "packet_id")
     assert found == [{"qos": 1, "packet_id": 3}, {"qos": 1, "packet_id": 4}]
 
@@ -522,7 +522,7 @@ def test_the_columns_of_events_are_a_part_of_those_of_entries() -> None:
     assert {name for name in EVENTS if name not in ENTRIES} == set()
 
 
-def test_what_waits_is_told_by_each_event_that_carries_it() -> None:
+def test_each_event_marks_its_waiting_messages() -> None:
     ref = position(1, 0)
     carried = [
         MessagesCarried([ref], ["c"], [], 0, 0, 1, []),

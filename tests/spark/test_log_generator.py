@@ -57,7 +57,7 @@ def events(made: list[Record]) -> list[Any]:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_promise_is_kept(flavour: str) -> None:
+def test_no_guarantee_is_violated(flavour: str) -> None:
     made, _ = generated(flavour, SIZES[flavour], clients=40)
     assert violations(made) == {}
 
@@ -91,7 +91,7 @@ def test_flavours_differ_in_the_entries_of_an_event() -> None:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_there_is_some_of_everything(flavour: str) -> None:
+def test_every_event_type_occurs(flavour: str) -> None:
     found = events(large(flavour)[0])
     kinds = Counter(type(event).__name__ for event in found)
     wanted = {
@@ -158,7 +158,7 @@ def test_the_stream_is_made_as_a_broker_makes_it(nats: Nats) -> None:
     assert again.stderr.startswith("log_generator: stream FOLDMQ_LOG_generated holds ")
 
 
-def test_a_server_that_is_not_there_is_one_line() -> None:
+def test_a_missing_server_is_one_line() -> None:
     done = subprocess.run(
         [*GENERATOR, "--nats", "nats://127.0.0.1:1"],
         capture_output=True,

@@ -63,5 +63,5 @@ def test_a_container_sees_its_group_as_the_top(root: Path) -> None:
     assert available_memory(root) == MIB - 4096
 
 
-def test_there_is_a_core() -> None:
+def test_at_least_one_core() -> None:
     assert usable_cores() >= 1

@@ -19,7 +19,7 @@ def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:
 
 
 @pytest.mark.parametrize("stream", [None, "COPY", "FOLDMQ_LOG_other"])
-def test_records_say_whose_they_are(stream: str | None) -> None:
+def test_the_node_is_read_from_the_records(stream: str | None) -> None:
     made = log("n1", stream)
     assert node_of(HeldLog(made)) == "n1"
     assert node_of(HeldLog(made, first=3)) == "n1"
@@ -29,7 +29,7 @@ def test_records_say_whose_they_are(stream: str | None) -> None:
 
 
 @pytest.mark.parametrize(("stream", "node"), [(None, "n1"), ("COPY", "COPY")])
-def test_if_none_can_say_it_the_stream_does(stream: str | None, node: str) -> None:
+def test_without_records_the_node_is_named_after_the_stream(stream: str | None, node: str) -> None:
     made = log("n1", stream, 2)
     made.damage(1)
     made.damage(2)
@@ -44,7 +44,7 @@ def test_a_node_has_one_log() -> None:
         nodes_of([*logs, HeldLog(log("n1", "ANOTHER"))])
 
 
-def test_what_is_claimed_of_others_is_refused() -> None:
+def test_claims_about_other_nodes_are_refused() -> None:
     check_claimed_nodes(["n1"], {"n1": 1, "n2": 2})
     with pytest.raises(BadOption, match=r"claimed of node n3, whose log .*: there is n1, n2"):
         check_claimed_nodes(["n1", "n3"], ["n2", "n1"])

@@ -59,7 +59,7 @@ def test_the_log_that_was_noted(
         assert look_at(sequence, link_of(log.records[sequence - 1])) == [1, 5]
 
 
-def test_a_log_that_was_written_anew(look_at: Callable[[int, bytes], list[int]]) -> None:
+def test_a_log_that_was_rewritten(look_at: Callable[[int, bytes], list[int]]) -> None:
     """Its chain is whole and it is as long, but it is not the one that was acknowledged."""
     with pytest.raises(CorruptLog, match=r"record 4 .*is not the one that was acknowledged"):
         look_at(4, bytes(32))
@@ -70,7 +70,7 @@ def test_a_log_that_is_too_short(look_at: Callable[[int, bytes], list[int]]) -> 
         look_at(6, bytes(32))
 
 
-def test_what_is_damaged_is_left_to_who_reads_it(
+def test_damage_is_left_to_the_reader(
     log: LogBuilder, look_at: Callable[[int, bytes], list[int]], nats: Nats
 ) -> None:
     log.record(Acked("s", [9]))

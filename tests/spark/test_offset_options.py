@@ -161,7 +161,7 @@ def batches(
     return found, start
 
 
-def test_a_stream_goes_on_although_records_were_cut_off(nats: Nats, new_log: NewLog) -> None:
+def test_a_stream_continues_although_records_were_cut_off(nats: Nats, new_log: NewLog) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
     log = acked(new_log())
@@ -178,7 +178,7 @@ def test_a_stream_goes_on_although_records_were_cut_off(nats: Nats, new_log: New
         reader.stop()
 
 
-def test_a_stream_goes_on_with_another_log_of_the_same_name_and_without_a_lost_one(
+def test_a_stream_continues_with_a_new_log_and_without_a_lost_one(
     nats: Nats, new_log: NewLog
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable

@@ -31,7 +31,7 @@ def test_an_error_of_the_source_is_raised_where_items_are_taken() -> None:
         list(read_ahead(source))
 
 
-def test_what_nobody_takes_is_not_read_without_bound() -> None:
+def test_reading_ahead_is_bounded() -> None:
     given: list[int] = []
 
     async def source() -> AsyncIterator[tuple[int, bytes]]:

@@ -155,9 +155,7 @@ def test_every_event_travels_through_nats(nats: Nats, new_log: NewLog) -> None:
     assert without(read(nats, log), "time", "json") == expected(log)
 
 
-def test_parts_of_a_turn_are_read_where_they_stand_even_if_another_partition_has_its_last(
-    nats: Nats, new_log: NewLog
-) -> None:
+def test_parts_of_a_turn_are_read_in_their_own_partitions(nats: Nats, new_log: NewLog) -> None:
     log = new_log()
     log.turn([WillFired("a")], [WillFired("b")], [WillFired("c")], [WillFired("d")])
     log.record(WillFired("e"))
@@ -342,7 +340,7 @@ def test_records_that_are_missing_or_follow_no_other_are_damage(
             read(nats, log, columns="seq,type", partitions=partitions)
 
 
-def test_the_record_before_a_partition_is_what_its_first_one_must_continue(
+def test_the_first_record_of_a_partition_continues_the_previous_one(
     nats: Nats, new_log: NewLog
 ) -> None:
     log, other = new_log(), new_log()
@@ -355,9 +353,7 @@ def test_the_record_before_a_partition_is_what_its_first_one_must_continue(
 
 
 @pytest.mark.parametrize("how", ["link", "garbage"])
-def test_what_continues_a_damaged_record_is_intact_wherever_a_partition_begins(
-    new_log: NewLog, how: str
-) -> None:
+def test_a_record_after_a_damaged_one_is_intact_in_any_partition(new_log: NewLog, how: str) -> None:
     log = new_log()
     for number in range(8):
         log.record(Acked("a", [number]))
@@ -506,7 +502,7 @@ def test_which_logs_there_are(nats: Nats, new_log: NewLog) -> None:
         ({"passwort": "x"}, 64, "there is no option 'passwort'"),
     ],
 )
-def test_what_is_wrong_is_one_line_with_an_exit_code_and_without_secrets(
+def test_errors_are_one_line_with_an_exit_code_and_without_secrets(
     nats: Nats, new_log: NewLog, given: dict[str, str], code: int, told: str
 ) -> None:
     log = new_log()
@@ -520,9 +516,7 @@ def test_what_is_wrong_is_one_line_with_an_exit_code_and_without_secrets(
     assert "\n" not in str(caught.value)
 
 
-def test_records_that_are_cut_off_before_they_are_read_are_told(
-    nats: Nats, new_log: NewLog
-) -> None:
+def test_records_cut_off_before_they_are_read_are_reported(nats: Nats, new_log: NewLog) -> None:
     log = random_log(new_log(), 4, 30)
     log.store(nats)
     options, parts = parts_of({**access(nats), "stream": log.stream, "partitions": "3"})
@@ -597,7 +591,7 @@ def test_partitions_cover_the_log_once(nats: Nats, new_log: NewLog) -> None:
 
 
 class Counted(int):
-    """A number that counts how often it is looked at."""
+    """A number that counts how often it is compared."""
 
     looks = 0
 

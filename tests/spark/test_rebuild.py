@@ -85,7 +85,7 @@ def some_moment(log: FoldedLog, chance: random.Random) -> int:
 
 @pytest.fixture(scope="module")
 def opened_logs(looked_at: list[FoldedLog], nats: Nats, spark: SparkSession) -> Iterator[Log]:
-    """Whole logs are looked at with compiled plans."""
+    """Whole logs are read with compiled plans."""
     options = {"nats": nats.url, "user": USER, "password": PASSWORD}
     streams = ",".join(one.log.stream for one in looked_at)
     log = Log(spark, {**options, "stream": streams, "until": moments(looked_at)})
@@ -104,7 +104,7 @@ def expected(looked_at: list[FoldedLog]) -> dict[str, list[Row]]:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_rebuilt_is_what_is_folded(
+def test_the_rebuilt_state_equals_the_folded_one(
     opened_logs: Log, expected: dict[str, list[Row]], job: str
 ) -> None:
     assert expected[job], "nothing to compare"
@@ -128,7 +128,7 @@ def test_a_payload_that_was_carried_later_is_found(opened: Callable[..., Log], n
 
 @pytest.fixture(scope="module")
 def within_events(nats: Nats) -> list[FoldedLog]:
-    """One log, looked at up to each entry of an event of several, as of a checkpoint."""
+    """One log, read up to each entry of an event of several, as of a checkpoint."""
     found = []
     for sequence, index in [(2, 0), (2, 2), (3, 1), (4, 0), (4, 1), (5, 0), (5, 3)]:
         story = Story(f"within{sequence}-{index}")

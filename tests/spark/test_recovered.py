@@ -168,14 +168,14 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
     "will of a clean session once more": (
         [opened(resumed=False, clean=True, generation=1), armed()],
         [WillFired("c"), will(), CLOSED, will()],
-        "MessagePublished for a session that there was not",
+        "MessagePublished for a session that did not exist",
     ),
     "taken out of its queue while it ends": (
         [*BEFORE, LEFT, QUEUED, opened()],
         [UNQUEUED, SessionClosed("c", "broker_restarted", 2)],
         "MessageDropped before",
     ),
-    "taken out of its queue while away": ([*BEFORE, LEFT, QUEUED], [UNQUEUED], "was away"),
+    "taken out of its queue while away": ([*BEFORE, LEFT, QUEUED], [UNQUEUED], "was offline"),
     "PUBREL not sent again": (
         RELEASING,
         [CLOSED, opened(), Subscribed("c", [("u", 1)]), SessionClosed("c", "closed", 2)],
@@ -200,15 +200,15 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
         [MessagePublished("c", 1, False, ["t"], [], [1], 1, 0, 1)],
         "without its client",
     ),
-    "sent while away": ([*BEFORE, LEFT], [delivered([4])], "was away"),
+    "sent while away": ([*BEFORE, LEFT], [delivered([4])], "was offline"),
     "thrown away": (BEFORE, [CLOSED, opened(resumed=False)], "state was thrown away"),
     "a clean session resumed": (
         [opened(resumed=False, clean=True, generation=1)], [CLOSED, opened()], "was resumed",
     ),
     "a clean session gets messages": (
-        [opened(resumed=False, clean=True, generation=1)], [CLOSED, QUEUED], "there was not",
+        [opened(resumed=False, clean=True, generation=1)], [CLOSED, QUEUED], "did not exist",
     ),
-    "resumed out of nothing": ([], [opened()], "resumed that there was not"),
+    "resumed out of nothing": ([], [opened()], "resumed that did not exist"),
     "its count of connections is lost": (
         BEFORE, [CLOSED, opened(generation=1)], "connection 1 was opened, the last was 1",
     ),
@@ -221,7 +221,7 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
     "something new before what was on its way": (
         BEFORE,
         [CLOSED, opened(), Redelivered("c", [1], "resumed"), delivered([4])],
-        "before packet 2 was again",
+        "before packet 2 was redelivered",
     ),
 }  # fmt: skip
 
@@ -238,8 +238,8 @@ def test_a_finding_has_the_position_that_shows_it() -> None:
     assert [one.at for one in found] == [position(103, 1)]
 
 
-def test_what_is_not_looked_at_is_not_missed() -> None:
-    """The log is looked at up to the middle of the turn in which the client came back."""
+def test_unchecked_events_are_not_reported() -> None:
+    """The log is read up to the middle of the turn in which the client reconnected."""
     for torn, count in ((position(102, 0), 0), (position(103, 0), 1)):
         found = SessionRecovery("c", STARTED)
         for number, event in enumerate(RELEASING):
@@ -262,7 +262,7 @@ def test_findings_of_a_session_are_bounded() -> None:
     assert len(findings(BEFORE, [*flood, CLOSED])) == 100
 
 
-def test_a_log_that_tells_of_no_start_is_only_folded() -> None:
+def test_a_log_without_a_start_is_only_folded() -> None:
     found = SessionRecovery("c", None)
     for number, event in enumerate(BEFORE):
         found.take(event, position(number + 1, 0), 1000)
@@ -272,7 +272,7 @@ def test_a_log_that_tells_of_no_start_is_only_folded() -> None:
     assert found.fold.state is not None
 
 
-def test_what_there_was_is_counted() -> None:
+def test_recovered_state_is_counted() -> None:
     found = recovery([*BEFORE, armed()], [WillFired("c"), will(), CLOSED, opened()])
     assert found.before is not None
     assert found.before == (True, False, True, 3, 0, 0, 0)
@@ -317,7 +317,7 @@ def test_a_will_that_ends_with_its_session_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize(("clean_start", "resumed"), [(False, True), (True, False)])
-def test_clean_start_asks_for_another_session(*, clean_start: bool, resumed: bool) -> None:
+def test_clean_start_begins_another_session(*, clean_start: bool, resumed: bool) -> None:
     back = SessionOpened("c", resumed, False, 5, generation=2, clean_start=clean_start)
     assert findings(DELAYED[:1], [CLOSED, back]) == []
     back.resumed = not resumed

@@ -129,7 +129,7 @@ def numbers(node: NodeRecovery) -> dict[str, int]:
     return {"at": node.start.at, **{name: getattr(node, name) for name in NUMBERS}}
 
 
-def test_what_there_was_is_there_after_crashes(logs: list[FoldedLog], log: Log) -> None:
+def test_state_survives_crashes(logs: list[FoldedLog], log: Log) -> None:
     claims = [claim for one in logs for claim in claims_of(one)]
     outcome = recovery_check(log, claims)
     assert outcome.kept, outcome.violations
@@ -168,7 +168,7 @@ def crashed(log: LogBuilder) -> LogBuilder:
     return log
 
 
-def test_what_is_wrong_is_told_with_its_position(
+def test_errors_have_positions(
     new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
 ) -> None:
     good, bad, odd, first = (crashed(new_log()), crashed(new_log()), new_log(), new_log())
@@ -204,14 +204,14 @@ def test_what_is_wrong_is_told_with_its_position(
 OTHERWISE = [
     ("session", "kept", "0" * 16, "has another state of the session"),
     ("session", "kept", None, "does not have the session"),
-    ("session", "kept", "unsaid", "does not tell of the session"),
-    ("session", "never there", "1" * 16, "has a session that the log does not tell of"),
+    ("session", "kept", "unsaid", "does not report the session"),
+    ("session", "never there", "1" * 16, "has a session that is not in the log"),
     ("retained", "r", "0" * 16, "has another retained message"),
     ("retained", "r", None, "does not have the retained message"),
     ("retained", "r", "unsaid", "does not have the retained message"),
-    ("retained", "x", "1" * 16, "has a retained message that the log does not tell of"),
+    ("retained", "x", "1" * 16, "has a retained message that is not in the log"),
 ]
-"""Kind and name of a claim, what the broker says instead, and what is told of it."""
+"""Kind and name of a claim, the broker's claim instead, and the reported difference."""
 
 
 def test_claims_of_the_broker_are_compared_both_ways(
@@ -235,11 +235,11 @@ def test_claims_of_the_broker_are_compared_both_ways(
         assert kind == "session" or one.what.endswith(f"topic {name}")
 
 
-def test_projections_are_no_witness_of_a_recovery(
+def test_a_recovery_is_not_checked_against_projections(
     new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
 ) -> None:
     log = crashed(new_log())
-    with pytest.raises(BadOption, match="not with projections"):
+    with pytest.raises(BadOption, match="not against projections"):
         recovery_check(opened(log), [StateClaim(PROJECTIONS, log.node, "all", "", 1, None)])
 
 

@@ -73,7 +73,7 @@ def test_a_broken_log_that_holds_nothing_is_broken() -> None:
     assert "foldmq log verify" in found
 
 
-def test_violations_say_where_and_what_to_run_next() -> None:
+def test_violations_have_a_position_and_the_next_command() -> None:
     lines = text.audit_text(broken()).splitlines()
     at = lines.index("packet_id_reuse: 9 violations")
     assert lines[at + 1] == (
@@ -104,7 +104,7 @@ def test_a_proposed_command_is_one_command_and_means_the_session(session: str | 
         assert words[2:] == ["--from", "12.3", "-n", "1"]
 
 
-def test_the_next_step_depends_on_what_was_broken() -> None:
+def test_the_next_command_depends_on_the_rule() -> None:
     def step(rule: str, what: str = "") -> str:
         return findings.next_step(
             Violation(rule, 7 << 20, what, session="s", node="n1"), several=True
@@ -229,7 +229,7 @@ def test_a_table_counts_the_cells_of_wide_letters() -> None:
     assert found == ["name   count  size", "\u5de5\u5834       7   1 B", "abcde      -  20 B"]
 
 
-def test_several_nodes_are_told_apart() -> None:
+def test_several_nodes_are_distinguished() -> None:
     outcome: Outcome = kept(nodes=2)
     found = text.audit_text(outcome)
     assert "10,000,166 entries of the logs of 2 nodes" in found

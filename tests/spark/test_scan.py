@@ -121,7 +121,7 @@ def test_objects_within_an_event_that_look_like_events_are_none() -> None:
         (b'{"session":"two"', b'["session":"two"'),
     ],
 )
-def test_what_is_no_list_of_events_is_a_misfit(name: bytes, instead: bytes) -> None:
+def test_an_invalid_list_of_events_is_unusual(name: bytes, instead: bytes) -> None:
     good = record(SessionClosed("name", "x"), SessionClosed("two", "x"))
     data = good.payload.obj
     assert isinstance(data, bytes)
@@ -132,7 +132,7 @@ def test_what_is_no_list_of_events_is_a_misfit(name: bytes, instead: bytes) -> N
         list(Decoder(Columns.of("events"), RowFilter())._maker.batches([good]))
 
 
-def test_who_only_plans_imports_little() -> None:
+def test_planning_imports_few_modules() -> None:
     """Each step of Spark's planning is a process of its own."""
     code = (
         "import sys; import pyspark_foldmq as p\n"

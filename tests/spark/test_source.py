@@ -187,7 +187,7 @@ NAMES = ("node", "seq", "index", "position", "time", "time_ms", "type", "session
 
 @pytest.mark.parametrize("number", range(len(FILTERS)))
 @pytest.mark.usefixtures("pushing")
-def test_what_filters_pushed_down_leave_over_is_what_spark_leaves_over(
+def test_pushed_down_filters_agree_with_spark(
     spark: SparkSession, nats: Nats, filtered: tuple[LogBuilder, list[Any]], number: int
 ) -> None:
     log, whole = filtered
@@ -219,7 +219,7 @@ def test_a_filter_that_is_pushed_down_leaves_records_unread(
     log = new_log(step_ms=1000)
     for _ in range(20):
         log.record(WillFired("a"))
-    log.damage(15)  # whoever reads it fails
+    log.damage(15)  # reading it fails
     source = opened(log).having(pushdown="true", clockSkew="1")
     for condition in ("seq <= 10", "seq < 11 and seq > 3", "position < 12582912", "seq in (2, 9)",
                       "time_ms < 1700000008000", "time < timestamp'2023-11-14 22:13:26Z'",
@@ -291,7 +291,7 @@ def test_errors_of_planning_are_found_again(
     assert "hidden" not in str(error)
 
 
-def test_a_text_without_a_mark_tells_nothing() -> None:
+def test_a_text_without_a_mark_has_no_error() -> None:
     assert find_error("java.lang.OutOfMemoryError") is None
     assert find_error("FOLDMQ-ERROR {broken") is None
 
@@ -301,7 +301,7 @@ def test_credentials_are_in_no_plan_no_log_and_no_argument(
     new_log: NewLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that a job of its own writes: plans, events for the history server, its whole stderr."""
-    password = "pa55-of-this-test"  # a word that nothing else has
+    password = "pa55-of-this-test"  # a word that occurs nowhere else
     monkeypatch.setattr(harness.nats, "PASSWORD", password)
     (tmp_path / "nats").mkdir()
     (tmp_path / "events").mkdir()
@@ -339,7 +339,7 @@ def test_credentials_are_in_no_plan_no_log_and_no_argument(
     assert {name: places for name, places in shown.items() if places} == {}
 
 
-def test_no_option_is_shown_by_what_holds_it(opened: Opened, new_log: NewLog) -> None:
+def test_options_are_not_shown_in_representations(opened: Opened, new_log: NewLog) -> None:
     log = new_log()
     log.record(WillFired("a"))
     source = opened(log)

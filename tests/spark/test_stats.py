@@ -59,7 +59,7 @@ def published(name: str, topic: str, size: int, at: int = 0, qos: int = 1) -> Me
 
 @pytest.fixture(scope="module")
 def counted(spark: SparkSession, nats: Nats) -> Any:
-    """Four logs in one run, each a node: by all that traffic can be told apart by."""
+    """Four logs in one run, each a node: by all keys of traffic."""
     by_hand = LogBuilder("stats1", BEGIN, step_ms=1)
     by_hand.record(BrokerStarted("0.1.0"))
     by_hand.record(opened("p"), opened("s", clean=False), opened(HOSTILE))
@@ -356,6 +356,6 @@ def test_without_keys_there_are_nodes_only(
         ({"window_s": 0}, "a window of 0 s"),
     ],
 )
-def test_what_is_no_option_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         traffic_windows(None, **{"by": (), "levels": 1, "window_s": 1, **wrong})  # type: ignore[arg-type]

@@ -286,7 +286,7 @@ def refused(work: Callable[[], object]) -> FoldmqError:
     return told
 
 
-def test_what_a_stream_cannot_go_on_from_is_one_clear_error(
+def test_a_stream_that_cannot_continue_is_one_error(
     make_reader: MakeReader, new_log: NewLog, nats: Nats
 ) -> None:
     log = new_log()
@@ -391,7 +391,7 @@ def test_a_stream_that_lags_behind_a_cut_ends_with_one_clear_error(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # two Sparks are started
-def test_a_query_that_is_killed_goes_on_and_takes_every_row_once(
+def test_a_killed_query_continues_and_processes_every_row_once(
     spark: SparkSession, nats: Nats, new_log: NewLog, tmp_path: Path
 ) -> None:
     log = random_log(new_log(), 12, 2000)

@@ -52,14 +52,14 @@ def written(*events: Any) -> bytes:
 
 
 def expected(*events: Any) -> bytes:
-    """The JSON of what each event stands for, one after the other."""
+    """The JSON of the expanded events, one after the other."""
     header = bytes(area_of(frame_of(1, record(*events))))
     raws = orjson.loads(b"[" + header + b"]")
     return b",".join(orjson.dumps(one) for raw in raws for one in expanded(raw))
 
 
 @given(rows, st.booleans(), st.lists(st.integers(0, 2), min_size=9, max_size=9))
-def test_each_event_is_written_as_those_that_it_stands_for(
+def test_each_event_is_expanded(
     rows: list[tuple[str, str, int, int, int]], same_size: bool, blocks: list[int]
 ) -> None:
     count = len(rows)
@@ -89,7 +89,7 @@ def test_each_event_is_written_as_those_that_it_stands_for(
     assert written(*events) == expected(*events)
 
 
-def test_what_has_no_such_events_is_not_copied() -> None:
+def test_text_without_such_events_is_not_copied() -> None:
     area = area_of(frame_of(1, record(Acked("Turn", [1]))))
     assert without_turns(area) is area
 
@@ -101,7 +101,7 @@ def test_what_has_no_such_events_is_not_copied() -> None:
         {"v": 2}, {"more": 1}, {"filters": ["f"]}, {"pids": ["1", "2"]}, {"sessions": []},
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_left_to_what_reads_it(change: dict[str, Any]) -> None:
+def test_malformed_events_are_left_to_the_reader(change: dict[str, Any]) -> None:
     one = {
         "sessions": ["c", "d"], "filters": ["f", "g"], "by": [], "qos": 1, "pids": [1, 2],
         "refs": [1, 2], **change, "e": "TurnDelivered", "v": change.get("v", 1),

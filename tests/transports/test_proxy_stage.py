@@ -138,7 +138,7 @@ async def test_the_client_is_known_from_the_header_on() -> None:
         assert await upper.ended() is None
 
 
-async def test_what_comes_with_the_header_is_passed_on() -> None:
+async def test_bytes_after_the_header_are_passed_on() -> None:
     async with placed(StackOptions(proxy=LOOPBACK)) as place:
         client = await place.dial()
         await client.send(v2_from("2001:db8::1", 7) + b"CONNECT")

@@ -82,6 +82,6 @@ async def dialled(place: Place, *, proxy: bool, tls: ssl.SSLContext | None) -> C
     return client
 
 
-def test_without_stages_there_is_only_the_connection() -> None:
+def test_without_stages_the_connection_is_used_directly() -> None:
     upper = Upper()
     assert build_stack(upper, StackOptions()) is upper

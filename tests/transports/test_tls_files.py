@@ -141,7 +141,7 @@ def test_bad_files(
     assert raised.value.exit_code == 78
 
 
-def test_what_has_expired_is_a_warning(good: TlsOptions, tmp_path: Path) -> None:
+def test_expired_certificates_are_a_warning(good: TlsOptions, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "expired")
     server = authority.server(expired=True)
     options = TlsOptions(
@@ -160,7 +160,7 @@ def test_what_has_expired_is_a_warning(good: TlsOptions, tmp_path: Path) -> None
 
 
 def test_files_are_read_once(good: TlsOptions, tmp_path: Path) -> None:
-    """A context goes on as it is when its files are replaced or gone."""
+    """A context is unchanged when its files are replaced or removed."""
     assert good.key is not None
     certificate = shutil.copy(good.certificate, tmp_path)
     key = shutil.copy(good.key, tmp_path)
@@ -172,7 +172,7 @@ def test_files_are_read_once(good: TlsOptions, tmp_path: Path) -> None:
         context.wrap_bio(incoming, outgoing, server_side=True).do_handshake()
 
 
-# ------------------------------------------------------------------ who it is
+# ------------------------------------------------------------------ identity
 
 
 def shown(**names: Any) -> dict[str, Any]:

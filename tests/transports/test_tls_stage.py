@@ -42,7 +42,7 @@ def failed(place: Place) -> dict[str, int]:
     return dict(place.options.handshakes.stats.failed)
 
 
-async def test_it_goes_both_ways(authority: Authority, options: TlsOptions) -> None:
+async def test_data_flows_both_ways(authority: Authority, options: TlsOptions) -> None:
     async with placed(tls_options(make_context(options)), echo=True) as place:
         client = await place.dial(authority.client_context())
         await client.send(b"hello")
@@ -63,7 +63,7 @@ async def test_it_goes_both_ways(authority: Authority, options: TlsOptions) -> N
         assert place.options.handshakes.stats.cpu_seconds > 0
 
 
-async def test_much_goes_both_ways(authority: Authority, options: TlsOptions) -> None:
+async def test_much_data_flows_both_ways(authority: Authority, options: TlsOptions) -> None:
     data = os.urandom(3 * MIB)
     async with placed(tls_options(make_context(options)), echo=True) as place:
         client = await place.dial(authority.client_context())
@@ -93,14 +93,14 @@ async def test_small_writes_of_one_turn_go_out_together(
         upper.transport.close()
         assert upper.transport.is_closing()
         upper.transport.write(b"too late")
-        # It ends with TLS's own goodbye: a cut is told from an end.
+        # It ends with a TLS close_notify, which distinguishes an end from a cut.
         async with asyncio.timeout(10):
             assert await client.reader.read() == b"ab"
         assert await upper.ended() is None
         await client.close()
 
 
-async def test_what_came_with_the_end_of_the_handshake_is_not_lost(
+async def test_bytes_at_the_end_of_the_handshake_are_not_lost(
     authority: Authority, options: TlsOptions
 ) -> None:
     """A client of TLS 1.3 may send its CONNECT together with its Finished."""
@@ -167,7 +167,7 @@ async def test_a_handshake_that_dribbles_is_work_only_when_it_is_whole(
         await plain.close()
 
 
-async def test_what_is_no_tls_is_closed_at_once(options: TlsOptions) -> None:
+async def test_a_client_without_tls_is_closed_at_once(options: TlsOptions) -> None:
     async with placed(tls_options(make_context(options))) as place:
         client = await place.dial()
         await client.send(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c")
@@ -220,7 +220,7 @@ async def test_tls_1_2_is_spoken_and_not_below_a_higher_minimum(
         assert failed(place) == {"version": 1}
 
 
-async def test_a_client_that_does_not_trust_us_says_so(options: TlsOptions) -> None:
+async def test_an_alert_of_an_untrusting_client_is_reported(options: TlsOptions) -> None:
     async with placed(tls_options(make_context(options))) as place:
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.to_thread(visit, place.port, ssl.create_default_context(), None)
@@ -360,7 +360,9 @@ async def test_many_come_at_once(authority: Authority, options: TlsOptions) -> N
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-async def test_what_is_above_may_end_it_within_the_handshake(end: str, options: TlsOptions) -> None:
+async def test_the_upper_layer_may_close_within_the_handshake(
+    end: str, options: TlsOptions
+) -> None:
     async with placed(tls_options(make_context(options))) as place:
         client = await place.dial()
         await client.send(b"\x16\x03\x01\x02")

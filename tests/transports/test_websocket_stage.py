@@ -31,7 +31,7 @@ def ws_options(**others: Any) -> StackOptions:
 
 
 async def shaken(place: Place, **others: Any) -> Client:
-    """A client that was let in."""
+    """A client after the handshake."""
     client = await place.dial()
     await client.send(request(**others))
     assert b" 101 " in await head(client)
@@ -112,7 +112,7 @@ async def test_requests_that_are_refused(sent: bytes, status: int) -> None:
 @pytest.mark.parametrize(
     "sent", [b"\x10\x0d\x00\x04MQTT\x04\x02", b"\x16\x03\x01", b"get / http/1.1\r\n\r\n"]
 )
-async def test_what_is_no_http_is_closed_at_once(sent: bytes) -> None:
+async def test_a_client_without_http_is_closed_at_once(sent: bytes) -> None:
     async with placed(ws_options()) as place:
         client = await place.dial()
         await client.send(sent)
@@ -192,7 +192,7 @@ async def test_however_frames_are_cut(step: int) -> None:
         await client.close()
 
 
-async def test_what_is_written_goes_out_as_one_frame() -> None:
+async def test_one_write_is_one_frame() -> None:
     async with placed(ws_options()) as place:
         client = await shaken(place)
         upper = await place.upper()
@@ -236,7 +236,7 @@ async def test_frames_that_are_refused(sent: bytes, code: int) -> None:
 
 
 def padded(size: int, width: int, opcode: Opcode = Opcode.BINARY) -> bytes:
-    """A final frame whose length takes so many bytes behind the first one."""
+    """A final frame whose length takes this many bytes behind the first one."""
     short = {2: 126, 8: 127}[width]
     head = bytes([0x80 | opcode, 0x80 | short]) + size.to_bytes(width, "big")
     return head + bytes(4 + size)
@@ -435,7 +435,7 @@ async def test_a_client_that_does_not_answer_a_close_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-async def test_what_is_above_may_end_it_before_the_handshake(end: str) -> None:
+async def test_the_upper_layer_may_close_before_the_handshake(end: str) -> None:
     async with placed(ws_options()) as place:
         client = await place.dial()
         await client.send(b"GET ")
@@ -447,7 +447,7 @@ async def test_what_is_above_may_end_it_before_the_handshake(end: str) -> None:
         await client.close()
 
 
-async def test_a_client_that_leaves_without_a_word() -> None:
+async def test_a_client_that_leaves_without_a_close_frame() -> None:
     async with placed(ws_options()) as place:
         client = await shaken(place)
         await client.send(frame(b"whole") + frame(b"half")[:7])
@@ -505,7 +505,7 @@ async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyP
         await client.close()
 
 
-async def test_closed_by_what_is_above_in_the_middle_of_odd_frames(
+async def test_closed_by_the_upper_layer_within_unusual_frames(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(websocket, "_CONTROL_FRAMES_AT_ONCE", 3)
@@ -532,7 +532,7 @@ def by_library(data: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=400), max_size=8), st.integers(0, 20))
-def test_plain_frames_are_what_the_library_reads(payloads: Sequence[bytes], cut: int) -> None:
+def test_simple_frames_agree_with_the_library(payloads: Sequence[bytes], cut: int) -> None:
     data = b"".join(map(frame, payloads))
     data = data[: len(data) - cut] if cut else data
     parts: list[bytes] = []
@@ -551,7 +551,7 @@ def test_the_size_of_a_frame(size: int, masked: bool) -> None:
     assert frame_size(data[:1], 0) == 0
 
 
-def test_what_is_not_plain_is_left_alone() -> None:
+def test_other_frames_are_left_to_the_library() -> None:
     for data in (
         frame(b"t", Opcode.TEXT),
         frame(b"f", fin=False),

@@ -20,7 +20,7 @@ PATIENCE = 10.0
 
 
 class Upper(asyncio.Protocol):
-    """Takes note of all that it is told; sends back what it gets if it is to `echo`."""
+    """Records all calls; sends received bytes back with `echo`."""
 
     def __init__(self, *, echo: bool = False) -> None:
         self.echo = echo
@@ -68,7 +68,7 @@ class Upper(asyncio.Protocol):
         assert bytes(self.data) == data
 
     async def ended(self) -> Exception | None:
-        """Wait for the end; gives what it was told about it."""
+        """Wait for the end; return the reported error."""
         await happens(lambda: self.lost, "the end")
         assert len(self.lost) == 1
         return self.lost[0]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PSEUDONYM_KEY = "pseudonym.key"
 """File in the data directory."""
 SCRAM_SECRET = "scram.key"  # noqa: S105 - the name of a file
-"""The same, with the secret from which the salts of users without SCRAM keys are derived."""
+"""File with the secret from which the salts of users without SCRAM keys are derived."""
 _SECRET_SIZE = 32
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""

@@ -176,7 +176,7 @@ class Listeners:
         self._kept = None
 
     def bequeath(self) -> str:
-        """Return a text that lets this process, restarted, go on listening; empty: it cannot.
+        """Return a text that lets the restarted process continue listening; empty: none.
 
         Clients that connect meanwhile wait in the queues of the sockets.
         """

@@ -24,7 +24,7 @@ _LESS = 4
 
 
 class Questions:
-    """Sends queries over a link, and remembers how much fits into a reply."""
+    """Sends queries over a link, and remembers the number of rows that fit into a reply."""
 
     def __init__(self, link: ReconnectingClient) -> None:
         self._link = link

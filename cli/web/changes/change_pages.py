@@ -90,10 +90,10 @@ class ChangePages:
         number, typed = form.get("number"), form.get("typed")
         held = self._asked.get(str(number))
         if held is None or held.mark != grant.mark or held.until < time.monotonic():
-            problem = "This was asked too long ago, or was answered already: start again."
+            problem = "This request has expired or was answered already: start again."
             return self._page(request, "done", problem=problem)
         if not isinstance(typed, str) or typed.strip() != held.change.typed:
-            problem = "What was typed is something else: nothing was changed."
+            problem = "The typed text does not match: nothing was changed."
             return self._page(request, "second", change=held.change, number=number, problem=problem)
         del self._asked[str(number)]
         return await self._carry_out(request, held.change, grant)

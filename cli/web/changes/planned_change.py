@@ -147,7 +147,7 @@ async def _clear(link: WebLogClient, topic_filter: str) -> PlannedChange:
     return PlannedChange(
         question=f"Remove {count_of(len(rows), 'retained message')}?",
         effect=f"New subscribers no longer get {'it' if len(rows) == 1 else 'them'} ({total}); "
-        "present subscribers are not told. This cannot be undone.",
+        "current subscribers are not notified. This cannot be undone.",
         concerned=topics,
         typed=_typed(topics[0]) if len(topics) == 1 else str(len(topics)),
         requests=[(log, {"do": "clear_retained", "topics": part}) for part in _portions(topics)],

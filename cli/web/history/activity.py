@@ -99,7 +99,7 @@ class Activity:
     def _mark(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
         event = raw["e"]
         kind = mark_kind(event, raw.get("reason", ""))
-        # Each connection that ends with the broker is no restart of its own.
+        # Connections that end with the broker do not count as further restarts.
         if kind is None or (kind == "restart" and event == "SessionClosed"):
             return
         if kind == "connect" and raw["session"].startswith(_NO_CLIENTS):

@@ -68,7 +68,7 @@ class ActivityReader:
         await asyncio.wait({task, waiting}, timeout=patience, return_when="FIRST_COMPLETED")
         waiting.cancel()
         if task.done() and not task.cancelled():
-            task.result()  # an error that is none of reading the log
+            task.result()  # an error other than those of reading the log
         if self._error is not None:
             raise self._error
 

@@ -65,7 +65,7 @@ class ActivityOfLogs:
 
 
 class ReadersOfLogs:
-    """Readers of the activity of some logs, as one: what is not known of one is not known."""
+    """Readers of the activity of some logs, as one; it is known only if that of each log is."""
 
     def __init__(self, readers: Sequence[ActivityReader]) -> None:
         self._readers = readers

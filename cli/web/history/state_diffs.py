@@ -65,7 +65,7 @@ class StateDiff:
     lines: list[str] = field(default_factory=list)
     """The first ones."""
     notes: list[str] = field(default_factory=list)
-    """What is left out."""
+    """A note about omitted differences."""
     _counted: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
@@ -88,7 +88,7 @@ class StateDiff:
         self._add("retained message", mark, [line])
 
     def finish(self) -> StateDiff:
-        """Note whether lines were left out."""
+        """Record whether lines were left out."""
         if len(self.lines) > MOST_LINES:
             del self.lines[MOST_LINES:]
             self.notes.append(f"more than {count_of(MOST_LINES, 'line')}: {self.command}")
@@ -124,7 +124,7 @@ class _WantedDiff(NamedTuple):
 
 
 class StateDiffs:
-    """Differences by log and moments; one is looked for at a time.
+    """Differences by log and moments; one is computed at a time.
 
     The least recently used are dropped.
     """
@@ -249,7 +249,7 @@ class StateDiffs:
         return shown
 
     def _note(self, key: _WantedDiff, progress: FoldingStates) -> None:
-        """Note the progress; cancel the work if no page asks for it any longer."""
+        """Record the progress; cancel the work if no page requests it any longer."""
         held = self._running[key]
         held.progress = progress
         if time.monotonic() - held.asked > _PATIENCE:

@@ -177,7 +177,7 @@ class Listings:
 
 
 def _about_all(answers: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return what the brokers say of whole lists: numbers of rows are added up."""
+    """Return the brokers' data about whole lists; numbers of rows are added up."""
     found: dict[str, Any] = {}
     for log, answer in answers:
         about = {key: value for key, value in answer.items() if key not in ("rows", "cursor")}

@@ -39,9 +39,9 @@ _NEW_RECORDS: Final = 512
 _RETRY_SECONDS: Final = 1.0
 """Seconds between searches for an unreachable broker."""
 _RECENT_SECONDS: Final = 5.0
-"""Seconds for which a page says that a broker does not answer, and leaves it out."""
+"""Seconds for which a page leaves out a broker that does not answer, and says so."""
 _PASSED_OVER_SECONDS: Final = 30.0
-"""Seconds for which others are asked in the place of a broker that did not answer."""
+"""Seconds for which others are asked instead of a broker that did not answer."""
 
 
 class _OpenLog:
@@ -103,7 +103,7 @@ class WebLogClient(ReconnectingClient):
         if given:
             return brokers.of_log(given).node
         if log_of_session(brokers.logs, client) is None:
-            raise UsageError(f"{name(client)} may be in each log: the URL lacks the name of one")
+            raise UsageError(f"{name(client)} may be in any log: the URL lacks the name of the log")
         return brokers.of_session(client).node
 
     async def check_log(self, given: str | None) -> str:
@@ -122,7 +122,7 @@ class WebLogClient(ReconnectingClient):
         Rows name their ``log``. Raises as ``poll``.
         """
         recent = time.monotonic() - self._polled_at < _RECENT_SECONDS
-        # One that did not answer just now is asked again by the next poll only.
+        # A broker that just failed to answer is asked again only by the next poll.
         answers = await (self.each if recent else self.poll)(endpoint, **request)
         several = self.polled is not None and self.polled.several
         return [_labelled(broker.node if several else "", answer) for broker, answer in answers]

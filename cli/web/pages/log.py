@@ -46,7 +46,7 @@ _LOOK_BACK = 8
 limit, or as many as can be read in ``_BLOCK_SECONDS``."""
 _LOOK_MOST = 4096
 _LOOK_AHEAD = 64
-"""Maximum records that are read to find out which others are about a topic."""
+"""Maximum records that are read to find the other records about a topic."""
 _BLOCK_SECONDS = 0.4
 _NO_AREA = memoryview(b"")
 
@@ -104,7 +104,7 @@ class MergedLogPage:
 
 
 _FINISHED = "-"
-"""In the place of a position: there is nothing before in that log."""
+"""Replaces a position: the log has nothing before."""
 
 
 def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:

@@ -112,7 +112,7 @@ class Pages:
         begun = time.monotonic()
         if begun >= until:
             statuses = (await self._samples.latest()).statuses
-            # Those that did not answer just now are left out.
+            # Brokers that just failed to answer are left out.
             advice, _ = await find_problems(self._link.polled or await self._link.open(), statuses)
             now = time.monotonic()
             self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice

@@ -1,4 +1,4 @@
-"""Renders templates; everything from outside is escaped.
+"""Renders templates; all external text is escaped.
 
 Names and payloads go through ``cli.common.text``: control characters, direction marks and the like
 become visible escapes. Jinja escapes the rest for HTML. Each name is in an element of its own, so

@@ -48,7 +48,7 @@ _PATIENCE = 1.0
 """Seconds that a page waits for the history."""
 _BARS = 150
 _MARGIN = 50
-"""The axis begins before the first event by this part of its length."""
+"""The axis begins this fraction of its length before the first event."""
 _LINES = 40
 """Maximum number of differences listed."""
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)

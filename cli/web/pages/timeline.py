@@ -1,4 +1,4 @@
-"""The page about the broker through time: marks of the last day, a moment, two moments compared.
+"""The page about the broker over time: marks of the last day, a moment, two moments compared.
 
 With several logs it is about all of them, or about one that is chosen. A moment of all is a time.
 """
@@ -66,7 +66,7 @@ _SHOWN = {
 
 
 class TimePages:
-    """Pages about the broker through time."""
+    """Pages about the broker over time."""
 
     def __init__(
         self, link: WebLogClient, site: Site, activities: LogActivities, diffs: StateDiffs

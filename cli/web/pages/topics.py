@@ -23,7 +23,7 @@ _PATIENCE = 1.0
 _MOST_BRANCHES = 500
 _SECONDS = 10.0
 _SHARE = 30
-"""Retained messages are not requested again for this multiple of the request's duration."""
+"""Minimum time between requests for retained messages, as a multiple of a request's duration."""
 _KEPT = 16
 _SORTS = ("level", "messages", "rate", "size", "last_ms")
 _MOST_NAMES = 50

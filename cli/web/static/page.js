@@ -1,6 +1,5 @@
 "use strict";
-// Keeps the page fresh. Everything is drawn by the server: what comes is HTML, which is put in the
-// place of what was there.
+// Updates the page. The server renders everything: responses are HTML, which replaces the old content.
 (() => {
   const EVERY = 2000;
   const DEBOUNCE = 120;
@@ -20,7 +19,7 @@
 
   // ------------------------------------------------------------------ fragments
 
-  // What has the focus, so that it can be given back to what takes its place.
+  // The focused element, to restore the focus after a replacement.
   function focused(element) {
     const active = document.activeElement;
     if (!active || !element.contains(active)) return null;
@@ -60,7 +59,7 @@
     return made.body.textContent.trim();
   }
 
-  // Gives the HTML, or null after saying what is wrong.
+  // Returns the HTML, or null after showing the error.
   async function get(address, signal) {
     let answer, text;
     try {
@@ -68,14 +67,14 @@
       text = await answer.text();
     } catch (error) {
       if (error.name === "AbortError") return null;
-      say("The page is not served at present: the broker may have ended. It goes on by itself.");
+      say("No answer from the server of this page: the broker may have stopped. The page retries by itself.");
       return null;
     }
     if (answer.ok) {
       say("");
       return text;
     }
-    if (answer.status === 401) say("You are not logged in any more: load the page again.");
+    if (answer.status === 401) say("Your login has ended: reload the page.");
     else say(sentence(text));
     return null;
   }
@@ -87,7 +86,7 @@
     return chosen && !chosen.isCollapsed && live.contains(chosen.anchorNode);
   }
 
-  // What is shown is not true any more, as far as one knows.
+  // The content may be out of date.
   function markStale(stale) {
     live.classList.toggle("stale", stale);
     state.classList.toggle("away", stale);
@@ -112,7 +111,7 @@
       }
       markStale(html === null);
       if (html !== null) swap(live, html);
-      // What takes long is asked for more rarely: the broker has other things to do.
+      // Slow requests are made less often, to spare the broker.
       pause = Math.max(pause, 10 * (performance.now() - begun));
     }
     again(pause);
@@ -141,7 +140,7 @@
     toggle.addEventListener("click", () => {
       paused = !paused;
       toggle.setAttribute("aria-pressed", String(paused));
-      toggle.textContent = paused ? "Go on" : "Pause";
+      toggle.textContent = paused ? "Resume" : "Pause";
       state.classList.toggle("paused", paused);
       state.textContent = paused ? "paused" : "live";
     });
@@ -149,7 +148,7 @@
 
   // ------------------------------------------------------------------ for time.js
 
-  // Stops what keeps the page fresh: a moment of the past is shown.
+  // Stops the updates: a moment of the past is shown.
   function hold() {
     delete live.dataset.live;
     clearTimeout(timer);

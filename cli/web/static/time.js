@@ -41,7 +41,7 @@
     return new Promise((resolve) => setTimeout(resolve, milliseconds));
   }
 
-  // What time it is for the server.
+  // The time of the server.
   function now() {
     return drawn.last + performance.now() - drawn.at;
   }
@@ -155,7 +155,7 @@
     moment.setAttribute("aria-valuetext", text);
   }
 
-  // Zooms so that the moment that is shown stays where it is.
+  // Zooms around the displayed moment.
   function zoom(factor) {
     if (!drawn) return;
     const span = drawn.to - drawn.from;
@@ -177,7 +177,7 @@
     measure();
   }
 
-  // A moment outside of what is shown becomes the middle of it.
+  // A moment outside the visible part becomes its middle.
   function uncover(ms) {
     if (drawn && (ms < drawn.from || ms > drawn.to)) {
       const span = drawn.to - drawn.from;
@@ -196,8 +196,8 @@
     history.replaceState(null, "", join(livePage, address()));
   }
 
-  // Shows the state as of a moment; what was asked for before is not wanted any more. Where a time was
-  // asked for, the axis stays at it: the last record until then may be older.
+  // Shows the state as of a moment and cancels the previous request. If a time was
+  // requested, the axis stays at it: the last record until then may be older.
   async function show(place, ms = null) {
     if (loading) loading.abort();
     loading = new AbortController();
@@ -218,7 +218,7 @@
         showWhere();
         return true;
       }
-      await wait(400); // the log is being read: what came says how far
+      await wait(400); // the log is being read; the response shows the progress
       if (mine.signal.aborted) return false;
     }
   }
@@ -323,7 +323,7 @@
     remember();
   }
 
-  // Takes from the difference when the moments were that were typed.
+  // Sets the times of typed moments from the difference.
   function placePins() {
     for (const [name, input] of Object.entries(pins)) {
       const told = document.querySelector(`[data-pin-ms="${name}"]`);
@@ -331,7 +331,7 @@
     }
   }
 
-  // ------------------------------------------------------------------ what is pressed
+  // ------------------------------------------------------------------ buttons and marks
 
   timeline.addEventListener("click", (event) => {
     const pressed = event.target.closest("button, a, svg");
@@ -357,7 +357,7 @@
     } else if (pressed.closest(".lane")) pick(pressed, event.clientX);
   });
 
-  // Shows the mark of a lane that is nearest to where it was pressed.
+  // Shows the mark of a lane that is nearest to the pointer.
   function pick(svg, x) {
     const lane = drawn.lanes.find((one) => one.kind === svg.closest(".lane").dataset.kind);
     const box = svg.getBoundingClientRect();
@@ -397,7 +397,7 @@
   }, MEASURE);
   placePins();
   measure();
-  // The page came before the log was read: go on with what it was asked for.
+  // The page was rendered before the log was read: request the moment again.
   if (!live.dataset.live && !live.querySelector(".moment") && at.value) show(at.value);
   if (document.querySelector("#difference [data-folding]")) compare();
 })();

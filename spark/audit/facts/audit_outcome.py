@@ -161,7 +161,7 @@ class Outcome:
     seconds: float
     """Duration of the audit."""
     notes: tuple[str, ...] = field(default=())
-    """Parts that were not checked, and why, in words."""
+    """Parts that were not checked, and why, as text."""
 
     @property
     def kept(self) -> bool:

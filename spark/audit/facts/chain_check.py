@@ -29,8 +29,8 @@ BRIDGED_LATER = "bridged later"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 FILTERS: filters with wildcards, some of them several times. SHARED_THERE: the log has shared
-subscriptions. FOLLOWED: the log takes messages of another one. BRIDGED_LATER: NATS is said to have
-what comes later in the log."""
+subscriptions. FOLLOWED: the log takes messages of another one. BRIDGED_LATER: NATS is reported to
+have messages that come later in the log."""
 
 
 class LogNote(NamedTuple):
@@ -90,7 +90,7 @@ def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
         return
     if other.part == 0:
         if not one.last and not other.starts:
-            what = "begins a turn, but the one before it was not ended and no broker started"
+            what = "begins a turn, but the previous turn was not completed and no broker started"
             yield ChainBreak(Rule.TURN, at, what)
     elif one.last or other.part != one.part + 1:
         before = f"part {one.part}" + (", the last one" if one.last else "")

@@ -1,4 +1,4 @@
-"""Collects the events of sessions over several records, so that few rows travel."""
+"""Collects the events of sessions over several records, to transfer fewer rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serializes events of one session for the way from the scan of the log to the audit.
+"""Serializes events of one session for the transfer from the scan of the log to the audit.
 
 An event is a JSON array: position, time, part of its record, its fields in their order, and its
 type. Fields declared behind the version precede the type, either all or none. Events are validated

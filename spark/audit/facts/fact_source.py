@@ -1,6 +1,6 @@
 """The facts of logs as a table, made by the tasks that read the records.
 
-So facts travel through Spark, not records; and records are checked and decoded once.
+So Spark transfers facts, not records, and records are checked and decoded once.
 
 Spark creates the source and plans the read in separate processes. Most modules are imported where
 they are used, so that each process imports only what it needs, which saves a second of processor

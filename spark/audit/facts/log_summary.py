@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 BEYOND_ALL = 1 << 62
-"""A position behind every log."""
+"""A position after the end of every log."""
 
 
 class Checkpoint(NamedTuple):
@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
 
 
 class RecordedCut(NamedTuple):
-    """A cut that the log records, where the log has all that was carried over it."""
+    """A recorded cut whose carried messages are all in the log."""
 
     at: Position
     first: Position
@@ -70,7 +70,7 @@ class LogSummary:
     """Position where the first checkpoint of a cut log is complete; 0 for a log that begins with
     its first record. Before it the state is not completely known."""
     trusted: Position
-    """Position from which nothing is judged because a record is damaged or missing; else
+    """Position from which nothing is audited because a record is damaged or missing; else
     ``BEYOND_ALL``."""
     unsure: Position
     """Start of the first turn whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
@@ -120,8 +120,8 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         breaks += _beginning(piece, cuts)
     if trusted < BEYOND_ALL:
         found.remarks.append(
-            f"node {node}: what stands from {format_position(trusted)} on is not judged, since "
-            "the log is not whole there"
+            f"node {node}: not audited from {format_position(trusted)} on, because the log is not "
+            "complete there"
         )
     begun = {note.at: note for note in notes[BEGUN]}
     completed = sorted(notes[COMPLETED], key=_at)
@@ -135,19 +135,19 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         whole = checkpoints[0].completed if checkpoints else end
         if not checkpoints:
             found.remarks.append(
-                f"node {node}: the log begins with record {piece.first.sequence} and has no whole "
-                "checkpoint, so that only sessions that began in it are judged"
+                f"node {node}: the log begins with record {piece.first.sequence} and has no "
+                "complete checkpoint, so only sessions that began in it are audited"
             )
     if notes[FOLLOWED]:
         others = sorted({note.values["log"] for note in notes[FOLLOWED]})
         found.remarks.append(
-            f"node {node}: whether it took what its sessions should get from {', '.join(others)} "
-            "is not judged here: foldmq log verify compares the logs"
+            f"node {node}: whether it took all messages of {', '.join(others)} for its sessions is "
+            "not audited: foldmq log verify compares the logs"
         )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
     breaks += [
-        ChainBreak(Rule.EVENT, note.at, "NATS is said to have a message that was published later")
+        ChainBreak(Rule.EVENT, note.at, "NATS is reported to have a message published later")
         for note in notes[BRIDGED_LATER]
     ]
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
@@ -158,8 +158,8 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     outline = _outline(notes, piece.ends_ms)
     if not outline.limits:
         found.remarks.append(
-            f"node {node}: the log does not record limits, so that what was dropped because of one "
-            "is not compared with it, and expired sessions are not"
+            f"node {node}: the log does not record limits: drops are not compared with them, nor "
+            "expired sessions with the session expiry"
         )
     found.checkpoints += len(completed) + len(cuts)
     found.breaks += [(node, one) for one in breaks]
@@ -213,7 +213,7 @@ def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
         note.values["software"] for note in notes[STARTED] if note.values["turn"] in recorded
     }
     return [
-        ChainBreak(Rule.EVENT, note.at, "a broker started, but its limits are not on record")
+        ChainBreak(Rule.EVENT, note.at, "a broker started, but its limits were not recorded")
         for note in notes[STARTED]
         if note.values["software"] in records and note.values["turn"] not in recorded
     ]
@@ -293,7 +293,7 @@ def _beginning(piece: LogPiece, cuts: list[LogNote]) -> list[ChainBreak]:
     here = [note.values for note in cuts if note.values["first"] == first.sequence]
     at = position(first.sequence, 0)
     if not any(note.values["first"] >= first.sequence for note in cuts):
-        return [ChainBreak(Rule.CHAIN, at, "begins the log, and no cut before it is on record")]
+        return [ChainBreak(Rule.CHAIN, at, "begins the log, but no cut before it is recorded")]
     if here and first.previous and here[0]["link"] != first.previous:
         return [
             ChainBreak(Rule.CHAIN, at, "does not continue the record that was cut off before it")
@@ -320,13 +320,13 @@ def _completions(
         before, number = one.values["checkpoint"], other.values["checkpoint"]
         # A checkpoint that a crash interrupted is begun again with its number.
         if number < before or (number == before and one.at in finished):
-            what = f"begins checkpoint {number} once more"
+            what = f"begins checkpoint {number} again"
             breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
     done: set[Position] = set()
     for note in completed:
         said: dict[str, Any] = note.values
         if said["begun"] in done:
-            what = f"completes checkpoint {said['checkpoint']} once more"
+            what = f"completes checkpoint {said['checkpoint']} again"
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
         done.add(said["begun"])
         if said["begun"] not in begun:
@@ -370,7 +370,7 @@ def _outside_checkpoints(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
 
 def _judged_cuts(cuts: list[LogNote], begin: Position) -> Iterator[RecordedCut]:
-    """Yield the cuts whose carried messages are in the log: a later cut may have removed some."""
+    """Yield the cuts whose carried messages are in the log; a later cut may have removed some."""
     for note in cuts:
         first = position(note.values["first"], 0)
         if first >= begin:
@@ -380,7 +380,7 @@ def _judged_cuts(cuts: list[LogNote], begin: Position) -> Iterator[RecordedCut]:
 def _cuts(
     cuts: list[LogNote], begun: dict[Position, LogNote], whole: set[Position], begin: Position
 ) -> list[ChainBreak]:
-    """Return wrong places of recorded cuts."""
+    """Return wrong positions of recorded cuts."""
     breaks: list[ChainBreak] = []
     by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
     for note in cuts:

@@ -1,4 +1,4 @@
-"""The audit of sessions: what each had to get, and whether its events keep the guarantees."""
+"""The audit of sessions: their expected messages, and whether their events keep the guarantees."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
 """The messages that each session must get: joins of messages that took effect with subscriptions.
 
-If a log has few subscriptions, as nearly all have, each task has all of them in memory and joins in
-Python, message by message: that takes a fraction of the processor time of Spark's joins, and few
-rows travel. Otherwise the joins are native: Python sees each subscription once, and for filters
-with wildcards each topic once.
+If a log has few subscriptions, as nearly all have, each task holds all of them in memory and joins
+in Python, message by message: this takes a fraction of the processor time of Spark's joins, and few
+rows are transferred. Otherwise the joins are native: Python sees each subscription once, and for
+filters with wildcards each topic once.
 
 A session subscribes to a filter from one position to another, and may do so a million times in the
 life of a log, each time for a moment. To compare a message with few of them, the native join cuts

@@ -30,7 +30,7 @@ expires]."""
 
 
 class ExpectedPacks:
-    """Joins messages with the subscriptions of all sessions; give the messages in order."""
+    """Joins messages with the subscriptions of all sessions; messages must be added in order."""
 
     def __init__(self, spans: Iterable[SpanRow]) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class ExpectedPacks:
                 self.count += 1
 
     def take(self) -> list[PackRow]:
-        """Return everything, and begin anew."""
+        """Return everything, and reset."""
         found = [
             (node, session, min(rows)[0], orjson.dumps([[*topics], rows]))
             for (node, session), (topics, rows) in self._packs.items()

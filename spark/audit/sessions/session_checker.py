@@ -1,4 +1,4 @@
-"""The audit of one session, including what needs other data: claims, cuts, other nodes."""
+"""The audit of one session, including the rules that need other data: claims, cuts, other nodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _OF_WHOLE_TURNS: Final = frozenset(
         Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
     }
 )  # fmt: skip
-"""Rules that cannot be judged in a turn whose rest is missing."""
+"""Rules that cannot be audited in a turn whose rest is missing."""
 
 _place: Final = attrgetter("at")
 
@@ -219,15 +219,15 @@ class SessionChecker:
         if known == said:
             return
         if said is None:
-            what = f"the {where} does not have the session that the log tells of"
+            what = f"the {where} does not have the session that is in the log"
         elif known is None:
-            what = f"the {where} has a session that the log does not tell of"
+            what = f"the {where} has a session that is not in the log"
         else:
-            what = f"the {where} has another state of the session than the log tells of"
+            what = f"the {where} has another state of the session than the log has"
         self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
 
     def finish(self) -> None:
-        """Check what remains at the end of the log."""
+        """Do the remaining checks at the end of the log."""
         self._advance(BEYOND_ALL)
         self._pass_marks(BEYOND_ALL)
         audit = self._audit
@@ -238,7 +238,7 @@ class SessionChecker:
         for bound, where in self._existed:
             # A session that ended later may have ended before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):
-                what = f"the {where} does not have the session that the log tells of"
+                what = f"the {where} does not have the session that is in the log"
                 self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
         if self._connection is not None:
             self._disconnected(None)

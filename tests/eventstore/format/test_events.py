@@ -31,7 +31,7 @@ def test_the_samples_hold_every_type() -> None:
 
 
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.e)
-def test_what_is_written_is_read_back(event: Event) -> None:
+def test_written_events_are_read_back(event: Event) -> None:
     raw = written(event)
     assert raw["e"] == type(event).__name__
     read = parse_event(raw)
@@ -156,7 +156,7 @@ def test_old_versions_go_through_every_upcaster() -> None:
 
 @pytest.mark.usefixtures("old_versions")
 @pytest.mark.parametrize("raw", [{"e": ["Acked"], "v": 1}, {"e": "Acked", "v": [0]}])
-def test_what_is_no_type_or_version_is_not_upcast(raw: dict[str, Any]) -> None:
+def test_invalid_types_and_versions_are_not_upcast(raw: dict[str, Any]) -> None:
     with pytest.raises(UnknownEvent):
         parse_event(raw)
 

@@ -59,7 +59,7 @@ def test_frequent_events_are_read_without_pydantic(event: Event) -> None:
 
 
 @pytest.mark.parametrize("event", ONE_ENTRY, ids=lambda event: event.e)
-def test_every_field_is_looked_at(event: Event) -> None:
+def test_every_field_is_checked(event: Event) -> None:
     """A field that is added to an event later on cannot be forgotten here."""
     looked_at: set[str] = set()
 
@@ -99,7 +99,7 @@ def test_other_versions_are_left_to_parse_event(event: Event, version: object) -
 
 
 @pytest.mark.parametrize("raw", [{}, {"v": 1}, {"e": "Acked"}, {"e": [], "v": 1}, {"e": None}])
-def test_what_is_no_event_is_left_to_parse_event(raw: dict[str, Any]) -> None:
+def test_invalid_events_are_left_to_parse_event(raw: dict[str, Any]) -> None:
     assert parse_frequent(raw) is None
 
 
@@ -112,7 +112,7 @@ samples = st.sampled_from([*ONE_ENTRY, *MANY_ENTRIES, *every_event()])
 @examples(5)
 @given(samples.map(written), st.data())
 @pytest.mark.slow
-def test_what_it_reads_parse_event_reads_alike(raw: dict[str, Any], data: st.DataObject) -> None:
+def test_it_agrees_with_parse_event(raw: dict[str, Any], data: st.DataObject) -> None:
     names = st.sampled_from(sorted(raw))
     for name in data.draw(st.lists(names, max_size=2)):
         raw[name] = data.draw(values)

@@ -36,7 +36,7 @@ def test_runs_give_back_the_integers(values: list[int]) -> None:
 
 
 @given(lists)
-def test_a_run_stands_for_at_least_three_integers(values: list[int]) -> None:
+def test_a_run_encodes_at_least_three_integers(values: list[int]) -> None:
     for run in to_runs(values):
         assert isinstance(run, int) or (len(run) == 3 and run[1] >= 3 and run[2] != 0)
 
@@ -76,7 +76,7 @@ def test_a_sequence_alone_is_the_position_of_its_first_entry() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "1.", "x", "1.x", "-1", "1.-1", "1.1048576", "1.2.3"])
-def test_what_is_no_position(text: str) -> None:
+def test_invalid_positions(text: str) -> None:
     if text == "1.":
         assert parse_position(text) == position(1, 0)
         return

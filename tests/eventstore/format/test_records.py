@@ -45,7 +45,7 @@ def record_of(*events: Any, previous: bytes = GENESIS, payloads: Any = ()) -> by
     part=st.integers(0, 5),
     last=st.booleans(),
 )
-def test_what_is_encoded_is_decoded(
+def test_encoded_records_are_decoded(
     events: list[Any],
     payloads: list[bytes],
     previous: bytes,
@@ -120,7 +120,7 @@ def test_a_header_that_is_none_is_damage_even_with_the_right_checksum(header: by
         decode_record(7, MAGIC + hashlib.sha256(signed).digest() + signed)
 
 
-def test_a_later_format_is_not_called_damage() -> None:
+def test_a_later_format_is_not_reported_as_damage() -> None:
     with pytest.raises(UnknownLogFormat) as caught:
         decode_record(7, b"FMQ\x02" + WHOLE[4:])
     assert str(caught.value) == (
@@ -206,7 +206,7 @@ def chain(count: int) -> list[Record]:
 
 
 def renumbered(records: list[Record]) -> list[Record]:
-    """As a log would hold them that was written anew from these records."""
+    """As in a log that was rewritten from these records."""
     for sequence, record in enumerate(records, 1):
         record.sequence = sequence
     return records
@@ -248,7 +248,7 @@ def test_a_lost_record_is_detected() -> None:
     ],
     ids=["lost", "repeated", "swapped", "first swapped", "first repeated"],
 )
-def test_records_put_in_other_places_are_detected(order: list[int], where: int) -> None:
+def test_reordered_records_are_detected(order: list[int], where: int) -> None:
     made = chain(5)
     records = [decode_record(1, record_bytes(made[at])) for at in order]
     with pytest.raises(CorruptLog) as caught:

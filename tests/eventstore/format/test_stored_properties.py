@@ -227,7 +227,7 @@ def test_a_will_has_its_block_before_its_payload() -> None:
 
 
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.e)
-def test_what_was_added_is_written_only_where_it_says_something(event: Event) -> None:
+def test_added_fields_are_written_only_if_they_differ_from_their_defaults(event: Event) -> None:
     usual = orjson.loads(orjson.dumps(event))
     names = list(usual)
     later = names[names.index("v") + 1 :]

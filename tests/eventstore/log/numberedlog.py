@@ -72,7 +72,7 @@ class Writing:
         self.next = 0
 
     def put(self, count: int = 1, padding: int = 0) -> None:
-        """One turn with so many numbered events, each acknowledged by an effect."""
+        """One turn with this many numbered events, each acknowledged by an effect."""
         for _ in range(count):
             body = b"%d " % self.next + b"x" * padding
             event = MessagePublished("c", 1, False, ["t"], [], [1], len(body), 0, 1)
@@ -184,7 +184,7 @@ async def filled(nc: Client, sizes: list[int]) -> list[bytes]:
 
 
 async def given_up(own: Writing) -> EventStoreError:
-    """The error with which writing ends; nothing is acknowledged or told afterwards."""
+    """The error with which writing ends; nothing is acknowledged or reported afterwards."""
     await happens(lambda: own.fatal)
     acknowledged = list(own.sink.numbers)
     own.put(1)

@@ -27,7 +27,7 @@ async def behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
 
 
 async def begun(nc: Any, count: int) -> list[LogTail]:
-    """A log with so many records, as writers store them: the ends that it had."""
+    """A log with this many records, as writers store them: the ends that it had."""
     await ensure_stream(nc, STREAM, [SUBJECT])
     ends = [await read_tail(nc, STREAM, SUBJECT)]
     for number in range(count):
@@ -56,7 +56,7 @@ async def test_of_many_that_try_at_once_one_is_stored(server: EmbeddedServer) ->
         assert sorted(one.name for one in found) == ["REFUSED"] * 19 + ["STORED"]
 
 
-async def test_the_writer_that_was_there_is_fenced(server: EmbeddedServer) -> None:
+async def test_the_previous_writer_is_fenced(server: EmbeddedServer) -> None:
     async with writing(server) as own, client_of(server) as other:
         own.put(2)
         await own.settled()
@@ -106,7 +106,7 @@ class Answering:
     ],
     ids=str,
 )
-async def test_what_becomes_of_it_is_found_out(
+async def test_the_result_of_an_append_is_determined(
     server: EmbeddedServer, answers: list[Any], outcome: Appended
 ) -> None:
     async with client_of(server) as nc:

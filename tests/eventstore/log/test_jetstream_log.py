@@ -63,7 +63,7 @@ async def own(server: EmbeddedServer) -> AsyncIterator[Writing]:
 # ------------------------------------------------------------------ writing
 
 
-async def test_what_is_appended_is_acknowledged_and_read_back(own: Writing) -> None:
+async def test_appended_records_are_acknowledged_and_read_back(own: Writing) -> None:
     for _ in range(50):
         own.put(4)
         await asyncio.sleep(0)
@@ -72,7 +72,7 @@ async def test_what_is_appended_is_acknowledged_and_read_back(own: Writing) -> N
     assert await own.stored() == list(range(200))
 
 
-async def test_a_second_life_goes_on_where_the_first_ended(server: EmbeddedServer) -> None:
+async def test_a_restart_continues_the_log(server: EmbeddedServer) -> None:
     async with writing(server) as first:
         first.put(3)
         await first.settled()
@@ -96,7 +96,7 @@ async def test_a_turn_over_several_records(server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_server_killed_with_records_on_their_way(
+async def test_server_killed_with_records_in_flight(
     own: Writing, server: EmbeddedServer, times: int
 ) -> None:
     """All that was appended is there once, whatever of it had been stored before the kill."""
@@ -137,7 +137,7 @@ async def test_server_paused(
     before = own.next
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        # Until a signal arrives a process goes on for a moment.
+        # A process continues for a moment until a signal arrives.
         status = Path(f"/proc/{server.pid}/stat")
         await happens(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
         await own.load(0.3)
@@ -155,7 +155,7 @@ async def test_server_paused(
     assert await own.stored() == list(range(own.next))
 
 
-async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_answers(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is stored but its acknowledgement is lost."""
     monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.2)
     writer = own.log._writer
@@ -189,7 +189,7 @@ async def test_second_writer_is_fenced_off(server: EmbeddedServer, own: Writing)
 
 
 async def test_two_writers_at_once(server: EmbeddedServer, own: Writing) -> None:
-    """Whoever loses, what was acknowledged by either is there."""
+    """Whichever writer loses, records acknowledged by either exist."""
     async with writing(server) as other:
         other.next = 1000
         own.put(3)
@@ -202,7 +202,7 @@ async def test_two_writers_at_once(server: EmbeddedServer, own: Writing) -> None
         assert sorted(stored) == sorted(own.sink.numbers + other.sink.numbers)
 
 
-async def test_stream_deleted_underneath(own: Writing) -> None:
+async def test_stream_deleted_while_in_use(own: Writing) -> None:
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
@@ -211,7 +211,7 @@ async def test_stream_deleted_underneath(own: Writing) -> None:
     assert own.sink.numbers == [0, 1, 2]
 
 
-async def test_stream_made_anew_underneath(own: Writing) -> None:
+async def test_stream_deleted_and_created_again(own: Writing) -> None:
     for _ in range(3):
         own.put()
         await own.settled()
@@ -235,8 +235,8 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
     assert str(error).startswith("the log is damaged: record 1 is not the one that was stored")
 
 
-async def test_stream_emptied_underneath(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends go on well, as the last sequence stays: somebody must look."""
+async def test_stream_emptied_while_in_use(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends still succeed, because the last sequence stays: the log must be checked."""
     monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
     own.put(3)
     await own.settled()
@@ -318,7 +318,9 @@ async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(server: Embedd
 
 
 @pytest.mark.parametrize("wanted", [[3], [2, 3], [1, 4, 6]])
-async def test_wanted_records_that_are_not_there(server: EmbeddedServer, wanted: list[int]) -> None:
+async def test_requested_records_that_are_missing(
+    server: EmbeddedServer, wanted: list[int]
+) -> None:
     async with client_of(server) as nc:
         await filled(nc, [1] * 6)
         for sequence in (3, 6):
@@ -337,7 +339,7 @@ async def test_some_records_far_apart(server: EmbeddedServer) -> None:
         assert await read_some(nc, STREAM, []) == []
 
 
-async def test_what_is_no_record_is_named(server: EmbeddedServer) -> None:
+async def test_an_invalid_record_is_named(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
         await filled(nc, [1, 1])
         await nc.request(SUBJECT, b"something else", timeout=PATIENCE)
@@ -419,7 +421,7 @@ async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> Non
 # -------------------------------------------------------- one broker per node
 
 
-async def test_a_node_is_claimed_once(
+async def test_a_node_is_locked_once(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
@@ -433,7 +435,7 @@ async def test_a_node_is_claimed_once(
         await lock_node(second, "n1", "here")
 
 
-async def test_an_answer_of_somebody_else_counts_as_well(
+async def test_an_answer_of_another_replica_counts(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)

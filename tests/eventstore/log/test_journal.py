@@ -172,7 +172,7 @@ def test_turns_gather_while_records_are_on_their_way() -> None:
     assert bench.journal.idle
 
 
-def test_small_turns_wait_for_the_sync_that_goes_on_and_share_the_next() -> None:
+def test_small_turns_wait_for_the_current_sync_and_share_the_next() -> None:
     bench = Bench(max_inflight=2, parallel_from=2000)
     for number in range(4):
         bench.turn(b"%d" % number)
@@ -204,7 +204,7 @@ def test_a_small_record_is_sent_before_output_is_written(size: int, sent_first: 
     assert bench.effects() == [b"1", b"2", b"3"]
 
 
-def test_records_are_a_chain_that_goes_on_from_the_last_one() -> None:
+def test_records_continue_the_chain() -> None:
     bench = Bench(max_inflight=9, parallel_from=0, sequence=40)
     for number in range(5):
         bench.turn(b"%d" % number)
@@ -254,10 +254,10 @@ def test_statistics() -> None:
     assert (stats.bytes, stats.released) == (len(bench.store.sent[0].data), 1)
 
 
-# --------------------------------------------------- events nobody waits for
+# --------------------------------------------------- events without waiting output
 
 
-def test_events_that_nobody_waits_for_go_with_the_next_ones() -> None:
+def test_events_without_waiting_output_go_with_the_next_record() -> None:
     bench = Bench()
     asked: list[int] = []
     bench.journal.on_deferred = lambda: asked.append(1)
@@ -271,7 +271,7 @@ def test_events_that_nobody_waits_for_go_with_the_next_ones() -> None:
     assert shape(bench.store.records) == [(1, 0, True, 3)]
 
 
-def test_events_that_nobody_waits_for_are_written_on_flush() -> None:
+def test_events_without_waiting_output_are_written_on_flush() -> None:
     bench = Bench()
     asked: list[int] = []
     bench.journal.on_deferred = lambda: asked.append(1)
@@ -369,7 +369,7 @@ def test_an_open_record_is_not_taken_for_committed() -> None:
     assert bench.journal.durable == 1
 
 
-def test_what_is_on_its_way_is_sent_again_in_order() -> None:
+def test_records_in_flight_are_sent_again_in_order() -> None:
     bench = Bench(max_inflight=2, parallel_from=0)
     for number in range(4):
         bench.turn(b"%d" % number)
@@ -383,14 +383,14 @@ def test_what_is_on_its_way_is_sent_again_in_order() -> None:
 # ------------------------------------------------------------ held back sinks
 
 
-def test_a_sink_that_is_not_held_gets_what_depends_on_nothing_at_once() -> None:
+def test_a_free_sink_gets_unlogged_output_at_once() -> None:
     bench = Bench()
     bench.turn(b"1")
     bench.journal.send_unlogged(bench.a, b"free")
     assert bench.effects() == [b"free"]
 
 
-def test_a_held_sink_gets_it_behind_what_it_waits_for() -> None:
+def test_a_held_sink_gets_unlogged_output_after_its_effects() -> None:
     bench = Bench(max_inflight=1)
     bench.event()
     bench.journal.send_when_durable(bench.a, b"connack ")
@@ -469,7 +469,7 @@ def test_a_record_has_a_bounded_number_of_events() -> None:
     assert bench.effects() == [b"ack"]
 
 
-def test_parts_are_counted_anew_for_the_next_turn() -> None:
+def test_part_numbers_restart_in_each_turn() -> None:
     bench = Bench(max_inflight=9)
     for number in range(2):
         for _ in range(3):
@@ -502,7 +502,7 @@ def test_earlier_turns_in_a_part_that_is_not_the_last_wait_as_well() -> None:
     assert bench.effects() == [b"0", b"earlier", b"later"]
 
 
-def test_turns_are_released_steadily_when_there_is_always_more_than_fits() -> None:
+def test_turns_are_released_steadily_under_constant_overload() -> None:
     """Without a record that ends with a turn, all would wait until the load is over."""
     bench = Bench(max_inflight=1, max_pending=1 << 30)
     sent = 0
@@ -515,7 +515,7 @@ def test_turns_are_released_steadily_when_there_is_always_more_than_fits() -> No
     assert len(bench.released) > 50
 
 
-def test_offsets_and_positions_begin_anew_in_each_record() -> None:
+def test_offsets_and_positions_restart_in_each_record() -> None:
     bench = Bench(max_inflight=9)
     bodies = [b"%d" % number * 1500 for number in range(5)]
     places = [bench.journal.append(published(len(body)), 1, [body], len(body)) for body in bodies]
@@ -632,7 +632,7 @@ def test_congestion_and_relief() -> None:
     assert relieved == [2], "told once"
 
 
-def test_no_relief_is_told_when_nobody_asked() -> None:
+def test_relief_is_reported_only_on_request() -> None:
     relieved: list[int] = []
     bench = Bench(max_inflight=1, max_pending=1000)
     bench.journal.on_relief = lambda: relieved.append(1)
@@ -644,10 +644,10 @@ def test_no_relief_is_told_when_nobody_asked() -> None:
 # ------------------------------------------------------------- turns that are cut
 
 
-def test_a_turn_that_was_cut_ends_no_record() -> None:
+def test_a_split_turn_ends_no_record() -> None:
     bench = Bench()
     bench.turn(b"first")
-    bench.event()  # of a turn that goes on when the event loop was round
+    bench.event()  # of a turn that continues in the next iteration of the event loop
     bench.journal.split_turn()
     assert bench.journal.last_closed is None
     bench.commit(1)

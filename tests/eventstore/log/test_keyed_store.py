@@ -56,7 +56,7 @@ async def test_many_messages_are_read(store: KeyedStore) -> None:
 
 
 async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> None:
-    """A server drops who lets more bytes wait than it keeps for a client."""
+    """A server disconnects a client with more pending bytes than it keeps."""
     for number in range(40):
         await store.put(f"key.{number}", bytes([number]) * 1_000_000)
     assert await store.confirm("mark", b"m", 40)
@@ -64,7 +64,7 @@ async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> Non
     assert [(one[0], len(one)) for one in found[:-1]] == [(at, 1_000_000) for at in range(40)]
 
 
-async def test_without_a_stream_there_is_nothing(client: DirectClient) -> None:
+async def test_without_a_stream_the_store_is_empty(client: DirectClient) -> None:
     assert await contents(KeyedStore(client, "NONE", "none.")) == []
 
 
@@ -75,7 +75,7 @@ async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> No
     assert await store.confirm("mark", b"yes", 1)
 
 
-async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: DirectClient) -> None:
+async def test_a_deleted_key_may_be_dropped(store: KeyedStore, client: DirectClient) -> None:
     await store.put("a", b"1")
     await store.put("a", b"", gone=True)
     assert await store.confirm("mark", b"m", 2)
@@ -83,7 +83,7 @@ async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: Di
     assert (reply.headers or {})["Nats-TTL"] == "24h"
 
 
-async def test_after_clearing_the_sequences_go_on(store: KeyedStore) -> None:
+async def test_sequences_continue_after_clearing(store: KeyedStore) -> None:
     await store.put("a", b"1")
     assert await store.confirm("mark", b"m", 1)
     await store.clear()

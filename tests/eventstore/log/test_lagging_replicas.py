@@ -62,7 +62,7 @@ class Behind:
 
 
 @pytest.mark.parametrize("lacks", [1, 3, 5])
-async def test_a_replica_that_is_behind_is_no_damage(
+async def test_a_lagging_replica_is_not_damage(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, lacks: int
 ) -> None:
     async with client_of(server) as nc:
@@ -76,7 +76,7 @@ async def test_a_replica_that_is_behind_is_no_damage(
         assert behind.refused >= 3
 
 
-async def test_what_the_leader_lacks_too_is_missing(
+async def test_records_that_the_leader_lacks_are_missing(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client_of(server) as nc:
@@ -90,7 +90,7 @@ async def test_what_the_leader_lacks_too_is_missing(
 
 
 @pytest.mark.parametrize("place", [7, None])
-async def test_an_acknowledgement_of_another_place_counts_for_nothing(
+async def test_an_acknowledgement_with_another_sequence_is_rejected(
     own: Writing, place: int | None
 ) -> None:
     own.put(2)
@@ -202,7 +202,7 @@ async def test_a_server_that_answers_nothing_is_left(
         assert made.sink.numbers == [0, 1, 2]
 
 
-async def test_a_server_that_is_too_old_is_not_written_to(
+async def test_no_record_is_sent_to_a_server_that_is_too_old(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a reconnect it may be any of the cluster."""

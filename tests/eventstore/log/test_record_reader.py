@@ -64,7 +64,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("lost", [range(20, 49), range(1, 5), range(60, 61)])
-def test_replies_that_are_lost_with_a_connection_are_asked_for_again(lost: range) -> None:
+def test_replies_lost_with_a_connection_are_requested_again(lost: range) -> None:
     async def run() -> None:
         client: Any = Interrupted(lost, 60)
         found = [one async for one in read_stored(client, "FOLDMQ_LOG_n", 1, 60)]

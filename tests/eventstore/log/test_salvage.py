@@ -239,7 +239,7 @@ def test_nothing_is_intact(old: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("later", ["format", "event"])
-def test_log_of_a_later_foldmq_is_not_cut_short(old: Path, new: Path, later: str) -> None:
+def test_the_log_of_a_later_version_is_not_truncated(old: Path, new: Path, later: str) -> None:
     records = made(3)
     if later == "format":
         records.append(b"FMQ\x02" + records[0][4:])
@@ -298,9 +298,7 @@ def test_no_room(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not new.exists()
 
 
-def test_failure_on_the_way_leaves_nothing(
-    old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_no_files(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(old, made())
     before = contents(old)
 
@@ -314,7 +312,7 @@ def test_failure_on_the_way_leaves_nothing(
     assert contents(old) == before
 
 
-def test_progress_is_told(old: Path, new: Path) -> None:
+def test_progress_is_reported(old: Path, new: Path) -> None:
     write(old, made())
     told: list[tuple[str, int, int]] = []
     save(old, new, lambda *what: told.append(what))
@@ -353,7 +351,7 @@ def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
 @pytest.mark.parametrize(
     ("problem", "line"),
     [
-        ("record 3 is bad", "damage: record 3 is bad; OLD is as it was"),
+        ("record 3 is bad", "damage: record 3 is bad; OLD is unchanged"),
         (None, "every record in OLD is intact"),
     ],
 )
@@ -363,7 +361,7 @@ def test_report(problem: str | None, line: str, tmp_path: Path) -> None:
     assert report(saved, old, new).replace(str(old), "OLD").replace(str(new), "NEW") == (
         "kept 1,200 of 1,300 records (5,000 entries), up to 2023-11-14 22:13:20.250 UTC\n"
         f"{line}\n"
-        "go on with: foldmq serve --data-dir NEW"
+        "continue with: foldmq serve --data-dir NEW"
     )
 
 

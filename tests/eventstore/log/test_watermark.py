@@ -19,12 +19,12 @@ def test_none_is_read_before_one_was_written(file: Path) -> None:
     mark.check_end(0)
 
 
-def test_what_was_noted_is_read(file: Path) -> None:
+def test_a_stored_mark_is_read(file: Path) -> None:
     Watermark(file, "L").write(41, LINK)
     assert Watermark(file, "L").read() == (41, LINK)
 
 
-def test_a_mark_of_another_stream_says_nothing(file: Path) -> None:
+def test_a_mark_of_another_stream_is_ignored(file: Path) -> None:
     Watermark(file, "L").write(41, LINK)
     other = Watermark(file, "M")
     assert other.read() is None
@@ -46,7 +46,7 @@ def test_a_mark_of_another_stream_says_nothing(file: Path) -> None:
         b"\x00" * 120,
     ],
 )
-def test_a_torn_file_says_nothing(file: Path, content: bytes) -> None:
+def test_a_torn_file_is_ignored(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     mark = Watermark(file, "L")
     assert mark.read() is None
@@ -102,7 +102,7 @@ def test_a_log_is_in_one_domain(file: Path) -> None:
         Watermark(file, "L").check_domain()
 
 
-def test_a_record_that_another_node_reported_is_noted(file: Path) -> None:
+def test_a_record_reported_by_another_node_is_stored(file: Path) -> None:
     Watermark(file, "L").write(41, LINK)
     mark = Watermark(file, "L")
     mark.note(40, bytes(32))
@@ -113,7 +113,7 @@ def test_a_record_that_another_node_reported_is_noted(file: Path) -> None:
         mark.check_end(42)
 
 
-def test_what_is_noted_while_the_log_is_asked_is_not_missed(file: Path) -> None:
+def test_a_mark_stored_during_the_check_is_not_missed(file: Path) -> None:
     mark = Watermark(file, "L")
     mark.write(41, LINK)
     before = mark.read()

@@ -68,7 +68,7 @@ class Nats:
 
 
 class Linked:
-    """A link and what it told."""
+    """A link and its notifications."""
 
     def __init__(self) -> None:
         self.messages: list[NatsMessage] = []

@@ -77,7 +77,7 @@ async def test_many_messages_arrive_in_order_and_in_few_batches(
     assert len(there.batches) < len(sent) / 10
 
 
-async def test_what_a_link_publishes_does_not_come_back(here: Linked, there: Linked) -> None:
+async def test_a_link_does_not_receive_its_own_messages(here: Linked, there: Linked) -> None:
     for linked in (here, there):
         linked.link.subscribe(b"a")
         await linked.settled()
@@ -101,7 +101,7 @@ async def test_inbox_gets_answers(here: Linked, there: Linked) -> None:
     ]
 
 
-async def test_a_request_that_nobody_takes_is_answered_by_the_server(here: Linked) -> None:
+async def test_a_request_without_responders_is_answered_by_the_server(here: Linked) -> None:
     here.link.write(render_hpub(b"nobody", here.link.inbox + b"1", b"", b""))
     await here.came(1)
     assert here.messages[0].headers.startswith(b"NATS/1.0 503")
@@ -170,7 +170,7 @@ async def test_unsubscribing_loses_nothing_that_was_published_before(
     assert set(there.link._subjects) == {there.link.inbox_sid}
 
 
-async def test_unsubscribing_twice_or_what_never_was(here: Linked) -> None:
+async def test_unsubscribing_twice_or_an_unknown_subject(here: Linked) -> None:
     sid = here.link.subscribe(b"a")
     for _ in range(2):
         here.link.unsubscribe(sid)
@@ -316,7 +316,7 @@ async def test_a_new_connection_is_not_paused(nats: Nats, here: Linked, there: L
     await there.came(1)
 
 
-async def test_closing_sends_what_was_written(nats: Nats, there: Linked) -> None:
+async def test_closing_sends_written_data(nats: Nats, there: Linked) -> None:
     there.link.subscribe(b"a")
     await there.settled()
     here = await Linked.to(nats.url)
@@ -342,7 +342,7 @@ async def test_closing_leaves_nothing_running(nats: Nats) -> None:
     assert here.notices == ["down"]
 
 
-async def test_what_a_callback_raises_ends_the_connection_not_the_link(
+async def test_an_error_of_a_callback_ends_the_connection_not_the_link(
     nats: Nats, here: Linked, there: Linked
 ) -> None:
     raised: list[dict[str, Any]] = []
@@ -364,7 +364,7 @@ async def test_what_a_callback_raises_ends_the_connection_not_the_link(
     assert [str(context["exception"]) for context in raised] == ["a defect"]
 
 
-async def test_nobody_is_there() -> None:
+async def test_no_server() -> None:
     options = ConnectionOptions(urls=(f"nats://127.0.0.1:{free_port()}",))
     before = asyncio.all_tasks()
     with pytest.raises(NatsUnavailable, match="connection refused; check the address"):

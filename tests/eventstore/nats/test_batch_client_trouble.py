@@ -22,7 +22,7 @@ ACCESS = {"user": "bridge", "password": "secret"}
 
 
 async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) -> None:
-    """Nothing blocks and nothing is lost, and how much waits is told."""
+    """Nothing blocks and nothing is lost, and the pending bytes are reported."""
     servers.append(nats := Nats(tmp_path))
     await nats.start()
     much = 4 << 20
@@ -132,7 +132,7 @@ async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: 
     await here.link.close()
 
 
-async def test_what_the_server_forbids_is_told_once_for_each_connection(
+async def test_permission_errors_are_reported_once_per_connection(
     tmp_path: Path, servers: list[Nats]
 ) -> None:
     permissions = {"publish": {"deny": ["no.>"]}, "subscribe": {"deny": ["no.>"]}}
@@ -172,9 +172,7 @@ async def test_what_the_server_forbids_is_told_once_for_each_connection(
     await there.link.close()
 
 
-async def test_a_subscription_that_is_refused_is_told_each_time(
-    tmp_path: Path, servers: list[Nats]
-) -> None:
+async def test_each_refused_subscription_is_reported(tmp_path: Path, servers: list[Nats]) -> None:
     """Of subjects of any length, with anything in them."""
     user = {**ACCESS, "permissions": {"subscribe": {"deny": ["no.>"]}}}
     servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
@@ -190,7 +188,7 @@ async def test_a_subscription_that_is_refused_is_told_each_time(
     await here.link.close()
 
 
-async def test_what_is_refused_of_many_subscriptions_is_told_when_all_are_renewed(
+async def test_refusals_are_reported_after_all_subscriptions_are_renewed(
     tmp_path: Path, servers: list[Nats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.append(nats := Nats(tmp_path))
@@ -213,7 +211,7 @@ async def test_what_is_refused_of_many_subscriptions_is_told_when_all_are_renewe
     await here.link.close()
 
 
-async def test_not_all_problems_are_told(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_reported_problems_are_limited(tmp_path: Path, servers: list[Nats]) -> None:
     user = {**ACCESS, "permissions": {"publish": {"deny": ["no.>"]}}}
     servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
     await nats.start()
@@ -346,7 +344,7 @@ def says(data: bytes) -> Speak:
         (b"MSG a 1 99999999999999\r\n", "a message of"),
     ],
 )
-async def test_what_is_no_nats(data: bytes, told: str) -> None:
+async def test_a_server_that_does_not_speak_nats(data: bytes, told: str) -> None:
     async with speaking(says(data), answers) as url:
         here = await Linked.to(url)
         await happens(lambda: here.notices == ["down", "up"])
@@ -403,7 +401,7 @@ async def test_a_ping_of_the_server_is_answered() -> None:
         await here.link.close()
 
 
-async def test_a_pong_that_nobody_asked_for() -> None:
+async def test_an_unexpected_pong() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"PONG\r\n+OK\r\n" * 3)
         await answers(reader, writer)
@@ -417,7 +415,7 @@ async def test_a_pong_that_nobody_asked_for() -> None:
 
 
 async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
-    """Ours and nats-py's are told apart by their order."""
+    """Ours and nats-py's differ in their order."""
     asked = 0
     answering = asyncio.Semaphore(0)
 

@@ -64,7 +64,7 @@ def flat(events: list[Event]) -> list[NatsMessage | bytes]:
 
 
 class Heard:
-    """What nats-py's parser tells its client, as our parser would give it."""
+    """The output of nats-py's parser, in the form of ours."""
 
     def __init__(self) -> None:
         self.events: list[NatsMessage | bytes] = []
@@ -137,7 +137,7 @@ def test_a_read_gives_one_batch() -> None:
     assert BatchParser().feed(b"".join(map(render, sent))) == [sent]
 
 
-def test_a_pong_stands_between_the_messages_before_and_after_it() -> None:
+def test_a_pong_keeps_its_place_between_messages() -> None:
     one, two = NatsMessage(1, b"a", b"", b"", b"1"), NatsMessage(1, b"a", b"r", b"", b"2")
     stream = render(one) + b"PONG\r\n" + render(two)
     assert BatchParser().feed(stream) == [[one], b"PONG", [two]]
@@ -183,7 +183,7 @@ def test_a_large_message_in_small_pieces_is_put_together_once() -> None:
         b"\x1b[31m",
     ],
 )
-def test_what_is_not_the_protocol(line: bytes) -> None:
+def test_protocol_errors(line: bytes) -> None:
     with pytest.raises(MalformedStream) as caught:
         BatchParser().feed(line + b"\r\n")
     assert str(caught.value).isprintable()

@@ -55,7 +55,7 @@ async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
     await connected.close()
 
 
-async def test_server_says_what_it_takes(client: Client) -> None:
+async def test_the_server_announces_its_maximum_payload(client: Client) -> None:
     assert check_server(client) == 32 * 1024 * 1024
     await check_jetstream(client)
 
@@ -187,7 +187,7 @@ async def test_key_without_certificate(tmp_path: Path) -> None:
         )
 
 
-def test_what_the_client_library_logs_becomes_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_message_of_the_client_library_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     _quiet_client_library()
     logging.getLogger("nats.aio.client").error("odd", exc_info=ValueError("this"))
     ours = [record for record in caplog.records if record.name == "foldmq.nats"]
@@ -240,7 +240,7 @@ async def test_a_lost_answer_to_the_creation(
     assert (len(lost), made.created, made.last_seq) == (1, True, 0)
 
 
-async def test_log_that_nats_does_not_recover_is_not_begun_anew(datadir: DataDir) -> None:
+async def test_a_log_that_nats_does_not_recover_is_not_replaced(datadir: DataDir) -> None:
     server = EmbeddedServer(datadir)
     await server.start()
     client = await connect(options_for(server))
@@ -363,7 +363,7 @@ async def test_log_of_a_later_foldmq(client: Client) -> None:
         (1, None, "clients cannot see"),
     ],
 )
-def test_promise(replicas: int, sync: str | float | None, text: str) -> None:
+def test_the_durability_guarantee(replicas: int, sync: str | float | None, text: str) -> None:
     assert text in durability_promise(replicas, sync)
 
 

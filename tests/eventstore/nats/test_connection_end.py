@@ -107,7 +107,7 @@ async def test_nothing_reconnects_after_closing(monkeypatch: pytest.MonkeyPatch)
     server.close()
 
 
-async def test_closing_is_cancelled_with_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_is_cancelled_with_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "close", lambda _: asyncio.Event().wait())
     closing = asyncio.create_task(disconnect(Client()))
     await asyncio.sleep(0)

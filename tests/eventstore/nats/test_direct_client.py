@@ -46,7 +46,7 @@ def send(client: DirectClient, subject: str, payload: bytes, reply: str = "r") -
     return client.send_now(subject, pieces, reply=reply, headers={"Name": "value", "Other": "2"})
 
 
-async def test_what_is_sent_is_what_nats_py_would_send(tmp_path: Path) -> None:
+async def test_sent_bytes_equal_those_of_nats_py(tmp_path: Path) -> None:
     async with prompt(tmp_path) as (_, client):
         subscription = await client.subscribe("a.b")
         await client.flush()
@@ -59,7 +59,7 @@ async def test_what_is_sent_is_what_nats_py_would_send(tmp_path: Path) -> None:
         assert (await subscription.next_msg(5)).data == b""
 
 
-async def test_what_is_listened_to_comes_in_order_and_past_no_task(tmp_path: Path) -> None:
+async def test_messages_arrive_in_order_without_a_task(tmp_path: Path) -> None:
     async with prompt(tmp_path) as (_, client):
         heard: Heard = []
         tasks = len(asyncio.all_tasks())
@@ -69,7 +69,7 @@ async def test_what_is_listened_to_comes_in_order_and_past_no_task(tmp_path: Pat
             assert send(client, f"in.x.{number}", b"%d" % number)
         await happens(lambda: len(heard) == 100)
         assert heard == [(f"in.x.{number}", b"%d" % number) for number in range(100)]
-        # What nats-py is asked for goes on as ever beside it.
+        # Requests of nats-py work as usual beside it.
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)
         await client.publish(inbox, b"as ever")
@@ -117,7 +117,7 @@ async def test_many_messages_of_a_listener_arrive_in_order(tmp_path: Path, size:
         await disconnect(other)
 
 
-async def test_it_tells_that_bytes_arrived_before_they_are_handled(tmp_path: Path) -> None:
+async def test_received_bytes_are_reported_before_they_are_handled(tmp_path: Path) -> None:
     lost: list[bool] = []
     async with prompt(tmp_path, on_disconnect=lambda: lost.append(True)) as (server, client):
         seen: list[str] = []
@@ -195,7 +195,7 @@ async def test_a_listener_that_fails_as_its_message_arrives_is_reported(tmp_path
         await happens(lambda: any("cannot take that" in line for line in problems))
 
 
-async def test_who_listens_badly_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
+async def test_a_failing_listener_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     problems: list[str] = []
     heard: Heard = []
 
@@ -227,7 +227,7 @@ async def test_without_a_connection_nothing_is_taken_and_nothing_kept(tmp_path: 
         assert heard == [("in", b"found")]
 
 
-async def test_a_server_that_stands_still_blocks_nobody(tmp_path: Path) -> None:
+async def test_a_suspended_server_blocks_no_caller(tmp_path: Path) -> None:
     async with prompt(tmp_path) as (server, client):
         heard: Heard = []
         await client.listen("in", lambda subject, data: heard.append((subject, data[:1])))

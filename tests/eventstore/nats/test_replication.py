@@ -70,7 +70,7 @@ async def client(cluster: NatsCluster) -> AsyncIterator[DirectClient]:
 async def interest(client: DirectClient, subject: str) -> None:
     """Wait until our server knows that a new stream of the cluster takes ``subject``.
 
-    The server that leads the stream tells the others after JetStream has answered.
+    The leader of the stream notifies the others after JetStream has answered.
     """
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -103,7 +103,7 @@ async def test_more_replicas_than_servers_are_refused(client: DirectClient) -> N
         await ensure_stream(client, NAME, [SUBJECT], replicas=5)
 
 
-async def test_a_log_with_one_replica_gets_three_when_it_is_asked_for(client: DirectClient) -> None:
+async def test_a_log_with_one_replica_gets_three_if_configured(client: DirectClient) -> None:
     await ensure_stream(client, NAME, [SUBJECT], replicas=1)
     await interest(client, SUBJECT)
     for number in range(20):

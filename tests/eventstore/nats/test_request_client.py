@@ -76,7 +76,7 @@ async def test_an_answer_also_after_the_server_was_away(server: Nats) -> None:
     assert problems
 
 
-async def test_nobody_answers_and_nobody_in_time(server: Nats) -> None:
+async def test_no_responder_and_no_answer_in_time(server: Nats) -> None:
     await server.start()
     asked = questions(server)
     with pytest.raises(UnansweredError, match=f"no answer on {SUBJECT}"):
@@ -117,7 +117,7 @@ async def test_closing_waits_for_the_last_question(server: Nats) -> None:
     await service.close()
 
 
-async def test_closing_what_never_asked_or_never_connected(server: Nats) -> None:
+async def test_closing_an_unused_or_unconnected_client(server: Nats) -> None:
     asked = questions(server)
     asked.close()
     await asked.closed()
@@ -138,9 +138,7 @@ async def test_asking_after_the_end_connects_no_more(server: Nats) -> None:
     assert asked._client is None
 
 
-async def test_a_file_that_cannot_be_read_is_told_as_a_problem(
-    server: Nats, tmp_path: Path
-) -> None:
+async def test_an_unreadable_file_is_reported(server: Nats, tmp_path: Path) -> None:
     await server.start()
     options = ConnectionOptions(urls=(server.url,), credentials=tmp_path / "none.creds")
     asked = RequestClient(options, SUBJECT, (problems := []).append)

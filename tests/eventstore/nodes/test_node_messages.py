@@ -63,7 +63,7 @@ async def test_a_leader_that_does_not_answer_is_silent(server: EmbeddedServer) -
     await disconnect(asking)
 
 
-async def test_without_a_connection_nothing_is_asked_and_nothing_kept(
+async def test_without_a_connection_no_request_is_sent_or_kept(
     server: EmbeddedServer,
 ) -> None:
     client = await client_at(server)

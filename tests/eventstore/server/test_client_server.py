@@ -68,7 +68,7 @@ async def refused(url: str, **who: Any) -> None:
 
 
 async def until_served(url: str) -> Client:
-    """A client that a server which may just come back has let in."""
+    """A client connected to a server that may just have restarted."""
     while True:
         try:
             return await connect(ConnectionOptions(urls=(url,)))
@@ -76,10 +76,12 @@ async def until_served(url: str) -> Client:
             continue
 
 
-# ------------------------------------------------------------------------ who gets in
+# ------------------------------------------------------------------------ access
 
 
-async def test_users_of_all_kinds_get_in_and_nobody_else(datadir: DataDir, tmp_path: Path) -> None:
+async def test_users_of_all_kinds_and_no_others_can_connect(
+    datadir: DataDir, tmp_path: Path
+) -> None:
     seed = tmp_path / "seed"
     seed.write_text(SEED)
     async with running(datadir, users=USERS) as server:
@@ -103,7 +105,7 @@ async def test_users_of_all_kinds_get_in_and_nobody_else(datadir: DataDir, tmp_p
             await refused(server.url, **bad)
 
 
-async def test_without_users_everybody_gets_in_but_not_as_somebody(datadir: DataDir) -> None:
+async def test_without_users_only_anonymous_clients_can_connect(datadir: DataDir) -> None:
     async with running(datadir) as server:
         async with client_at(server.url) as client:
             await client.publish("a", b"")
@@ -124,7 +126,7 @@ async def test_clients_and_the_bridge_meet(datadir: DataDir) -> None:
         assert (await got.next_msg(5)).data == b"here"
 
 
-async def test_what_is_secret_is_private(datadir: DataDir) -> None:
+async def test_secrets_are_private(datadir: DataDir) -> None:
     async with running(datadir, users=USERS):
         folder = datadir.path / DIRECTORY
         for name in ("nats.conf", "nats.credentials"):
@@ -171,7 +173,7 @@ async def test_a_given_port_is_that_port_and_any_port_stays(datadir: DataDir) ->
         assert server.address == ("127.0.0.1", port)
 
 
-async def test_a_port_that_is_taken_is_told_in_a_line(datadir: DataDir) -> None:
+async def test_a_taken_port_is_one_line(datadir: DataDir) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -184,7 +186,7 @@ async def test_a_port_that_is_taken_is_told_in_a_line(datadir: DataDir) -> None:
         pass  # and the directory is free again
 
 
-async def test_what_the_probe_says_ends_the_start(datadir: DataDir) -> None:
+async def test_an_error_of_the_probe_ends_the_start(datadir: DataDir) -> None:
     def probe() -> None:
         raise NatsUnavailable("not there")
 
@@ -273,7 +275,7 @@ NO_SUCH_STREAM = 10059
 
 
 async def answered(client: Client, subject: str, data: bytes) -> object:
-    """The code of the error that is the answer to a request, None if nobody answers."""
+    """The code of the error that answers a request, None without an answer."""
     try:
         answer = await client.request(subject, data, timeout=5)
     except (NoRespondersError, RequestTimeout):
@@ -307,7 +309,7 @@ async def test_a_client_neither_reads_nor_writes_the_log(datadir: DataDir, who: 
                 await append(owner)
             await listener.flush()
             assert seen == []
-            for ear in ears:  # else there would be somebody who could answer
+            for ear in ears:  # otherwise there would be a responder
                 await ear.unsubscribe()
             await listener.flush()
             for subject, data in ATTACKS:
@@ -329,7 +331,7 @@ async def test_a_client_neither_reads_nor_writes_the_log(datadir: DataDir, who: 
         await log.stop()
 
 
-async def test_a_log_is_found_before_while_and_after_clients_are_let_in(datadir: DataDir) -> None:
+async def test_a_log_is_found_before_during_and_after_client_access(datadir: DataDir) -> None:
     async def life(expected: int, *, opened: bool) -> None:
         log = EmbeddedServer(datadir)
         await log.start()

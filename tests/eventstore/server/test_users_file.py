@@ -17,7 +17,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def refusal(file: Path, text: str | bytes) -> str:
-    """What is said about a file, after its name."""
+    """The error about a file, after its name."""
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(NatsUsersError) as caught:
         read_users(file)
@@ -80,17 +80,17 @@ def test_bad_line_is_named_without_its_secret(file: Path, line: str, problem: st
 
 
 @pytest.mark.parametrize("line", ["alice:one", NKEY])
-def test_nobody_appears_twice(file: Path, line: str) -> None:
+def test_duplicate_users_are_refused(file: Path, line: str) -> None:
     said = refusal(file, f"{line}\n{line}\n")
     assert said == f"2: user {line.partition(':')[0]} appears twice"
 
 
 @pytest.mark.parametrize("text", ["", "# nobody\n\n"])
-def test_a_file_without_users_lets_nobody_in(file: Path, text: str) -> None:
+def test_a_file_without_users_is_refused(file: Path, text: str) -> None:
     assert refusal(file, text) == " names no user of NATS: no client could connect"
 
 
-def test_what_is_no_text_is_told_with_its_line(file: Path) -> None:
+def test_a_line_that_is_not_text_is_reported(file: Path) -> None:
     assert refusal(file, b"alice:x\nb\xff:x\n") == "2: not UTF-8 text"
 
 

@@ -46,7 +46,7 @@ def test_a_start_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
     request.getfixturevalue("answer")
 
 
-def test_the_fixture_is_made_anew(answer: int) -> None:
+def test_the_fixture_is_created_again(answer: int) -> None:
     assert answer == 42
 
 

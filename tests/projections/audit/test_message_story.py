@@ -102,7 +102,7 @@ def test_only_the_latest_on_the_topic_are_kept() -> None:
     assert [story.ref for story in stories] == [position(1, 2), position(3, 0), position(3, 1)]
 
 
-def test_an_answer_for_a_forgotten_message_says_nothing_about_a_later_one() -> None:
+def test_an_answer_for_an_earlier_message_does_not_count_for_a_later_one() -> None:
     (story,) = explain(
         StoryBuilder(wanted=topic_t),
         (opened("c"), published(), sent([position(1, 1)], 1)),
@@ -154,7 +154,7 @@ def test_qos_2_takes_effect_when_it_is_released() -> None:
     assert [step.what for step in story.steps] == ["discarded"]
 
 
-def test_what_a_session_held_ends_with_it() -> None:
+def test_deliveries_end_with_their_session() -> None:
     ref = position(1, 1)
     ends: list[tuple[bool, Event, str]] = [
         (True, SessionClosed("c", "closed"), "gone"),
@@ -177,7 +177,7 @@ def test_what_a_session_held_ends_with_it() -> None:
     assert fates(story) == [("c", "gone")]
 
 
-def test_nobody_without_a_session_stands() -> None:
+def test_a_client_without_a_session() -> None:
     (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), (published(),))
     assert story.standing is not None
     assert not story.standing.known
@@ -211,7 +211,7 @@ OLD = [position(5, index) for index in range(4)]
 
 
 def from_begin(explainer: StoryBuilder, *records: tuple[Event, ...]) -> list[MessageStory]:
-    """The stories of a log that begins with record 100; what it repeats is looked at first."""
+    """The stories of a log that begins with record 100; repeated messages are read first."""
     made = [record(sequence, *events) for sequence, events in enumerate(records, BEGIN)]
     for one in made:
         explainer.look_ahead(one)
@@ -338,7 +338,7 @@ def test_a_will_that_waits_is_no_message() -> None:
     assert [story.ref for story in stories] == [OLD[0]]
 
 
-def test_nothing_is_known_of_a_message_that_nobody_needs() -> None:
+def test_a_message_without_receivers_is_unknown_after_a_cut() -> None:
     assert from_begin(StoryBuilder(ref=OLD[0], begin=BEGIN), (CheckpointBegun(1), COMPLETED)) == []
 
 

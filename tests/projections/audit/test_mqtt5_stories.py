@@ -67,7 +67,7 @@ def sent(qos: int = 1, topic_filter: str = "t", session: str = "c", queued: int 
 
 
 def said(story: MessageStory) -> list[str]:
-    """What is said of its copies, without positions and times."""
+    """The text about its copies, without positions and times."""
     lines = list(story_lines(story, None, NOW_MS))
     first = next(at for at, line in enumerate(lines) if line.startswith("  for "))
     return [line.split("  ")[-1] if line.startswith("    ") else line for line in lines[first:]]
@@ -98,7 +98,7 @@ def test_a_client_refuses_a_message() -> None:
     assert told(sent(), Acked("c", [7], reasons=[0x10])).copies[0].fate == "acknowledged"
 
 
-def test_a_member_of_a_shared_subscription_goes_and_another_one_gets_the_message() -> None:
+def test_a_message_goes_to_another_member_when_its_member_leaves() -> None:
     story = told(
         Assigned(GROUP, "ann", [REF]),
         sent(topic_filter=GROUP, session="ann"),
@@ -131,7 +131,7 @@ def test_a_message_that_its_client_no_longer_accepts(qos: int) -> None:
     ]
 
 
-def test_a_drop_is_told_as_a_sentence() -> None:
+def test_a_drop_is_a_sentence() -> None:
     large = told(MessageDropped("c", "packet_too_large", 1, [REF], "t"))
     assert said(large)[0].endswith("dropped: larger than the Maximum Packet Size of the client")
     denied = told(MessageDropped(GROUP, "not_permitted", 1, [REF], "t"))
@@ -139,7 +139,7 @@ def test_a_drop_is_told_as_a_sentence() -> None:
     assert said(told(MessageDropped("c", "odd", 1, [REF], "t")))[0].endswith("dropped: odd")
 
 
-def test_what_waits() -> None:
+def test_waiting_messages() -> None:
     assert said(told(queued()))[0].endswith("still queued, but expired: it will not be sent")
     lasting = Queued(GROUP, "t", 1, [REF], 2)
     builder = StoryBuilder(ref=REF)
@@ -148,7 +148,7 @@ def test_what_waits() -> None:
     assert said(story)[0].endswith("waits until a member is connected and has room")
 
 
-def test_a_member_that_got_nothing_is_told_which_member_did() -> None:
+def test_a_member_without_the_message_shows_the_receiving_member() -> None:
     builder = StoryBuilder(ref=position(1, 2), client="bob")
     take(
         builder,
@@ -164,7 +164,7 @@ def test_a_member_that_got_nothing_is_told_which_member_did() -> None:
     assert f"  for {GROUP}, subscription t: given to its member ann" in lines
 
 
-def test_a_client_that_published_it_itself_is_told_of_no_local() -> None:
+def test_a_publisher_with_no_local_shows_the_reason() -> None:
     builder = StoryBuilder(ref=position(1, 2), client="c")
     take(
         builder,
@@ -186,7 +186,7 @@ def test_a_retained_message_expires() -> None:
     assert told(RetainedExpired(["t"])).steps == []
 
 
-def test_disconnect_says_when_the_session_ends() -> None:
+def test_disconnect_sets_the_end_of_the_session() -> None:
     opened = SessionOpened("c", False, False, 5, expiry=60)
     kept = told(opened, sent(), SessionClosed("c", "disconnect"))
     assert kept.copies[0].fate == "in_flight"

@@ -67,7 +67,7 @@ class Message:
         self.topic = topic
         self.qos = qos
         self.granted = granted
-        """QoS of each subscription, and whether it is owed for that."""
+        """QoS of each subscription, and whether the message must be delivered for it."""
         self.origin = origin
 
 
@@ -327,7 +327,7 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
 }  # fmt: skip
 
 
-def test_a_log_that_keeps_all_promises() -> None:
+def test_a_log_without_violations() -> None:
     audit = audited(ALL_KEPT)
     assert audit.violations == []
     assert audit.fold.state is None
@@ -348,7 +348,7 @@ def test_a_refused_delivery_is_not_sent_again(reason: int) -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_promise_is_found(what: str) -> None:
+def test_a_violated_guarantee_is_found(what: str) -> None:
     rule, steps = BROKEN[what]
     audit = audited(steps)
     assert audit.violations
@@ -356,7 +356,7 @@ def test_a_broken_promise_is_found(what: str) -> None:
     assert {one.rule for one in audit.violations} - {Rule.OWNERSHIP} == {rule}
 
 
-def test_the_position_shows_what_is_wrong() -> None:
+def test_a_violation_has_its_position() -> None:
     audit = SessionAudit("s")
     for index, event in enumerate(BEGIN):
         audit.take(event, position(1, index), 0)
@@ -376,7 +376,7 @@ def test_the_position_shows_what_is_wrong() -> None:
     ]
 
 
-def test_violations_are_told_one_by_one() -> None:
+def test_violations_are_reported_one_by_one() -> None:
     found: list[Violation] = []
     audit = SessionAudit("s", tell=found.append)
     audit.take(opened(), position(1, 0), 0)
@@ -534,7 +534,7 @@ def test_a_message_meets_the_subscriptions_of_its_turn() -> None:
             }
 
 
-def test_what_is_no_event_of_the_session_changes_nothing() -> None:
+def test_events_of_other_sessions_change_nothing() -> None:
     audit = audited([*BEGIN, CheckpointBegun(1)])
     assert audit.violations == []
     assert audit.fold.state is not None
@@ -554,7 +554,7 @@ def test_a_subscription_counts_for_the_whole_turn() -> None:
         assert audited(steps).violations == []
 
 
-def test_what_may_have_been_delivered_may_not_be_later() -> None:
+def test_a_possible_delivery_must_not_come_later() -> None:
     audit = audited([*BEGIN, Message(1, granted=[(1, False)]), Acked("s", []), delivered([1], [1])])
     assert [one.rule for one in audit.violations] == [UNEXPECTED]
 
@@ -584,14 +584,14 @@ def test_publishers_have_an_order_each() -> None:
 
 def test_a_session_that_the_checkpoint_does_not_have_was_not() -> None:
     audit = SessionAudit("s", whole=at(100), begin=at(90))
-    audit.take(opened(resumed=True), at(99), 0)  # nobody knows yet
+    audit.take(opened(resumed=True), at(99), 0)  # not known yet
     assert audit.violations == []
     audit = SessionAudit("s", whole=at(100), begin=at(90))
     audit.take(opened(resumed=True), at(101), 0)
     assert [one.rule for one in audit.violations] == [Rule.SESSION]
 
 
-def test_topics_are_forgotten_when_nothing_older_can_come() -> None:
+def test_topics_are_dropped_when_no_older_message_can_arrive() -> None:
     order = TopicOrder()
     order.queued("waits")
     for number in range(1000):

@@ -114,30 +114,30 @@ M = [position(2, number) for number in range(8)]
 """Messages of record 2."""
 
 
-def test_what_is_assigned_is_sent_and_acknowledged() -> None:
+def test_assigned_messages_are_sent_and_acknowledged() -> None:
     log = Log().publish(sent(A, M[0]), sent(B, M[1]), count=2)
     assert log.turn(Acked(A, [1]), Acked(B, [1], reasons=[0x87])).found() == []
 
 
-def test_what_waits_is_sent_later() -> None:
+def test_waiting_messages_are_sent_later() -> None:
     log = Log().publish(queued(M[0], M[1]), count=2).turn(from_queue(A, M[0], M[1]))
     assert log.turn(Acked(A, [1, 2])).found() == []
 
 
-def test_a_member_that_goes_returns_what_is_unacknowledged() -> None:
+def test_a_leaving_member_returns_unacknowledged_messages() -> None:
     log = Log().publish(sent(A, M[0], M[1]), count=2)
     log.turn(Acked(A, [1]))
     log.turn(returned(A, M[1], pid=2), queued(M[1], behind=0), closed(A))
     assert log.turn(from_queue(B, M[1])).turn(Acked(B, [1])).found() == []
 
 
-def test_a_message_may_go_on_in_the_turn_in_which_it_was_returned() -> None:
+def test_a_returned_message_may_be_assigned_in_the_same_turn() -> None:
     log = Log().publish(sent(A, M[0]))
     log.turn(returned(A, M[0]), queued(M[0], behind=0), closed(A), from_queue(B, M[0]))
     assert log.found() == []
 
 
-def test_a_qos_2_message_stays_with_its_member_and_goes_with_its_session() -> None:
+def test_a_qos_2_message_ends_with_the_session_of_its_member() -> None:
     log = Log(qos=2).publish(qos=2).turn(Released("p", [1], [M[0]]), sent(A, M[0], qos=2))
     log.turn(closed(A)).turn(SessionExpired(A, "expired"))
     assert log.found() == []
@@ -146,11 +146,11 @@ def test_a_qos_2_message_stays_with_its_member_and_goes_with_its_session() -> No
     assert log.turn(Received(A, [1])).turn(Completed(A, [1])).found() == []
 
 
-def test_a_member_of_qos_0_is_sent_what_is_not_recorded() -> None:
+def test_qos_0_deliveries_to_a_member_are_not_recorded() -> None:
     assert Log(qos=0).publish(Assigned(GROUP, A, [M[0]])).found() == []
 
 
-def test_what_the_last_member_has_goes_with_it() -> None:
+def test_messages_end_with_the_last_member() -> None:
     log = Log(clean=True).turn(closed(B))
     log.publish(sent(A, position(3, 0)))
     assert log.turn(closed(A), SessionExpired(GROUP, "no_members")).found() == []
@@ -169,7 +169,7 @@ def test_a_message_that_no_member_was_sent() -> None:
     assert log.found() == [(Rule.SHARED, GROUP, "2.1")]
 
 
-def test_a_message_that_nobody_got() -> None:
+def test_a_message_without_a_member() -> None:
     assert Log().publish().found() == [(Rule.UNDELIVERED, GROUP, "2.0")]
 
 
@@ -192,14 +192,14 @@ def test_a_message_that_two_members_get() -> None:
 
 
 @pytest.mark.parametrize("done", [[], [Acked(A, [1])]])
-def test_a_message_that_comes_to_another_member_without_being_returned(done: list[Event]) -> None:
+def test_a_message_for_another_member_that_was_not_returned(done: list[Event]) -> None:
     log = Log().publish(sent(A, M[0])).turn(*done).turn(queued(M[0], behind=0))
     assert (Rule.SHARED, GROUP, "4.0") in log.found(), "it waits again"
     found = log.turn(from_queue(B, M[0])).found()
     assert ((Rule.SHARED, GROUP, "5.0") in found) == (not done), "two have it"
 
 
-def test_a_member_that_goes_and_keeps_what_it_did_not_acknowledge() -> None:
+def test_a_leaving_member_that_keeps_unacknowledged_messages() -> None:
     log = Log().publish(sent(A, M[0])).turn(closed(A))
     assert log.found() == [(Rule.SHARED, GROUP, "3.0")]
 
@@ -239,7 +239,7 @@ def test_a_message_at_another_qos_than_the_granted_one() -> None:
     assert log.found() == [(Rule.QOS, GROUP, "2.1")]
 
 
-def test_a_message_whose_member_is_told_in_a_later_turn() -> None:
+def test_a_message_sent_in_a_later_turn_than_its_assignment() -> None:
     log = Log().publish().turn(sent(A, M[0]))
     assert log.found() == [(Rule.UNDELIVERED, GROUP, "3.1")]
 

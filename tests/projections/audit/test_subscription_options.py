@@ -56,7 +56,7 @@ def audited(*steps: Event | tuple[int, Event], session: str = "s") -> list[Viola
 
 
 def takes_effect(event: Event) -> TypeGuard[Delivered | Queued | Assigned | MessageDropped]:
-    """It tells what becomes of messages that were published in its turn."""
+    """It determines the deliveries of messages published in its turn."""
     if isinstance(event, Queued):
         return not event.retain and event.behind < 0
     if isinstance(event, Assigned | MessageDropped):
@@ -124,13 +124,13 @@ def test_no_message_expires_before_its_time(expires: int) -> None:
     assert found == [(Rule.EXPIRY, 3)]
 
 
-def test_what_expires_stood_in_the_queue() -> None:
+def test_expired_messages_were_in_the_queue() -> None:
     gone = Expired("s", "t", [M[0], M[0]], 0)
     waits = queued(M[0], expires=NOW)
     assert rules(opened(), subscribed(), waits, (NOW + 3, gone)) == [(Rule.EXPIRY, 3)]
 
 
-def test_what_was_sent_does_not_expire() -> None:
+def test_sent_messages_do_not_expire() -> None:
     steps = [opened(), subscribed(), queued(M[0], expires=NOW + 5), delivered(M[0], queued=0)]
     again = (NOW + 99, Redelivered("s", [1], "ack_wait"))
     assert rules(*steps, again, (NOW + 99, Acked("s", [1]))) == []
@@ -169,7 +169,7 @@ def test_a_client_gets_no_more_than_it_accepts(steps: Sequence[Event]) -> None:
     assert (Rule.RECEIVE_MAXIMUM, 1 + len(steps)) in found
 
 
-def test_a_new_connection_counts_what_it_is_sent() -> None:
+def test_a_new_connection_counts_its_deliveries() -> None:
     kept = [opened(), subscribed(), delivered(M[0], M[1], M[2]), SessionClosed("s", "closed")]
     back = opened(most=2, resumed=True)
     again = Redelivered("s", [1, 2], "resumed")
@@ -204,7 +204,7 @@ def test_another_subscription_may_bring_a_client_its_own_messages() -> None:
     assert rules(*steps) == [(Rule.NO_LOCAL, 4)]
 
 
-def test_what_a_session_publishes_is_not_owed_to_its_own_subscription() -> None:
+def test_own_messages_are_not_expected_with_no_local() -> None:
     spans = SubscriptionSpans("s")
     for at, event in enumerate([opened(), subscribed(), subscribed(NO_LOCAL)], 1):
         spans.take(event, position(at, 0))
@@ -241,7 +241,7 @@ def test_a_new_subscription_brings_retained_messages(options: int) -> None:
     ],
 )
 @pytest.mark.parametrize("send", [RETAINED, Queued("s", "t", 1, [M[0]], 0, retain=True)])
-def test_retained_messages_are_sent_only_as_asked_for(steps: list[Event], send: Event) -> None:
+def test_retained_messages_are_sent_as_requested(steps: list[Event], send: Event) -> None:
     found = replayed(opened(), *steps, send)
     assert found == [(Rule.RETAIN_HANDLING, len(steps))]
 
@@ -259,7 +259,7 @@ def test_another_filter_of_the_same_packet_brings_its_retained_messages() -> Non
 # ------------------------------------------------------------------------------------ the rest
 
 
-def test_a_session_goes_on_unless_clean_start_asks_for_another() -> None:
+def test_a_session_continues_unless_clean_start_is_set() -> None:
     closed = SessionClosed("s", "closed")
     assert rules(opened(), closed, opened(resumed=True)) == []
     assert rules(opened(), closed, opened(clean_start=True)) == []
@@ -268,13 +268,13 @@ def test_a_session_goes_on_unless_clean_start_asks_for_another() -> None:
 
 
 @pytest.mark.parametrize("expiry", [0, 30])
-def test_a_session_ends_when_its_last_connection_said(expiry: int) -> None:
+def test_a_session_ends_after_its_expiry(expiry: int) -> None:
     closed = SessionClosed("s", "disconnect", expiry=expiry)
     found = rules(opened(), closed, opened(resumed=True))
     assert found == ([] if expiry else [(Rule.SESSION, 2)])
 
 
-def test_a_shared_subscription_hands_out_what_is_next() -> None:
+def test_a_shared_subscription_assigns_messages_in_order() -> None:
     group = "$share/g/t"
     begin: list[Event] = [
         SessionOpened(group, False, False, 5),
@@ -293,7 +293,7 @@ def test_a_shared_subscription_hands_out_what_is_next() -> None:
     assert rules(*begin, waits, given, back, given, session=group) == []
 
 
-def test_a_member_returns_what_it_was_sent() -> None:
+def test_a_member_returns_only_its_deliveries() -> None:
     group = "$share/g/t"
     steps = [
         SessionOpened("s", False, False, 5),
@@ -306,7 +306,7 @@ def test_a_member_returns_what_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 7, 8])
-def test_only_what_a_client_does_not_accept_ends_as_too_large(limit: int) -> None:
+def test_only_messages_above_the_maximum_end_as_too_large(limit: int) -> None:
     """The packet of an empty message on ``t`` has 8 bytes."""
     start = [
         SessionOpened("s", False, False, 5, expiry=60, packet_maximum=limit),
@@ -319,7 +319,7 @@ def test_only_what_a_client_does_not_accept_ends_as_too_large(limit: int) -> Non
     assert rules(*start, dropped) == ([] if limit == 7 else [(Rule.DROP, 3)])
 
 
-def test_what_a_client_refused_has_no_latency() -> None:
+def test_refused_deliveries_have_no_latency() -> None:
     audit = SessionAudit("s")
     audit.take(opened(), position(1, 0), 1000)
     audit.take(subscribed(), position(2, 0), 1000)

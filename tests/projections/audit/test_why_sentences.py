@@ -35,7 +35,7 @@ def published(topic: str = "hall/door", qos: int = 1) -> MessagePublished:
 
 
 def told(*steps: Event, **given: Any) -> list[str]:
-    """What is said to ``c`` of the last message, each event in a record of its own."""
+    """The text for ``c`` about the last message, each event in a record of its own."""
     builder = StoryBuilder(wanted=lambda _topic: True, client="c", **given)
     for sequence, event in enumerate(steps, 1):
         payloads = [b"on"] if isinstance(event, MessagePublished) else []
@@ -79,7 +79,7 @@ def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
     assert any(line.endswith(f"dropped: {sentence}") for line in lines), lines
 
 
-def test_a_limit_that_is_not_on_record_is_not_made_up() -> None:
+def test_an_unrecorded_limit_is_reported_as_unknown() -> None:
     lines = told(published(), dropped("queue_messages", 1))
     sentence = "the queue had as many messages as max_queued_messages allows; its value is not on"
     assert any(sentence in line for line in lines), lines
@@ -123,7 +123,7 @@ def test_filters_that_nearly_match_are_named() -> None:
     "topic_filter",
     ["hall/doors", "Hall/door", "/hall/door", "hall/door/", "hal/+", "$share/g/hall/doar"],
 )
-def test_what_resembles_a_topic(topic_filter: str) -> None:
+def test_similar_topics(topic_filter: str) -> None:
     assert filters_alike("hall/door", [topic_filter, "cellar/window"]) == [topic_filter]
 
 

@@ -114,7 +114,7 @@ def test_a_link_holds_until_nothing_waits_any_more() -> None:
     spec.when(deliver("b/x", 3)).then(delivered("b/x", 1, [3], [3]))
 
 
-def test_what_links_nothing_leaves_no_trace() -> None:
+def test_filters_without_links_leave_no_state() -> None:
     spec = with_filters("a/x", "b/x", "b/y", "+/y")
     assert not spec.and_(unsubscribed("+/y")).state.all_linked  # nothing waits
     spec.and_(queued("a/x", 1, [1], 1), unsubscribed("b/x"))
@@ -122,20 +122,20 @@ def test_what_links_nothing_leaves_no_trace() -> None:
     spec.when(deliver("b/y", 2)).then(delivered("b/y", 1, [1], [2]))
 
 
-def test_a_session_that_begins_anew_is_not_tangled() -> None:
+def test_a_new_session_has_no_overlap_of_the_old_one() -> None:
     spec = with_filters("a/x", "+/x").and_(queued("a/x", 1, [1], 1), unsubscribed("+/x"))
     assert snapshot(spec.and_(opened()).state) == snapshot(given(opened()).state)
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-def test_what_comes_through_a_filter_that_is_gone_is_queued_last() -> None:
+def test_messages_of_a_removed_filter_are_queued_last() -> None:
     spec = with_filters("a/x", "+/x").and_(unsubscribed("+/x"), queued("a/x", 1, [1], 1))
     spec.when(deliver("+/x", 2)).then(queued("+/x", 1, [2], 1))
     spec.and_(subscribed(("b/x", 1)))
     spec.when(deliver("b/x", 3)).then(queued("+/x", 1, [3], 1))
 
 
-def test_what_may_belong_to_a_linked_subscription_is_not_dropped() -> None:
+def test_messages_of_a_linked_subscription_are_not_dropped() -> None:
     spec = with_filters("a/x", "b/x", "+/x", "c").and_(
         queued("a/x", 1, [1, 2], 2), queued("c", 1, [3], 1)
     )

@@ -63,7 +63,7 @@ def test_live_written_and_single_folds_agree(
     for state in node.live.sessions.values():
         assert_consistent(state)
 
-    # A log that begins with a checkpoint tells the same.
+    # A log that begins with a checkpoint gives the same state.
     for one in node.live.checkpoints:
         first = one.begun >> INDEX_BITS
         cut = NodeState(first)

@@ -69,7 +69,7 @@ def again(state: SessionState) -> SessionState:
     return decode_session(state.session, orjson.loads(orjson.dumps(encode_session(state))))
 
 
-def test_the_client_says_what_it_accepts() -> None:
+def test_the_client_declares_its_limits() -> None:
     state = given(opened5(expiry=60)).state
     assert (state.level, state.expiry, state.clean) == (5, 60, False)
     assert (state.receive_maximum, state.packet_maximum) == (9, 800)
@@ -161,7 +161,7 @@ def test_the_last_message_of_a_queue_expires_with_its_subscription() -> None:
     assert (spec.state.queued, spec.state.queued_bytes) == (0, 0)
 
 
-def test_what_was_sent_does_not_expire() -> None:
+def test_sent_messages_do_not_expire() -> None:
     spec = given(
         opened(),
         subscribed(("a", 1)),
@@ -333,7 +333,7 @@ def test_a_checkpoint_repeats_retained_messages_with_properties_and_expiry() -> 
 
 
 @pytest.mark.parametrize("publishers", [["p"], ["p", "q", "p"], ["p", "", "q"], ["", "", ""]])
-def test_a_checkpoint_repeats_who_published_what_is_retained(publishers: list[str]) -> None:
+def test_a_checkpoint_repeats_the_publishers_of_retained_messages(publishers: list[str]) -> None:
     node = NodeState()
     held = [
         RetainedMessage(f"t{at}", b"x", 1, at, publisher=publisher)

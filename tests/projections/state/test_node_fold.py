@@ -125,7 +125,7 @@ def test_a_turn_counts_when_its_last_part_is_there() -> None:
     assert node.entries == 3
 
 
-def test_parts_without_their_last_are_void() -> None:
+def test_parts_without_the_last_one_are_void() -> None:
     node = folded(
         record(1, opened("a"), part=0, last=False),
         record(2, opened("b"), part=1, last=False),

@@ -72,7 +72,7 @@ def test_qos_0_and_1_take_effect_at_once(world: World, qos: int) -> None:
     assert (len(retained), retained.size) == (2, 3)
 
 
-def test_what_is_not_retained_is_not_kept(world: World) -> None:
+def test_only_retained_messages_are_kept(world: World) -> None:
     world.publish(1, ("a", b"1"), pids=[1], retain=False)
     assert world.kept() == {}
 
@@ -133,7 +133,7 @@ def test_pending_messages_of_one_session_are_not_released_by_another(world: Worl
         [SessionClosed("c", "closed"), SessionExpired("c", "expired")],
     ],
 )
-def test_what_was_not_released_goes_with_the_session(world: World, end: list[Event]) -> None:
+def test_unreleased_messages_end_with_the_session(world: World, end: list[Event]) -> None:
     at = world.publish(2, ("a", b"x"), pids=[1])
     for event in end:
         world.do(event)
@@ -142,7 +142,7 @@ def test_what_was_not_released_goes_with_the_session(world: World, end: list[Eve
     assert world.kept() == {}
 
 
-def test_what_was_not_released_goes_with_a_clean_session() -> None:
+def test_unreleased_messages_end_with_a_clean_session() -> None:
     world = World()
     world.open(clean=True)
     at = world.publish(2, ("a", b"x"), pids=[1])
@@ -153,7 +153,7 @@ def test_what_was_not_released_goes_with_a_clean_session() -> None:
     assert world.kept() == {}
 
 
-def test_what_was_not_released_survives_a_reconnect(world: World) -> None:
+def test_unreleased_messages_survive_a_reconnect(world: World) -> None:
     at = world.publish(2, ("a", b"x"), pids=[1])
     world.do(SessionClosed("c", "closed"))
     world.open(resumed=True)

@@ -43,7 +43,7 @@ def test_a_session_begins_empty_and_unconnected() -> None:
     assert (state.queued, state.queued_bytes, state.last_pid, state.will) == (0, 0, 0, None)
 
 
-def test_opened_says_who_is_there() -> None:
+def test_opened_marks_the_session_as_connected() -> None:
     state = given(
         SessionOpened(CLIENT, False, False, 3, keep_alive=60, generation=7, user="ann", expiry=90)
     ).state
@@ -118,7 +118,7 @@ def test_subscribing_again_changes_the_qos_and_nothing_else() -> None:
     assert spec.state.inflight[1].flags == 2
 
 
-def test_unsubscribed_with_nothing_left_is_forgotten() -> None:
+def test_an_unsubscribed_filter_without_messages_is_removed() -> None:
     spec = given(opened(), subscribed(("a", 1), ("b", 1)), Unsubscribed(CLIENT, ["a", "unknown"]))
     assert list(spec.state.subscriptions) == ["b"]
 
@@ -143,7 +143,7 @@ def test_messages_in_flight_and_queued_outlive_the_subscription() -> None:
     assert (spec.state.queued, spec.state.queued_bytes) == (0, 0)
 
 
-def test_an_unsubscribed_filter_goes_when_its_queue_is_dropped() -> None:
+def test_an_unsubscribed_filter_ends_when_its_queue_is_dropped() -> None:
     spec = given(
         opened(),
         subscribed(("a", 1)),
@@ -155,7 +155,7 @@ def test_an_unsubscribed_filter_goes_when_its_queue_is_dropped() -> None:
     assert (spec.state.queued, spec.state.queued_bytes) == (0, 0)
 
 
-def test_subscribing_again_revives_what_was_left() -> None:
+def test_subscribing_again_restores_the_filter() -> None:
     spec = given(
         opened(),
         subscribed(("a", 1)),
@@ -168,7 +168,7 @@ def test_subscribing_again_revives_what_was_left() -> None:
     assert (held.active, held.qos, held.outstanding) == (True, 2, 0)
 
 
-def test_a_delivery_for_an_unknown_filter_is_completed_and_forgotten() -> None:
+def test_a_delivery_for_an_unknown_filter_is_completed_and_removed() -> None:
     spec = given(opened(), delivered("gone", 1, [1], [100]))
     assert not spec.subscription("gone").active
     assert spec.and_(Acked(CLIENT, [1])).state.subscriptions == {}
@@ -214,14 +214,14 @@ def test_empty_payloads_leave_the_queue_as_well() -> None:
     assert (spec.state.queued, len(spec.subscription("a").queue or ())) == (0, 0)
 
 
-def test_what_was_dropped_before_it_was_queued_changes_nothing() -> None:
+def test_drops_before_queueing_change_nothing() -> None:
     spec = given(opened(), subscribed(("a", 1)), queued("a", 1, [100], 3))
     before = snapshot(spec.state)
     spec.and_(MessageDropped(CLIENT, "queue_messages", 4, [[200, 4, 1]], "a"))
     assert snapshot(spec.state) == before
 
 
-def test_acked_completes_and_ignores_what_it_does_not_know() -> None:
+def test_acked_completes_and_ignores_unknown_identifiers() -> None:
     spec = given(
         opened(), subscribed(("a", 1)), delivered("a", 1, [1, 2, 3], [100, 101, 102])
     ).and_(Acked(CLIENT, [2, 9]))

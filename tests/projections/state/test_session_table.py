@@ -66,7 +66,7 @@ def test_an_event_thaws_its_session_alone() -> None:
     assert node.sessions["d"].queued == 5
 
 
-def test_what_frozen_sessions_need_of_the_log_is_known() -> None:
+def test_the_messages_needed_by_frozen_sessions_are_known() -> None:
     node = node_with("c", "d")
     for name in ("c", "d"):
         node.sessions.freeze(name, AT)

@@ -60,7 +60,9 @@ EXPIRING = st.lists(
 
 
 @given(EXPIRING)
-def test_messages_expire_wherever_they_stand(steps: list[tuple[str, list[int], list[int]]]) -> None:
+def test_messages_expire_at_any_place_in_the_queue(
+    steps: list[tuple[str, list[int], list[int]]],
+) -> None:
     queue, model = WaitingQueue(), list[tuple[int, int]]()
     for step, refs, numbers in steps:
         ends = numbers[: len(refs)]
@@ -104,7 +106,7 @@ def test_messages_expire_wherever_they_stand(steps: list[tuple[str, list[int], l
         assert (list(again), again.expiries(99)) == (list(queue), queue.expiries(99))
 
 
-def test_what_expires_together_takes_the_room_of_one() -> None:
+def test_equal_expiry_times_are_stored_once() -> None:
     queue = WaitingQueue()
     for ref in range(100, 1100):
         queue.extend([ref], 1, 1 << 31)

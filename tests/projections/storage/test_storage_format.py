@@ -86,7 +86,7 @@ def load(data: list[bytes], limit: int = LIMIT) -> tuple[NodeState, LoadedProjec
     return node, loader.finish(7)
 
 
-def test_what_was_stored_is_loaded() -> None:
+def test_stored_state_is_loaded() -> None:
     node, loaded = load(stored())
     assert sorted(node.sessions) == sorted(NAMES)
     assert not node.sessions.live
@@ -143,7 +143,7 @@ def test_a_mark_has_an_epoch_in_a_cluster_alone() -> None:
     assert mark_of(StoredEntry(MARK, "", 0, 0, led.body())) == led
 
 
-def test_what_the_snapshot_holds_is_not_applied_again() -> None:
+def test_events_in_the_snapshot_are_not_applied_again() -> None:
     node, _ = load(stored())
     again = SessionOpened("ann", resumed=False, clean=True, level=3, generation=9)
     node.apply(again, position(4, 0), 5)

@@ -57,7 +57,7 @@ def test_good(entry: Good) -> None:
 
 
 @pytest.mark.parametrize("entry", _cases([entry for entry in GOOD if entry.shortest]))
-def test_good_is_what_the_encoder_makes(entry: Good) -> None:
+def test_valid_packets_equal_the_output_of_the_encoder(entry: Good) -> None:
     assert encode(entry.packet) == entry.raw
 
 

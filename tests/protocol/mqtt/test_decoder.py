@@ -107,14 +107,14 @@ streams = st.lists(
 
 @given(connects(), streams)
 @pytest.mark.slow
-def test_what_is_encoded_is_decoded(connect: Connect, stream: list[Packet | Publish]) -> None:
+def test_encoded_packets_are_decoded(connect: Connect, stream: list[Packet | Publish]) -> None:
     data = encode(connect) + b"".join(map(encode, stream))
     assert decode([data], LIMIT) == ([connect, *stream], None)
 
 
 @given(streams, st.lists(st.integers(0, 5000), max_size=10), st.sampled_from([b"", *BAD]))
 @pytest.mark.slow
-def test_it_does_not_matter_how_the_network_cuts(
+def test_the_split_of_the_input_does_not_matter(
     stream: list[Packet | Publish], cuts: list[int], last: object
 ) -> None:
     end = b"" if isinstance(last, bytes) else getattr(last, "raw", b"")
@@ -200,7 +200,7 @@ def test_payloads_are_cut_out_behind_every_length_of_header(size: int) -> None:
     ],
 )
 @pytest.mark.mqtt("MQTT-3.3.2-2", "MQTT-1.5.3-1", "MQTT-1.5.3-2", "MQTT-2.3.1-1")
-def test_what_is_illegal_inside_a_run_is_found(
+def test_errors_inside_a_run_are_found(
     at: int, level: int, topic: bytes, packet_id: int, statement: str
 ) -> None:
     messages = _run(100, level)
@@ -314,7 +314,7 @@ def test_of_another_level_nothing_but_the_level_is_read(level: int) -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.14.4-2")
-def test_what_follows_a_disconnect_is_ignored() -> None:
+def test_bytes_after_disconnect_are_ignored() -> None:
     decoder = Decoder(LIMIT)
     assert decoder.feed(CONNECT + b"\xe0\x00" + b"\x00\x00\x30")[1:] == [Disconnect()]
     assert decoder.feed(PINGREQ) == []
@@ -374,7 +374,7 @@ def test_any_sequence_of_the_catalogue_stops_at_the_first_violation(
     assert (error is not None) == failed
 
 
-def test_an_error_keeps_nothing_of_what_was_read() -> None:
+def test_an_error_discards_the_buffer() -> None:
     decoder = Decoder(LIMIT)
     decoder.feed(CONNECT + b"\x00" + bytes(1000))
     assert decoder.error is not None
@@ -405,7 +405,7 @@ def test_a_bounded_call_leaves_the_rest_for_the_next_one() -> None:
     assert got[-1] == Pingreq()
 
 
-def test_what_comes_while_something_is_left_stands_behind_it() -> None:
+def test_new_bytes_come_after_the_remaining_ones() -> None:
     raw = b"".join(_publish(b"%d" % number) for number in range(10))
     decoder = Decoder(LIMIT, at_once=4)
     decoder.feed(CONNECT)

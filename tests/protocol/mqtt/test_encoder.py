@@ -188,7 +188,7 @@ def test_outgoing_that_does_not_fit_together() -> None:
         PublishEncoder([b"a"], [b""], 2).render()
 
 
-def test_publishes_compare_by_what_they_say() -> None:
+def test_publishes_compare_by_value() -> None:
     one, other = Publishes(0), Publishes(0, retain=True)
     assert one == other
     one.topics.append(b"t")

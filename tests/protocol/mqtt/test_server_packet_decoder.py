@@ -85,7 +85,7 @@ def single(packets: list[ServerPacket]) -> int:
 
 
 @given(st.lists(st.one_of(publishes(), acknowledgements(), answers()), max_size=12))
-def test_what_was_encoded_is_read_back(sent: list[tuple[bytes, ServerPacket]]) -> None:
+def test_encoded_packets_are_read_back(sent: list[tuple[bytes, ServerPacket]]) -> None:
     data = b"".join(raw for raw, _ in sent)
     read = list(read_server_packets(data))
     packets = [packet for _, packet in sent]
@@ -95,7 +95,7 @@ def test_what_was_encoded_is_read_back(sent: list[tuple[bytes, ServerPacket]]) -
     assert count_server_packets(data, 0, 10_000) == single(packets)
 
 
-def test_packets_are_read_as_they_are_asked_for() -> None:
+def test_packets_are_read_on_request() -> None:
     data = encode_publish(b"a", b"x") + b"\xff broken"
     reading = read_server_packets(data)
     assert next(reading)[0] == Publish(b"a", b"x", 0, retain=False, dup=False, packet_id=0)
@@ -106,7 +106,7 @@ def test_packets_are_read_as_they_are_asked_for() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x30", b"\x30\x05\x00", b"\x10\x00", b"\x00\x00", b"\xe0\x00", b"\x82\x02\x00\x01"]
 )
-def test_what_no_server_sends_is_refused(data: bytes) -> None:
+def test_packets_of_clients_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"whole|server|valid"):
         list(read_server_packets(data))
 

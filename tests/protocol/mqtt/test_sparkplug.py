@@ -108,7 +108,7 @@ def test_time_of_a_death(payload: bytes, stamped: bytes) -> None:
         b"\x08\x01\x12\xff\xff\x03" + b"x" * MAX_DEATH,
     ],
 )
-def test_what_is_no_certificate_stays_as_it_is(payload: bytes) -> None:
+def test_other_topics_are_unchanged(payload: bytes) -> None:
     assert with_timestamp(payload, NOW) == payload
 
 

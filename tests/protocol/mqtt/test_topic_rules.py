@@ -112,7 +112,7 @@ def test_levels() -> None:
         ("/$foldmq/x", False, False),
     ],
 )
-def test_what_belongs_to_the_broker(name: str, publish: bool, subscribe: bool) -> None:
+def test_topics_reserved_for_the_broker(name: str, publish: bool, subscribe: bool) -> None:
     assert is_reserved_topic(name) is publish
     assert is_reserved_filter(name) is subscribe
     assert is_reserved_filter(name + "/#") is subscribe

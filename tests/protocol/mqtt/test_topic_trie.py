@@ -110,7 +110,7 @@ class FilterTrieMachine(RuleBasedStateMachine):
 
     @rule(topic_filter=filters, more=filters, key=st.integers(0, 2))
     def branch_and_join(self, topic_filter: str, more: str, key: int) -> None:
-        """A filter that goes on from another splits it, and joins with it when that is gone."""
+        """A filter that extends another one splits it, and joins it when that is removed."""
         longer = f"{topic_filter}/{more}"
         if "#" not in topic_filter:
             self.insert(longer, key, "y")
@@ -315,7 +315,7 @@ def test_runs_part_where_levels_do() -> None:
                     assert trie.match(name) == [name] * (name in {first, third} - {second})
 
 
-def test_what_is_not_filed_is_not_found() -> None:
+def test_unknown_filters_are_not_found() -> None:
     trie: FilterTrie[int] = FilterTrie()
     assert trie.get("a", 1) is None
     assert not trie.remove("a", 1)
@@ -346,7 +346,7 @@ def test_equal_strings_of_many_names_are_kept_once() -> None:
     assert len(copies) <= len(keys) // (SHARED_STRINGS - 1) + 1
 
 
-def test_what_is_shared_is_bounded() -> None:
+def test_shared_results_are_bounded() -> None:
     trie: FilterTrie[int] = FilterTrie()
     for number in range(2 * SHARED_STRINGS):
         trie.insert(f"{number}/{number}x/{'y' * SHARED_LENGTH}/z", 1, 1)

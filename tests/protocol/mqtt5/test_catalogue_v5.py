@@ -53,7 +53,7 @@ def test_good(entry: Good5) -> None:
 
 
 @pytest.mark.parametrize("entry", [one for one in GOOD5 if one.same], ids=named)
-def test_good_is_what_the_writer_makes(entry: Good5) -> None:
+def test_valid_packets_equal_the_output_of_the_encoder(entry: Good5) -> None:
     assert encode_v5(entry.packet) == entry.raw
 
 
@@ -150,7 +150,7 @@ def test_without_a_reader_level_5_is_refused() -> None:
 
 
 @pytest.mark.parametrize("client", CAPTURES)
-def test_what_real_clients_send_is_read(client: str) -> None:
+def test_packets_of_real_clients_are_read(client: str) -> None:
     raw = bytes.fromhex(CAPTURES[client])
     whole, error = decode_v5([raw], LIMIT)
     assert error is None
@@ -166,7 +166,7 @@ def _of(client: str, kind: type) -> list[Packet | Publish]:
     return [one for one in found if isinstance(one, kind)]
 
 
-def test_what_mosquitto_pub_said() -> None:
+def test_packets_of_mosquitto_pub() -> None:
     (connect,) = _of("mosquitto_pub 2.0.11", Connect)
     assert isinstance(connect, Connect)
     assert connect.will is not None
@@ -185,7 +185,7 @@ def test_what_mosquitto_pub_said() -> None:
     assert end.session_expiry == 30
 
 
-def test_what_paho_said() -> None:
+def test_packets_of_paho() -> None:
     (subscribe,) = _of("paho-mqtt 2.1", Subscribe)
     assert subscribe == Subscribe(1, [("t", 2)], [0x2C], 300, (("q", "w"),))
     messages = [one for one in _of("paho-mqtt 2.1", Publish) if isinstance(one, Publish)]

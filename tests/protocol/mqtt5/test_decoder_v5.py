@@ -170,7 +170,9 @@ def test_a_connect_is_read_as_it_was_written(connect: Connect) -> None:
 
 @given(streams, ends)
 @pytest.mark.slow
-def test_what_is_written_is_read(stream: list[Packet | Publish], end: Disconnect | None) -> None:
+def test_encoded_packets_are_decoded(
+    stream: list[Packet | Publish], end: Disconnect | None
+) -> None:
     expected = [*stream, *([end] if end else [])]
     found, error = decode_v5([CONNECT_M + b"".join(map(encode_v5, expected))], LIMIT)
     assert error is None
@@ -290,7 +292,7 @@ def test_messages_with_and_without_properties_are_one_batch(level: int, every: i
         (b"run/0", b"\x0b\1", "MQTT-3.3.4-6"),
     ],
 )
-def test_what_is_illegal_inside_a_run_is_found(
+def test_errors_inside_a_run_are_found(
     at: int, level: int, topic: bytes, block: bytes, statement: str
 ) -> None:
     messages = _run(100, level, b"\1\1")
@@ -323,7 +325,7 @@ def test_large_blocks_count_for_the_work_they_are(packet: Packet | Publish) -> N
     assert decoder.error is None
     assert calls >= 10
     if isinstance(packet, (Auth, Subscribe)):
-        packet.user = ()  # so many are checked, and not kept
+        packet.user = ()  # too many to be kept
     assert flat_v5(found) == [packet] * 20
 
 
@@ -358,7 +360,7 @@ def _aliased(topic: bytes, alias: int, number: int, qos: int, more: bytes = b"")
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("count", [1, 5, 100])
 @pytest.mark.parametrize("more", [b"", b"\1\1"])
-def test_an_alias_stands_for_its_topic(qos: int, count: int, more: bytes) -> None:
+def test_an_alias_is_replaced_by_its_topic(qos: int, count: int, more: bytes) -> None:
     raw = encode_publish(b"plain", b"x", qos, 1) + b"".join(
         _aliased(b"a/%d" % alias, alias, alias, qos, more) for alias in range(1, ALIASES + 1)
     )
@@ -378,7 +380,7 @@ def test_an_alias_stands_for_its_topic(qos: int, count: int, more: bytes) -> Non
     assert len(batch.payloads) == len(batch)
 
 
-def test_an_alias_is_set_anew_inside_a_run() -> None:
+def test_an_alias_is_redefined_inside_a_run() -> None:
     raw = b"".join(
         _aliased(b"x%d" % number, 1, number, 0) + _aliased(b"", 1, number, 0) * 30
         for number in range(5)
@@ -401,7 +403,7 @@ def test_aliases_end_with_their_connection() -> None:
     assert decode_v5([CONNECT5 + _aliased(b"", 1, 0, 0)], LIMIT)[1] is not None
 
 
-def test_the_table_of_aliases_knows_its_size() -> None:
+def test_the_table_of_aliases_is_limited() -> None:
     aliases = TopicAliases(2)
     aliases.resolve(1, b"abc")
     aliases.resolve(2, b"de")
@@ -487,7 +489,7 @@ def test_the_filters_of_a_large_packet_are_read_in_parts(kind: str) -> None:
     assert [*got[1:], *decoder.feed(b"")] == [Pingreq()]
 
 
-def test_what_follows_a_disconnect_is_ignored() -> None:
+def test_bytes_after_disconnect_are_ignored() -> None:
     decoder = decoder_v5(LIMIT)
     assert decoder.feed(CONNECT5 + b"\xe0\1\4" + b"\0\0\x30")[1:] == [Disconnect(4)]
     assert decoder.feed(PINGREQ) == []
@@ -519,7 +521,7 @@ def test_any_sequence_of_the_catalogue_stops_at_the_first_violation(
     assert (error is not None) == failed
 
 
-def test_an_error_keeps_nothing_of_what_was_read() -> None:
+def test_an_error_discards_the_buffer() -> None:
     decoder = decoder_v5(LIMIT)
     decoder.feed(CONNECT5 + b"\x30\x0b\0\1t\7\x26\0\1\xff\0\1v" + bytes(1000))
     assert decoder.error is not None

@@ -182,7 +182,7 @@ def test_cut_off(one: Property, place: PropertyCarrier) -> None:
     for size in range(1, len(raw)):
         error = refused(raw[:size], place)
         assert error.reason is ReasonCode.MALFORMED_PACKET
-        # Also where the packet goes on behind the block.
+        # Also if the packet continues after the block.
         with pytest.raises(ProtocolError):
             decode_properties(raw + b"\0\0\0\0", 0, size, FROM_CLIENTS[place], place)
 
@@ -231,7 +231,7 @@ def test_text_is_kept_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("identifier", [0, 4, 7, 0x14, 0x2B, 0x7F])
-def test_an_identifier_that_there_is_not(identifier: int) -> None:
+def test_an_unknown_identifier(identifier: int) -> None:
     error = refused(bytes((identifier, 0)), PacketType.PUBLISH)
     assert error.reason is ReasonCode.MALFORMED_PACKET
     assert f"0x{identifier:02x}" in error.text
@@ -321,7 +321,7 @@ users = st.lists(st.tuples(text, text), max_size=4).map(tuple)
 
 
 @given(values, users, st.randoms())
-def test_a_block_is_split_and_keeps_what_it_says(
+def test_a_split_block_keeps_its_content(
     chosen: dict[int, Value], user: tuple[tuple[str, str], ...], random: object
 ) -> None:
     parts = [encode_property(one, value) for one, value in chosen.items()]
@@ -393,6 +393,8 @@ def test_a_server_may_send_several_identifiers_in_a_message() -> None:
         (3, b"x", TypeError),
     ],
 )
-def test_what_cannot_be_written(identifier: int, value: Value, error: type[Exception]) -> None:
+def test_properties_that_cannot_be_written(
+    identifier: int, value: Value, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         encode_property(identifier, value)

@@ -83,7 +83,7 @@ def test_bytes(raw: bytes, expected: bytes) -> None:
     assert raw == expected
 
 
-def test_a_connack_says_what_differs_from_what_is_assumed() -> None:
+def test_a_connack_has_values_that_differ_from_the_defaults() -> None:
     assert encode_connack_v5(0, properties=ConnackProperties()) == b"\x20\3\0\0\0"
     full = ConnackProperties(
         session_expiry=0,
@@ -144,7 +144,7 @@ def test_nothing_larger_than_the_client_takes_is_sent(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PUBACK", "PUBREC", "SUBACK", "UNSUBACK", "AUTH"])
-def test_a_client_that_wants_no_explanation_gets_none(name: str) -> None:
+def test_without_problem_information_there_is_no_reason_string(name: str) -> None:
     raw = MAKERS[name](explain=False)
     assert STRING not in raw
     assert USER not in raw
@@ -168,7 +168,7 @@ def test_every_reason_code_has_a_packet() -> None:
     assert set(STATEMENTS) == set(FROM_SERVERS)
 
 
-def test_what_a_broker_says_is_allowed_where_it_says_it() -> None:
+def test_sent_properties_are_allowed_in_their_packets() -> None:
     assert set(ENDINGS.values()) <= FROM_SERVERS[PacketType.DISCONNECT]
     assert set(REFUSALS.values()) <= FROM_SERVERS[PacketType.CONNACK]
     assert set(FOR_CONNECT_CODES.values()) <= FROM_SERVERS[PacketType.CONNACK]
@@ -179,7 +179,7 @@ def test_every_end_that_is_the_broker_s_has_a_reason_code() -> None:
     table = page.partition("`SessionClosed.reason` is one of")[2].partition("`SessionExpired")[0]
     reasons = set(re.findall(r"(?m)^\| `(\w+)`", table))
     of_the_client = {"disconnect", "closed", "error", "protocol_error", "broker_restarted"}
-    # A shared subscription is a session without a connection; its end is told to nobody.
+    # A shared subscription is a session without a connection; its end sends no packet.
     of_the_client.add("shared")
     assert reasons - of_the_client <= set(ENDINGS)
 
@@ -244,7 +244,7 @@ def _expected(
 
 
 @given(messages, variants, st.booleans(), st.booleans(), st.integers(0, 9), st.integers(0, 35))
-def test_messages_are_sent_as_the_wire_wants_them(
+def test_messages_are_encoded_for_the_connection(
     batch: list[tuple[bytes, bytes, int, bytes]],
     variant: PacketVariant,
     again: bool,
@@ -284,7 +284,7 @@ def test_messages_are_sent_as_the_wire_wants_them(
     ]
 
 
-def test_a_plain_wire_is_what_the_client_would_send() -> None:
+def test_a_simple_encoding_equals_that_of_the_client() -> None:
     outgoing = prepare_publishes([b"t"], [b"m"], (), PacketVariant(1))
     assert outgoing.render([7]) == encode_publish(b"t", b"m", 1, 7)
     assert prepare_publishes([b"t"], [b"m"], (), PacketVariant(0)).render() == b"\x30\5\0\1t\0m"
@@ -311,7 +311,7 @@ def test_numbers_for_topics_are_given_out_once() -> None:
     assert [numbers.number(topic) for topic in (b"abcd", b"abc")] == [2, 1]
 
 
-def test_a_connection_is_told_an_alias_before_it_is_used() -> None:
+def test_an_alias_is_announced_before_it_is_used() -> None:
     sent = SentAliases(5)
     assert sent.use([]) is TopicAliasMode.NONE
     assert sent.use([0]) is TopicAliasMode.NONE
@@ -327,7 +327,7 @@ def test_a_connection_is_told_an_alias_before_it_is_used() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x30", b"\x30\5\0", b"\x10\0", b"\0\0", b"\x82\2\0\1", b"\xc0\0"]
 )
-def test_what_no_server_sends_is_refused(data: bytes) -> None:
+def test_packets_of_clients_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"whole|server|valid"):
         list(read_server_packets_v5(data))
 

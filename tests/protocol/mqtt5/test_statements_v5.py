@@ -30,7 +30,7 @@ def test_it_is_complete_and_in_order() -> None:
     assert len(places) == 251
 
 
-def test_every_statement_binds_someone_and_says_what() -> None:
+def test_every_statement_has_a_side_and_a_text() -> None:
     for entry in entries:
         assert set(entry) - {"reason"} == {"number", "binds", "summary"}
         assert entry["binds"] in {"client", "server", "both"}

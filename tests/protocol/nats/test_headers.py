@@ -69,7 +69,7 @@ def test_a_long_client_identifier_is_a_digest(letter: str) -> None:
 
 
 @given(legal, st.sampled_from([0, 1, 2]), st.booleans(), legal, legal, st.integers(0, 1 << 62))
-async def test_what_is_written_can_be_read(
+async def test_written_headers_can_be_read(
     topic: str, qos: int, retain: bool, client: str, node: str, position: int
 ) -> None:
     constant = constant_part(topic, qos, retain=retain, client=client, node=node)
@@ -122,7 +122,7 @@ def test_status(block: bytes, status: str) -> None:
 @pytest.mark.parametrize(
     "block", [b"", b"\r\n", b"HTTP/1.1 200\r\nA: b\r\n\r\n", b"NATS/1.05\r\nA: b"]
 )
-def test_what_is_no_block_has_no_headers(block: bytes) -> None:
+def test_invalid_blocks_have_no_headers(block: bytes) -> None:
     headers = parse_headers(block)
     assert len(headers) == 0
     assert headers.status == ""

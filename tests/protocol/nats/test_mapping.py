@@ -46,7 +46,7 @@ mappings = st.builds(Mapping, rule_lists, filter_lists, st.just(["u", "u.v", "w"
 @example(Mapping([("a", "")]), "a/", "")
 @example(Mapping([("a", "b"), ("b", "a")]), "a/b", "")
 @example(Mapping([("a", "x.y"), ("a/b", "z")]), "x/y/b/c", "")
-def test_a_subject_tells_its_topic(mapping: Mapping, topic: str, user: str) -> None:
+def test_a_topic_is_derived_from_its_subject(mapping: Mapping, topic: str, user: str) -> None:
     subject = mapping.subject(topic, user)
     if subject is not None:
         assert mapping.topic(subject, user) == topic
@@ -54,7 +54,7 @@ def test_a_subject_tells_its_topic(mapping: Mapping, topic: str, user: str) -> N
 
 
 @given(mappings, st.lists(token | st.just("d"), min_size=1, max_size=6).map(".".join), users)
-def test_a_topic_tells_its_subject(mapping: Mapping, subject: str, user: str) -> None:
+def test_a_subject_is_derived_from_its_topic(mapping: Mapping, subject: str, user: str) -> None:
     topic = mapping.topic(subject, user)
     if topic is not None:
         assert mapping.subject(topic, user) == subject
@@ -93,7 +93,7 @@ def as_filter(topic: str, wild: list[bool], depth: int | None) -> str:
 @example(Mapping([("a", "x")]), "a", [], 0, "")
 @example(Mapping([("a/b", "x")]), "a/b", [], 1, "")
 @example(Mapping([("$x", "x")], ["$x/#"]), "$x", [], 1, "")
-def test_subscriptions_cover_what_a_filter_matches(
+def test_subscriptions_cover_the_topics_of_a_filter(
     mapping: Mapping, topic: str, wild: list[bool], depth: int | None, user: str
 ) -> None:
     topic_filter = as_filter(topic, wild, depth)
@@ -243,7 +243,7 @@ def test_subscriptions(topic_filter: str, subjects: set[str]) -> None:
     assert set(mapping.subjects(topic_filter, "u")) == prefixed
 
 
-def test_what_is_set_apart_for_a_user_is_for_nobody_else() -> None:
+def test_subjects_of_one_user_are_for_no_other_user() -> None:
     mapping = Mapping((), ["#"], ["alice", "alice.b"])
     assert mapping.subject("x", "alice") == "alice.x"
     assert mapping.topic("alice.x", "alice") == "x"

@@ -69,7 +69,7 @@ def written(properties: MessageProperties, qos: int = 1, **allowed: str) -> byte
 
 
 @given(sets, st.sampled_from([0, 1]))
-def test_what_is_carried_comes_back(properties: MessageProperties, qos: int) -> None:
+def test_properties_survive_a_round_trip(properties: MessageProperties, qos: int) -> None:
     found = read_properties(parse_headers(written(properties, qos)), b"text")
     assert found.dropped == 0
     assert found.properties == properties
@@ -78,7 +78,7 @@ def test_what_is_carried_comes_back(properties: MessageProperties, qos: int) -> 
 
 
 @given(sets)
-def test_no_property_makes_a_header_that_is_obeyed(properties: MessageProperties) -> None:
+def test_no_property_becomes_a_header_that_nats_obeys(properties: MessageProperties) -> None:
     block = written(properties)
     assert all(0x20 <= byte <= 0x7E for byte in block.replace(b"\r\n", b""))
     fields = parse_headers(block).fields
@@ -129,7 +129,7 @@ def test_a_content_type_that_is_no_value_of_a_header() -> None:
         assert read_properties(parse_headers(block), b"").properties == properties
 
 
-def test_what_the_operator_allows_is_written_as_the_operator_wrote_it() -> None:
+def test_allowed_headers_have_the_spelling_of_the_operator() -> None:
     allowed = allowed_names(["Nats-Rollup", "Nats-Msg-Id"])
     user = (("nats-rollup", "sub"), ("NATS-MSG-ID", "x1"), ("Nats-TTL", "1s"), ("Nats-Rollup", "é"))
     made = property_lines(MessageProperties(user=user), allowed)
@@ -150,7 +150,7 @@ def test_what_the_operator_allows_is_written_as_the_operator_wrote_it() -> None:
 @pytest.mark.parametrize(
     "name", ["", "a b", "é", "a:b", "x\r\n", "Foldmq-QoS", "nmqtt-pub", "Status", "Content-Type"]
 )
-def test_what_an_operator_cannot_allow(name: str) -> None:
+def test_headers_that_an_operator_cannot_allow(name: str) -> None:
     with pytest.raises(ValueError, match=r"is no name of a NATS header|is written by foldmq only"):
         allowed_names([name])
 
@@ -255,11 +255,11 @@ def test_headers_of_nats_itself_stay_there_but_for_the_errors_of_services() -> N
         b"Foldmq-Payload-Format: yes",
     ],
 )
-def test_what_is_no_property_is_left_out_and_counted(line: bytes) -> None:
+def test_invalid_headers_are_omitted_and_counted(line: bytes) -> None:
     assert read(line) == (MessageProperties(), 1)
 
 
-def test_text_is_what_can_be_decoded() -> None:
+def test_only_valid_utf_8_is_text() -> None:
     assert read(b"Foldmq-Payload-Format: 1", payload=b"\xff") == (MessageProperties(), 1)
     assert read(b"Foldmq-Payload-Format: 1", payload="é".encode())[0].payload_format == 1
 

@@ -57,7 +57,7 @@ def test_topic_and_subject(topic: str, subject: str) -> None:
 
 
 @given(any_text)
-def test_every_topic_has_a_subject_that_tells_it(topic: str) -> None:
+def test_every_topic_has_a_unique_subject(topic: str) -> None:
     subject = topic_to_subject(topic)
     assert subject_to_topic(subject) == topic
     tokens = subject.split(".")
@@ -118,7 +118,7 @@ level = st.sampled_from(["", "a", ".", " ", "*", ">", "b"])
     st.booleans(),
     st.lists(level, min_size=1, max_size=5),
 )
-def test_the_subjects_of_a_filter_match_what_it_matches(
+def test_the_subjects_of_a_filter_match_its_topics(
     wanted: list[str], rest: bool, there: list[str]
 ) -> None:
     topic_filter, topic = "/".join(wanted + ["#"] * rest) or "/", "/".join(there) or "/"

@@ -99,7 +99,7 @@ async def test_the_nats_server_makes_the_same_topics_of_subjects(server: Server)
 
 
 def _any_topics(count: int) -> list[str]:
-    """Legal topics of characters that are something to MQTT, to NATS, or to nobody."""
+    """Valid topics of characters with a meaning in MQTT, in NATS, or in neither."""
     chosen = random.Random(6)
     alphabet = "//...ab *>$_-=%\\\t\r\n\x01\v\x1b\x7f\x85\xa0é\u2028\ufeff日\U0001f600"
     topics = {"/" * 1899, "." * 1900, " " * 1266, "日" * 1266, "a" * MAX_SUBJECT}
