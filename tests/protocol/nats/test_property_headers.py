@@ -151,7 +151,9 @@ def test_what_the_operator_allows_is_written_as_the_operator_wrote_it() -> None:
     "name", ["", "a b", "é", "a:b", "x\r\n", "Foldmq-QoS", "nmqtt-pub", "Status", "Content-Type"]
 )
 def test_what_an_operator_cannot_allow(name: str) -> None:
-    with pytest.raises(ValueError, match=r"is no name of a NATS header|is written by foldmq only"):
+    with pytest.raises(
+        ValueError, match=r"is not the name of a NATS header|is written by foldmq only"
+    ):
         allowed_names([name])
 
 
