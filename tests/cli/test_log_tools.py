@@ -454,7 +454,7 @@ def test_the_beginning_of_a_log_that_was_cut() -> None:
     found, _ = problems(stored, cut=LogCut(3, link, 0, "keep"))
     begins = "the log begins with record 4"
     assert found == [
-        (3, f"is gone: {begins}, and it says that it was cut before record 3, not later"),
+        (3, f"is gone: {begins}, and its last recorded cut was before record 3"),
         (4, "begins the log, and no whole checkpoint follows it"),
     ]
 

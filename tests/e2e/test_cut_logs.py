@@ -206,7 +206,7 @@ def test_log_of_earlier(cut: Cut) -> None:
     first = cut.events[0]
     said = (
         rf"the log begins with record {cut.first} of [\d :.-]+: "
-        r"what was before it was cut off on [\d :.-]+ \(it was larger than keep_bytes\)"
+        r"earlier records were cut off on [\d :.-]+ \(it was larger than keep_bytes\)"
     )
     for moment in ("1", "1.7", "1h ago"):
         ran = run("log", *cut.data, "--from", moment, "-n", "1", "--json")
@@ -248,9 +248,9 @@ def test_replay_of_what_was_cut_off(cut: Cut) -> None:
         for more in ((), ("--session", "archive"), ("--topic", "#"), ("--json",)):
             line = refused("replay", *cut.data, "--at", moment, *more, code=66)
             found = re.fullmatch(
-                rf"{what}: the log begins with record {cut.first} of [\d :.-]+: what was before "
-                r"it was cut off on [\d :.-]+ \(it was larger than keep_bytes\); states can be "
-                r"rebuilt from record "
+                rf"{what}: the log begins with record {cut.first} of [\d :.-]+: "
+                r"earlier records were cut off on [\d :.-]+ \(it was larger than keep_bytes\); "
+                r"states can be rebuilt from record "
                 r"(\d+), [\d :.-]+ on",
                 line,
             )
@@ -390,7 +390,7 @@ def test_records_that_were_removed_behind_the_brokers_back(cut: Cut, tmp_path: P
     with_log(copy.data_dir, purge)
     gone = (
         rf"record {cut.first} and all up to {cut.first + 2} are gone: the log begins with record "
-        rf"{cut.first + 3}, and it says that it was cut before record {cut.first}, not later"
+        rf"{cut.first + 3}, and its last recorded cut was before record {cut.first}"
     )
     data = "--data-dir", str(copy.data_dir)
     for command in (

@@ -365,7 +365,7 @@ def test_server_that_takes_too_little(external: Nats, on_external: Callable[...,
 def test_wrong_password(external: Nats, make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(ACCESS.replace("secret", "wrong"), "--nats-url", external.url)
     line = broker.refused(69)
-    assert "the server refuses our credentials" in line
+    assert "the server rejects our credentials" in line
     assert "wrong" not in line
 
 
@@ -446,7 +446,7 @@ def test_second_broker_with_the_same_node_id(
     load = Load(first.port)
     until(load.progressed(), "acknowledgements")
     line = second.refused(75)
-    assert line.startswith(f"node n1 runs already on {external.url} (process {first.pid} on ")
+    assert line.startswith(f"node n1 already runs on {external.url} (process {first.pid} on ")
     until(load.progressed(), "acknowledgements of the first broker")
     load.stop()
     check_received(first.port, load)

@@ -479,6 +479,6 @@ def test_who_may_not_use_our_account_cannot_ask(
 ) -> None:
     on_external().start()
     said = refused("verify", *access(external)[:4], "--nats-password", "wrong", code=69)
-    assert "refuses our credentials" in said
+    assert "rejects our credentials" in said
     with pytest.raises(nats.errors.NoRespondersError):
         external.do(lambda client: client.request(subject_of("other"), b"{}", timeout=5))

@@ -348,7 +348,7 @@ async def test_what_is_no_record_is_named(server: EmbeddedServer) -> None:
 
 async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
-        with pytest.raises(LostLog, match="was there before and is not now"):
+        with pytest.raises(LostLog, match="existed before and is missing"):
             await read_tail(nc, STREAM, SUBJECT)
         with pytest.raises(LogUnavailable):
             await read_some(nc, STREAM, [1])

@@ -66,12 +66,12 @@ def dropped(reason: str, at: int) -> MessageDropped:
         (
             "queue_bytes",
             (
-                "the queue was full: with it, more than the 5 bytes would have waited that "
+                "the queue was full: with this message it would have exceeded the 5 bytes that "
                 "max_queued_bytes allows"
             ),
         ),
         ("not_permitted", "the permissions do not let the client read this topic (permissions)"),
-        ("unsubscribed", "the client unsubscribed while it waited"),
+        ("unsubscribed", "the client unsubscribed while the message waited"),
     ],
 )
 def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
@@ -81,7 +81,7 @@ def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
 
 def test_a_limit_that_is_not_on_record_is_not_made_up() -> None:
     lines = told(published(), dropped("queue_messages", 1))
-    sentence = "the queue had as many messages as max_queued_messages allows; its value is not on"
+    sentence = "the queue had as many messages as max_queued_messages allows; its value is not"
     assert any(sentence in line for line in lines), lines
 
 
