@@ -339,7 +339,7 @@ def test_why_a_client_got_nothing(data: tuple[str, str]) -> None:
     out = run("why", *data, "--client", "screen", "--topic", "lamp").out
     assert "screen was subscribed (lamp QoS 0) and connected: sent at QoS 0" in out
     out = run("why", *data, "--client", "nobody", "--topic", "lamp").out
-    assert "  nobody had no session at that moment: the log does not know this client\n" in out
+    assert "  nobody had no session at that time: the log does not know this client\n" in out
 
 
 # --------------------------------------------------------------------------------- sources

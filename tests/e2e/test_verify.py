@@ -355,7 +355,7 @@ def test_a_missing_projection(external: Nats, stopped: tuple[str, ...]) -> None:
     one = difference(found, "wanted", "projections")
     assert one["what"] == "missing"
     assert one["parts_at"] == position(stopped, "SessionOpened", "wanted")
-    assert found["projections"]["useless"] == "they are not whole"
+    assert found["projections"]["useless"] == "they are incomplete"
 
 
 def test_projections_of_another_log(external: Nats, stopped: tuple[str, ...]) -> None:

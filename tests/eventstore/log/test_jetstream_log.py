@@ -427,7 +427,7 @@ async def test_a_node_is_claimed_once(
         async with client_of(server) as first:
             await lock_node(first, "n1", "here")
             await lock_node(first, "n2", "here")
-            with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
+            with pytest.raises(NodeBusy, match=rf"node n1 already runs .*process {os.getpid()}"):
                 await lock_node(second, "n1", "here")
             monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 2)
         await lock_node(second, "n1", "here")

@@ -197,7 +197,10 @@ def test_what_is_wrong_is_named_with_its_line(file: Path, text: str, problem: st
     ("permissions", "problem"),
     [
         ("{ publish: [] }", "to a NATS server an empty list of subjects means all of them"),
-        ("{ publish: { allow: [] } }", "an empty list of subjects means all of them"),
+        (
+            "{ publish: { allow: [] } }",
+            "to a NATS server an empty list of subjects means all of them",
+        ),
         ('{ publish: "a b" }', '"a b" is not a subject'),
         ('{ subscribe: "a b c" }', '"a b c" is not a subject'),
         ('{ publish: "a..b" }', '"a..b" is not a subject'),

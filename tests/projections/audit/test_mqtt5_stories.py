@@ -114,9 +114,11 @@ def test_a_member_of_a_shared_subscription_goes_and_another_one_gets_the_message
         (GROUP, "assigned"),
         ("bob", "acknowledged"),
     ]
-    assert "given to the member bob" in said(story)
-    assert f"  for {GROUP}, subscription t: given to its member ann" in said(story)
-    assert "returned to the shared subscription: its member went without an answer" in said(story)
+    assert "assigned to the member bob" in said(story)
+    assert f"  for {GROUP}, subscription t: assigned to its member ann" in said(story)
+    assert "returned to the shared subscription: the member left without acknowledging it" in said(
+        story
+    )
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -159,9 +161,9 @@ def test_a_member_that_got_nothing_is_told_which_member_did() -> None:
     )
     (story,) = builder.stories.values()
     lines = list(story_lines(story, "bob", NOW_MS))
-    given = f"  bob shares {GROUP}, where it was given to ann: each message goes to one member"
+    given = f"  bob shares {GROUP}, which assigned it to ann: each message goes to one member"
     assert given in lines
-    assert f"  for {GROUP}, subscription t: given to its member ann" in lines
+    assert f"  for {GROUP}, subscription t: assigned to its member ann" in lines
 
 
 def test_a_client_that_published_it_itself_is_told_of_no_local() -> None:
@@ -173,7 +175,7 @@ def test_a_client_that_published_it_itself_is_told_of_no_local() -> None:
         MessagePublished("c", 1, False, ["t"], [], [1], 2, 0, 1),
     )
     (story,) = builder.stories.values()
-    said_so = "  c published it itself, and its subscription (t) has No Local"
+    said_so = "  c published the message itself, and its subscription (t) has No Local"
     assert said_so in list(story_lines(story, "c", NOW_MS))
 
 

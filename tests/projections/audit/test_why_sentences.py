@@ -108,7 +108,7 @@ def test_a_denied_subscription_is_the_answer() -> None:
     assert line.startswith(
         "  c was connected but had no matching subscription; it was denied hall/#"
     )
-    assert line.endswith("the permissions do not let it subscribe to that (permissions)")
+    assert line.endswith("the permissions do not allow this subscription (permissions)")
     granted = told(opened(), denied, Subscribed("c", [("hall/#", 0)]), published(qos=0))
     assert not any("denied" in line for line in granted)
 
@@ -116,7 +116,7 @@ def test_a_denied_subscription_is_the_answer() -> None:
 def test_filters_that_nearly_match_are_named() -> None:
     lines = told(opened(), Subscribed("c", [("hall/doors", 1), ("cellar", 1)]), published())
     (line,) = (one for one in lines if one.startswith("  c "))
-    assert line.endswith("; hall/doors does not match, but nearly: the topic is hall/door")
+    assert line.endswith("; hall/doors nearly matches: the topic is hall/door")
 
 
 @pytest.mark.parametrize(
