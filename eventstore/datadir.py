@@ -2,15 +2,18 @@
 
 ::
 
-    foldmq.lock        locked by the broker for its lifetime; contains its process id node the
-    permanent id of this node, generated once nats.credentials   user and password of the embedded
-    NATS server (JSON, mode 0600) nats.conf          the latest configuration of the embedded NATS
-    server (JSON, mode 0600) nats.lock          locked as long as an embedded NATS server may access
-    the store     nats.pid           process id of this server, which writes the file     nats.log
-    log of this server; nats.stderr: its output before it can log jetstream/ store of this server
-    index/             the index of the log; it may be removed pseudonym.key key of the hashes that
-    replace client identifiers, where configured nats-clients/      the same files of the NATS
-    server for NATS clients (eventstore.server.client_server)
+    foldmq.lock        locked by the broker for its lifetime; contains its process id
+    node               the permanent id of this node, generated once
+    nats.credentials   user and password of the embedded NATS server (JSON, mode 0600)
+    nats.conf          the latest configuration of the embedded NATS server (JSON, mode 0600)
+    nats.lock          locked as long as an embedded NATS server may access the store
+    nats.pid           process id of this server, which writes the file
+    nats.log           log of this server; nats.stderr: its output before it can log
+    jetstream/         store of this server
+    index/             the index of the log; it may be removed
+    pseudonym.key      key of the hashes that replace client identifiers, where configured
+    nats-clients/      the same files of the NATS server for NATS clients
+    (eventstore.server.client_server)
 
 All files belong to the user of the broker, and other users have no access
 (eventstore.file_permissions). Reading the paths, the node id and the credentials needs no lock:

@@ -49,7 +49,7 @@ class TopicLimits:
         return None
 
     def refuses_topic(self, topic: bytes) -> str | None:
-        """Return why nothing may be published to a topic, or None."""
+        """Return why publishing to a topic is refused, or None."""
         if self._levels and topic.count(b"/") >= self._levels:
             return "topic_levels"
         return None

@@ -58,8 +58,8 @@ class Watermark:
             configured = "none" if self._domain is None else self._domain
             was = "none" if noted is None else noted
             raise BadNatsOptions(
-                f"nats_domain is {configured}, but the log of this data directory is in domain {was}: "
-                "set it back, or begin with another --data-dir"
+                f"nats_domain is {configured}, but the log of this data directory is in domain "
+                f"{was}: set it back, or begin with another --data-dir"
             )
 
     def write(self, sequence: int, link: bytes) -> None:

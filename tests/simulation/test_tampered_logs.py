@@ -190,7 +190,7 @@ TAMPERED: list[tuple[Callable[[Tampered], None], str, str]] = [
     (will_has_another_qos, Rule.WILL, "published with another QoS"),
     (will_is_retained, Rule.WILL, "published with another RETAIN"),
     (queue_had_room, Rule.DROP, "but 3 of 9 allowed messages waited"),
-    (queue_stands_still, Rule.PROGRESS, "though the client was connected and its window was open"),
+    (queue_stands_still, Rule.PROGRESS, "with the client connected and its window open"),
     (delivered_before_it_was_published, Rule.ORDER, ""),
     (two_messages_change_places, Rule.QUEUE, "messages left the queue that were not at its head"),
     (acknowledged_before_it_was_sent, Rule.ACKNOWLEDGEMENT, "PUBACK 9: not in flight at QoS 1"),

@@ -68,8 +68,8 @@ class QueueProgress:
         patience = limits.slow_reader_time if limits is not None else None
         stood_ms = until_ms - self._since_ms
         if patience and stood_ms > patience * 1000 + _PATIENCE_MS:
-            what = f"messages waited for {stood_ms // 1000} s although the client was connected and"
-            self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window was open"))
+            what = f"messages waited for {stood_ms // 1000} s with the client connected and "
+            self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window open"))
             self._at = -1
 
     def _open(self, state: SessionState, at: Position) -> bool:
