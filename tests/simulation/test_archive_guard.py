@@ -72,7 +72,7 @@ def of(world: World, kind: type) -> list[Any]:
 
 
 def warnings(lines: list[Any]) -> list[Any]:
-    return [line for line in lines if "outgrows" in line["event"]]
+    return [line for line in lines if "exceeds keep" in line["event"]]
 
 
 def test_nothing_goes_before_it_is_archived_and_then_it_goes() -> None:
