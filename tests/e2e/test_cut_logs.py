@@ -303,7 +303,7 @@ def test_why_of_a_message_from_before(cut: Cut) -> None:
     out = run("why", *cut.data, "--position", found["position"]).out
     assert (
         f"message on hall/door (earliest known position {found['position']}), 4 B\n"
-        "  published before the log begins"
+        f"  published before record {cut.first}, with which the log begins"
     ) in out
     assert "found by a checkpoint: queued" in out
     delivery = mine["steps"][1]["position"]

@@ -406,7 +406,7 @@ def test_stream_deleted_while_the_broker_was_away(
     publish_some(broker.port)
     broker.stop()
     external.api("STREAM.DELETE.FOLDMQ_LOG_n1")
-    assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_n1 was there before")
+    assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_n1 existed before")
     assert external.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
 
 
