@@ -101,7 +101,10 @@ def test_a_key_with_a_password(authority: Authority, tmp_path: Path) -> None:
         ),
         (lambda g, a, d: {"certificate": d / "a\0b"}, "b: embedded null byte"),
         (lambda g, a, d: {"key_password_file": d / "a\0b"}, "b: embedded null byte"),
-        (lambda g, a, d: {"ciphers": "ROT13"}, "TLS ciphers 'ROT13': OpenSSL supports none of them"),
+        (
+            lambda g, a, d: {"ciphers": "ROT13"},
+            "TLS ciphers 'ROT13': OpenSSL supports none of them",
+        ),
         (lambda g, a, d: {"ciphers": "A\0"}, "TLS ciphers 'A\\x00': OpenSSL supports none of them"),
         (lambda g, a, d: {"client_certificates": "required"}, "no client_ca file is set"),
         (lambda g, a, d: {"client_ca": a.file}, "client certificates are off"),
