@@ -3,7 +3,7 @@
 The broker owns the shared state of all sessions of the node (journal, fold, router, messages,
 timers) and is the parent of every connection and session. When a session fails, its connection is
 closed and its state is rebuilt from its events; messages that arrived meanwhile go to its
-successor. Once a second the broker looks for work that is due.
+successor. Once a second the broker checks for periodic work that is due.
 """
 
 from __future__ import annotations
@@ -68,16 +68,17 @@ _TOLD_AT_ONCE = 256
 _CLOSED_AT_ONCE = 32
 """Connections closed in one iteration of the event loop."""
 _DETACHING = 5.0
-"""Maximum seconds that a stop waits for messages to be loaded with which sessions end."""
+"""Maximum seconds that a stop waits until the messages needed to end sessions are loaded."""
 _RETAINED_AT_ONCE, _RETAINED_PAUSE = 512, 0.005
-"""Retained messages that expire at a time, and the seconds between two times."""
+"""Number of retained messages whose expiry is recorded together, and seconds between two
+batches."""
 
 
 class Broker(LoopActor):
     """One node's broker.
 
     Use: construct, ``await recover(...)``, ``admission.listen(...)``; end with ``await drain()``.
-    ``failed`` is resolved with an error when the broker must stop at once.
+    ``failed`` is resolved with an error when the broker must stop immediately.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Broker(LoopActor):
         node.system_topics = self._systree
         self._background: list[asyncio.Task[None]] = []
         self._expiring_retained = False
-        """More retained messages that have expired are about to be recorded."""
+        """Whether the expiry of more retained messages will be recorded soon."""
         Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later, clock.processor).spawn(
             self
         )
@@ -157,7 +158,7 @@ class Broker(LoopActor):
         self.sessions.watch_all()
 
     async def _begin(self, mark: ProjectionMark | None) -> None:
-        """Serve from the state; ``mark`` is that of the projections that were used for it."""
+        """Serve from the state; ``mark`` is the mark of the projections used for it."""
         SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
@@ -201,7 +202,7 @@ class Broker(LoopActor):
     ) -> None:
         """Shut down gracefully: refuse new clients, commit received input, close the clients.
 
-        ``to`` is the node of the cluster that is to lead then. ``handed_over`` is called when the
+        ``to`` is the node of the cluster that should lead next. ``handed_over`` is called when the
         log is complete, if another node may lead from then on: it writes the projections.
         """
         self.node.draining = True
@@ -227,7 +228,7 @@ class Broker(LoopActor):
         await self.wait_durable()
         for task in self.node.tasks:
             task.cancel()
-        # A round of the projections that is cut off keeps what it has not written until it ends.
+        # A round of the projections that is cancelled keeps its unwritten changes until it ends.
         await end_tasks(self._background)
         if handed_over is not None and not self.node.failed.done():
             await handed_over()
@@ -237,7 +238,7 @@ class Broker(LoopActor):
         self.admission.authenticator.close()
 
     async def _wait_detached(self) -> None:
-        """Wait until the ends of sessions are recorded that need messages of the log for that."""
+        """Wait until all ends of sessions are recorded, some of which need messages of the log."""
         now = self.node.clock.monotonic
         waits_until = now() + _DETACHING
         while (  # noqa: ASYNC110 - at the end only
@@ -299,7 +300,7 @@ class Broker(LoopActor):
         return node.state
 
     def _use(self, router: Router) -> None:
-        """Route with an index of the present state."""
+        """Route with an index of the current state."""
         node = self.node
         node.router = router
         router.refuses = node.is_refused
@@ -364,7 +365,7 @@ class Broker(LoopActor):
         self._look_after_log()
 
     def _expire_retained(self) -> None:
-        """Record which retained messages have expired, some at a time."""
+        """Record which retained messages have expired, in batches."""
         self._expiring_retained = False
         if not self.node.recovered or self.node.draining:
             return
@@ -386,7 +387,7 @@ class Broker(LoopActor):
         )
         if stuck and not self.session_admission.suspended:
             _log.error(
-                "log cannot be written: clients are closed until it can",
+                "log cannot be written: clients are disconnected until it can",
                 reason=writer.outage,
                 seconds=self.node.options.commit_timeout,
                 connections=len(self.admission.connections),

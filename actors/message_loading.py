@@ -1,8 +1,8 @@
 """Reads messages from the log that sessions need and that are no longer in memory.
 
-Many sessions may need messages at once: after a restart, or when the receivers of a busy broker
-come back. Their requests share the reads of records, and a bounded number of records is read at a
-time, so that neither the connection to NATS nor the event loop has more to do than it can.
+Many sessions may need messages at the same time: after a restart, or when the receivers of a busy
+broker reconnect. Their requests share the reads of records, and a bounded number of records is read
+at a time, so that neither the connection to NATS nor the event loop is overloaded.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _RECORDS = 32
-"""Records read at once."""
+"""Maximum number of records read together."""
 _REQUESTS = 256
-"""Requests that may share one read."""
+"""Maximum number of requests that share one read."""
 _UNTIL_DURABLE = 0.01
 """Seconds between checks whether records that are needed are on disk."""
 _RETRY = 0.5
@@ -50,10 +50,10 @@ class _Request:
 
 
 class MessageLoader:
-    """Reads messages for the sessions of a broker, those that were requested first first.
+    """Reads messages for the sessions of a broker, in the order of the requests.
 
-    A session whose messages are in many records is served in steps, and others in between. The
-    broker fails if the log does not hold a message that it should.
+    A session whose messages are in many records is served in steps, with other sessions in between.
+    The broker fails if the log lacks a message that it should contain.
     """
 
     def __init__(self, node: NodeContext) -> None:
@@ -79,7 +79,7 @@ class MessageLoader:
             self._runs = False
 
     async def _step(self) -> None:
-        """Read some records, and give the sessions what they need of them."""
+        """Read some records, and pass the messages in them to the sessions."""
         node = self._node
         requests = self._first()
         begin, (wanted, parts) = node.state.begin, self._plan(requests)
@@ -101,7 +101,7 @@ class MessageLoader:
             if node.state.begin == begin and not stopped:
                 node.fail(error)
                 requests.clear()
-            # Otherwise the log was cut meanwhile: the records needed now are elsewhere.
+            # Otherwise the log was cut meanwhile, and other records contain the messages now.
         if records is None:
             self._waiting.extendleft(reversed(requests))
             return
@@ -162,7 +162,7 @@ class MessageLoader:
                     request.found[ref] = message
                     request.left.popleft()
                 elif not request.session.stopped:
-                    node.fail(CorruptLog(ref >> INDEX_BITS, "does not hold a message it should"))
+                    node.fail(CorruptLog(ref >> INDEX_BITS, "lacks a message it should contain"))
                     return
                 else:
                     break

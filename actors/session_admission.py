@@ -1,8 +1,8 @@
-"""Admission of clients to their sessions: what is decided between a login and its session.
+"""Admission of clients to their sessions: the decisions between a login and its session.
 
-The login is verified (:mod:`actors.connection.admission`). Here a client gets an identifier if it
-has none, and must own its session and have a permitted will; clients that keep taking over one
-session wait.
+The login has been verified (:mod:`actors.connection.admission`). Here a client gets an identifier
+if it has none, and must own its session and have a permitted will; clients that keep taking over
+one session wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _REFUSED_AT_ONCE = 64
-"""Maximum connections that are refused in one iteration of the event loop."""
+"""Maximum number of connections that are refused in one iteration of the event loop."""
 
 _LOOK_AGAIN = 0.1
 """Seconds between two checks whether clients that wait for the leadership can be admitted."""
@@ -45,12 +45,12 @@ class SessionAdmission:
         self._parked: list[ConnectRequest] = []
         """Requests that wait until this node knows that it leads its cluster, oldest first."""
         self.suspended = False
-        """Whether no client is admitted, because the log could not be written for too long."""
+        """Whether clients are refused because the log could not be written for too long."""
         self.partition = 0, 1
-        """The number of this log among the logs of the node, and how many there are."""
+        """The number of this log among the logs of the node, and their total number."""
 
     def handle(self, request: ConnectRequest) -> None:
-        """Attach a connection to the session of its client, at once or later, or refuse it."""
+        """Attach a connection to the session of its client, now or later, or refuse it."""
         connection, connect = request
         if connection.ended:
             return
@@ -105,11 +105,11 @@ class SessionAdmission:
 
     @property
     def _is_in_doubt(self) -> bool:
-        """Whether clients wait, as while no node of the cluster leads: this one may be replaced."""
+        """Whether clients wait because this node may no longer lead its cluster."""
         return bool(self._node.unsure or (self.suspended and self._node.state.epoch))
 
     def _admit_parked(self) -> None:
-        """Admit the clients that waited; those that wait too long close their connection."""
+        """Admit the clients that waited; the connections of those that wait too long are closed."""
         parked = [one for one in self._parked if not one.connection.ended]
         if parked and self._is_in_doubt and not self._node.draining:
             self._parked = parked
@@ -119,14 +119,14 @@ class SessionAdmission:
             self._node.in_parts(parked, _REFUSED_AT_ONCE, self.handle)
 
     def _assigned_id(self) -> str:
-        """Return a new client identifier, of a session that belongs to this log."""
+        """Return a new client identifier whose session belongs to this log."""
         while True:
             found = f"auto-{secrets.token_hex(10)}"
             if self._owns(self._admission.known_as(found)):
                 return found
 
     def _owns(self, name: str) -> bool:
-        """Return whether the session of a client, perhaps by its pseudonym, belongs to this log."""
+        """Return whether the session of a client, possibly a pseudonym, belongs to this log."""
         number, count = self.partition
         return count == 1 or partition_of(name, count) == number
 
@@ -151,7 +151,7 @@ class SessionAdmission:
             self._attach(request)
 
     def _supersede(self, name: str) -> None:
-        """Refuse what waits for a session that a later connection gets now."""
+        """Refuse the request that waits for a session that a later connection now gets."""
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
             self._node.in_parts(waiting, _REFUSED_AT_ONCE, _refuse_superseded)
@@ -189,7 +189,7 @@ class SessionAdmission:
         return connect.will.qos == 2 and self._node.options.reject_qos2_publish
 
     def _has_will_of_wrong_format(self, connect: Connect) -> bool:
-        """Return whether a will declared as UTF-8 has another payload, if that is checked."""
+        """Return whether a will is declared as UTF-8 but is not, if that is checked."""
         will = connect.will
         if will is None or not will.block or not self._node.options.check_payload_format:
             return False
@@ -203,5 +203,5 @@ def _refuse_superseded(request: ConnectRequest) -> None:
 
 
 def _is_reserved(client_id: str) -> bool:
-    """Return whether no client may have an identifier: the broker uses it."""
+    """Return whether a client identifier is reserved for the broker."""
     return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))

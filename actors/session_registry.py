@@ -1,7 +1,7 @@
-"""The sessions of a node: their actors, which of them are offline, and when those expire.
+"""The sessions of a node: their actors, the offline sessions, and their expiry.
 
 A session has an actor while it is connected or has work; otherwise its state is frozen. Messages to
-an actor that ended go to its successor.
+an actor that ended are passed to its successor.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 SWEEP_INDEX = object()
-"""Message to the root while ended subscriptions are in the index, or their actors still run."""
+"""Message to the root actor while ended subscriptions are in the index, or their actors run."""
 
 _UNTIL_RECOVERED = 1.0
 """Seconds until the check of a session that is due before the recovery is complete."""
 _LONGEST_TIMER = 3600.0
 _TOLD_AT_ONCE = 256
-"""Maximum sessions that are notified in one iteration of the event loop."""
+"""Maximum number of sessions that are notified in one iteration of the event loop."""
 _WATCH_AT_ONCE, _WATCH_PAUSE = 500, 0.02
-"""Offline sessions checked at a time, and the seconds between two times."""
+"""Number of offline sessions checked together, and seconds between batches."""
 _STOPPING_AT_MOST = 20_000
-"""Maximum number of actors that wait until they are stopped; beyond it they are stopped at once."""
+"""Maximum number of actors that wait to be stopped; further ones are stopped immediately."""
 _STOPPED_AT_ONCE = 256
 """Such actors stopped in one turn."""
 
 
 class SessionRegistry:
-    """Has the actor of each session, activates and freezes sessions, and tells when they expire.
+    """Holds the actor of each session, activates and freezes sessions, schedules their expiry.
 
     This is the :class:`actors.session.interfaces.SessionDirectory` of the node.
     """
@@ -62,7 +62,7 @@ class SessionRegistry:
         self._expiries = Expiries(node.clock.monotonic, node.timers.after, self._expiry_due)
         self._loader = MessageLoader(node)
         self._stopping: deque[LoopActor] = deque()
-        """Actors that get no more messages and are to be stopped."""
+        """Actors that get no more messages and wait to be stopped."""
 
     @property
     def attached(self) -> int:
@@ -70,7 +70,7 @@ class SessionRegistry:
         return len(self._sessions) - len(self._offline)
 
     def any_attached(self) -> bool:
-        """Return whether a session has a connection, open or about to end."""
+        """Return whether any session has a connection, open or about to end."""
         return any(session.connection is not None for session in self._sessions.values())
 
     def session(self, name: str) -> Session:
@@ -169,9 +169,9 @@ class SessionRegistry:
         self.watch_expiry(state)
 
     def passivate_idle(self, seconds: float) -> None:
-        """Freeze the offline sessions that had no work for some seconds, some at a time."""
+        """Freeze the offline sessions without work for ``seconds``, some at a time."""
         node = self._node
-        if node.router.is_matching():  # all receivers of a topic must become active
+        if node.router.is_matching():  # it activates all receivers of a topic
             return
         idle_since = node.clock.monotonic() - seconds
         idle = [
@@ -190,7 +190,7 @@ class SessionRegistry:
             self._expiries.watch(state.session, min(max(0.0, delay), _LONGEST_TIMER))
 
     def watch_all(self) -> None:
-        """Check every offline session: all may expire at other times than before."""
+        """Check every offline session, since all may expire at other times than before."""
         self._node.spawn_task(self._watch_all())
 
     async def _watch_all(self) -> None:
@@ -203,7 +203,7 @@ class SessionRegistry:
                 await asyncio.sleep(_WATCH_PAUSE)
 
     def _expiry_due(self, name: str) -> int:
-        """Tell a session if it has expired; return how many subscriptions it has then."""
+        """Notify a session if it has expired; return how many subscriptions it then has."""
         node = self._node
         state = node.state.sessions.peek(name)
         if not node.recovered:
@@ -215,10 +215,10 @@ class SessionRegistry:
             self.watch_expiry(state)
         return 0
 
-    # What ended sessions leave behind.
+    # Cleaning up after ended sessions.
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
-        """Stop actors that get no more messages; many of them gradually."""
+        """Stop actors that get no more messages, gradually if there are many."""
         if len(actors) <= _STOPPED_AT_ONCE or len(self._stopping) > _STOPPING_AT_MOST:
             for actor in actors:
                 actor.stop()
@@ -232,7 +232,7 @@ class SessionRegistry:
         self._node.kernel.later(self._node.root, SWEEP_INDEX)
 
     def sweep(self) -> None:
-        """Remove some remains of ended sessions, and the others later."""
+        """Clean up after some ended sessions, and after the others later."""
         for _ in range(min(_STOPPED_AT_ONCE, len(self._stopping))):
             actor = self._stopping.popleft()
             if not actor.stopped:

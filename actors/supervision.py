@@ -1,9 +1,9 @@
 """Restart of failed sessions.
 
-The successor starts at once. In the turn in which the session failed, and so in the same record as
-the publications, every delivery not recorded yet is recorded as queued; so are deliveries to the
-successor from then on. The connection is closed: when the client reconnects, the state determines
-the deliveries.
+The successor starts immediately. In the turn in which the session failed, and so in the same record
+as the publications, every delivery that is not recorded yet is recorded as queued; so are
+deliveries to the successor until the state is rebuilt. The connection is closed: when the client
+reconnects, the state determines the deliveries.
 
 The state is rebuilt from the log, then the successor continues: first with the end of the
 connection, then with the other messages of its predecessor, then with those that arrived meanwhile.
@@ -44,7 +44,7 @@ _log = structlog.get_logger("foldmq")
 
 _RETRY = 0.5
 MAX_ATTEMPTS = 3
-"""Maximum failures of a session on the end of its connection before it is abandoned."""
+"""Number of failures of a session at the end of its connection after which that is abandoned."""
 
 
 def start_successor(node: NodeContext, broken: Session) -> None:
@@ -54,7 +54,7 @@ def start_successor(node: NodeContext, broken: Session) -> None:
     node.rebuilding.add(broken.name)
     node_state = node.state
     if node_state.dirty is not None:
-        # Events recorded for it until then are in no state: the projections must wait.
+        # Events recorded for it until the rebuild are in no state: the projections must wait.
         before = node_state.sessions.live.get(broken.name)
         node_state.dirty.setdefault(broken.name, before.saved if before is not None else 0)
     node.directory.install(fresh)
@@ -90,7 +90,7 @@ def inherit(node: NodeContext, broken: Session, failed: ActorFailed) -> list[Any
 
 
 def _left(broken: Session, failed: ActorFailed) -> list[Outgoing]:
-    """Return the deliveries left of a failed subscription whose session failed as well."""
+    """Return the remaining deliveries of a failed subscription whose session failed, too."""
     if broken.to_deliver:
         return broken.to_deliver
     return failed.actor.outgoings(failed) if isinstance(failed.actor, Subscription) else []
@@ -106,7 +106,7 @@ async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[
     except Exception as error:  # noqa: BLE001 - only this session stays out of order
         _log.error("session cannot be rebuilt: it stays closed", client=fresh.name, exc_info=error)
         return
-    if fresh.stopped:  # it failed as well, and has a successor
+    if fresh.stopped:  # it also failed, and has a successor
         node.directory.redirect(fresh.name, others)
         return
     node_state = node.state

@@ -3,9 +3,9 @@
 From the bottom up:
 
 ``format``
-    The format of the log. ``positions``: the names of the log's entries. ``events``: one slotted
-    dataclass per event type, validated by pydantic at the edges. ``records``: many events in one
-    JetStream message, checksummed and chained to the record before it.
+    The format of the log. ``positions``: the addresses of the log's entries. ``events``: one
+    slotted dataclass per event type, validated by pydantic when a log is read. ``records``: many
+    events in one JetStream message, checksummed and chained to the record before it.
 ``log``
     The log in JetStream. ``journal``: group commit; the events of a turn of the event loop become
     a record, and the output that depends on them (the *effects*) is released when JetStream
@@ -15,7 +15,7 @@ From the bottom up:
 ``reading``
     Reads a log without its broker, in a data directory or on a NATS server.
 ``nats``, ``server``
-    Connections to a NATS server: the one that foldmq ships, or one that already runs.
+    Connections to a NATS server: one that foldmq starts, or one that already runs.
 ``datadir``
     The data directory.
 """

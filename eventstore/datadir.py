@@ -6,18 +6,18 @@
     node               the permanent id of this node, generated once
     nats.credentials   user and password of the embedded NATS server (JSON, mode 0600)
     nats.conf          the latest configuration of the embedded NATS server (JSON, mode 0600)
-    nats.lock          locked as long as an embedded NATS server may touch the store
-    nats.pid           process id of this server, which writes it itself
-    nats.log           log of this server; nats.stderr: its output when it cannot log
+    nats.lock          locked as long as an embedded NATS server may access the store
+    nats.pid           process id of this server, which writes the file
+    nats.log           log of this server; nats.stderr: its output before it can log
     jetstream/         store of this server
     index/             the index of the log; it may be removed
     pseudonym.key      key of the hashes that replace client identifiers, where configured
     nats-clients/      the same files of the NATS server for NATS clients
     (eventstore.server.client_server)
 
-All files belong to the user of the broker and are closed to others (eventstore.file_permissions).
-Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
-runs. Any writer takes :meth:`DataDir.lock` first.
+All files belong to the user of the broker, and other users have no access
+(eventstore.file_permissions). Reading the paths, the node id and the credentials needs no lock:
+tools may do so while a broker runs. Any writer takes :meth:`DataDir.lock` first.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class Credentials:
 
 
 class DataDir:
-    """One broker's directory. The constructor touches nothing; :meth:`lock` creates the directory.
+    """The directory of one broker. :meth:`lock` creates it; the constructor accesses no file.
 
     As a context manager it holds the lock.
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Raise NoHome for an unknown home directory."""
+        """Use the directory at ``path``; raises NoHome for an unknown home directory."""
         self.path = expand_home(path).absolute()
         self.narrowed: tuple[str, ...] = ()
-        """Lines about files that were open to others until the lock was taken."""
+        """A line for each file that was open to other users until the lock was taken."""
         self._lock: int | None = None
 
     @property
@@ -120,7 +120,7 @@ class DataDir:
 
     @property
     def nats_lock(self) -> Path:
-        """Locked, through an inherited descriptor, as long as an embedded NATS server lives."""
+        """Locked, through an inherited descriptor, as long as an embedded NATS server runs."""
         return self.path / "nats.lock"
 
     @property
@@ -131,7 +131,7 @@ class DataDir:
     def lock(self) -> None:
         """Create the directory if missing and hold its lock until :meth:`unlock` or exit.
 
-        Modes that give access to others are narrowed; ``narrowed`` lists the changes.
+        Access of other users is removed from the modes; ``narrowed`` lists the changes.
 
         Raises DataDirBusy when another process holds the lock, DataDirError when the directory
         cannot be created or written or belongs to another user, DiskFull when the disk is full.
@@ -205,8 +205,8 @@ class DataDir:
     def node(self) -> str:
         """Return the permanent id of this node; the first call generates it.
 
-        Raises DataDirError when the file is damaged, or is missing although there is a log: a new
-        id would silently begin an empty log beside the old one.
+        Raises DataDirError when the file is damaged, or is missing although there is a log: with a
+        new id the broker would silently begin an empty log beside the old one.
         """
         file = self.path / "node"
         text = self._read(file)
@@ -215,14 +215,15 @@ class DataDir:
             if logs:
                 node = logs[0].name.removeprefix("FOLDMQ_LOG_")
                 raise DataDirError(
-                    self.path, f"file 'node' is missing but a log is there: write {node!r} into it"
+                    self.path, f"file 'node' is missing but there is a log: write {node!r} into it"
                 )
             text = base64.b32encode(secrets.token_bytes(5)).decode().lower()
             self.write_private(file, text + "\n")
         node = text.strip()
         if not _NODE.fullmatch(node):
             raise DataDirError(
-                self.path, f"file 'node' holds {node[:40]!r}: 1 to 32 of A-Z a-z 0-9 _ - expected"
+                self.path,
+                f"file 'node' contains {node[:40]!r}: 1 to 32 of A-Z a-z 0-9 _ - expected",
             )
         return node
 
@@ -239,7 +240,7 @@ class DataDir:
             return Credentials(str(document["user"]), str(document["password"]))
         except (ValueError, KeyError, TypeError):
             raise DataDirError(
-                self.path, "file 'nats.credentials' is damaged: remove it, a new one is made"
+                self.path, "file 'nats.credentials' is damaged: remove it, a new one is created"
             ) from None
 
     def secret(self, name: str, size: int) -> bytes:
@@ -259,7 +260,7 @@ class DataDir:
             found = b""
         if len(found) != size:
             raise DataDirError(
-                self.path, f"file {name!r} is damaged: put a backup of it back ({size} bytes, hex)"
+                self.path, f"file {name!r} is damaged: restore it from a backup ({size} bytes, hex)"
             )
         return found
 
@@ -269,7 +270,7 @@ class DataDir:
         return facts.f_bavail * facts.f_frsize
 
     def write_private(self, file: Path, text: str) -> None:
-        """Write a file that only this user can read, whole or not at all, and sync it."""
+        """Write, atomically, a file that only this user can read, and sync it."""
         draft = file.with_name(file.name + ".new")
         try:
             draft.unlink(missing_ok=True)

@@ -1,8 +1,7 @@
-"""Names, times, sizes and payloads as text for people: tables, log lines and pages.
+"""Names, times, sizes and payloads as text for display: tables, log lines and pages.
 
-Values that clients choose (client identifiers, topics, payloads) are displayed so that they cannot
-break out of their place: control characters and all other non-printable characters are escaped as
-in JSON.
+Values that clients choose (client identifiers, topics, payloads) cannot break the layout: control
+characters and all other non-printable characters are escaped as in JSON.
 """
 
 import base64
@@ -75,7 +74,7 @@ def clock(time_ms: int) -> str:
 
 
 def iso(time_ms: int) -> str:
-    """Return a time (Unix, milliseconds) in UTC for machines."""
+    """Return a time (Unix, milliseconds) in UTC, in ISO format."""
     moment = datetime.fromtimestamp(time_ms // 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03}Z"
 

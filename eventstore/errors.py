@@ -1,6 +1,6 @@
-"""The errors of the log and of the NATS server that keeps it.
+"""The errors of the log and of the NATS server that stores it.
 
-Each error is one line for a person: the problem, the place, and the remedy. The exit codes are
+Each error is one line for the operator: the problem, the place, and the remedy. The exit codes are
 those of BSD's ``sysexits.h``, which service managers and scripts already distinguish:
 
 ====  ===========================================================================
@@ -14,7 +14,7 @@ code  meaning
 73    the data directory cannot be created or written, or belongs to another user
 74    reading or writing failed: the disk is full
 75    try again later: another process uses a resource that is needed
-78    the configuration promises less than requested, or is wrong
+78    the configuration guarantees less than requested, or is wrong
 ====  ===========================================================================
 """
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class EventStoreError(FoldmqError):
-    """The log cannot be kept as promised."""
+    """The log cannot be kept with its guarantees."""
 
     exit_code = 70
 
 
 class DataDirError(EventStoreError):
-    """The data directory cannot be used: a file, not writable, another user's, or damaged."""
+    """The data directory cannot be used: not a directory, not writable, another user's, damaged."""
 
     exit_code = 73
 
@@ -47,9 +47,9 @@ class DataDirError(EventStoreError):
 
 
 class DataDirBusy(EventStoreError):
-    """Another process works in the data directory.
+    """Another process uses the data directory.
 
-    ``pid`` is None when the process that holds the lock left no process id.
+    ``pid`` is None when the process id of the lock's holder is not known.
     """
 
     exit_code = 75
@@ -77,14 +77,12 @@ class DiskFull(EventStoreError):
 
 
 class DiskFailed(EventStoreError):
-    """A write or sync of the disk failed: data that is in memory only may look stored."""
+    """A write or sync of the disk failed: data that is only in memory may appear to be stored."""
 
     exit_code = 74
 
     def __init__(self, where: object, what: str) -> None:
-        super().__init__(
-            f"the disk of {where} fails: {what}; look after the disk, then start again"
-        )
+        super().__init__(f"the disk of {where} fails: {what}; check the disk, then start again")
 
 
 class NatsUnavailable(EventStoreError):
@@ -98,7 +96,7 @@ class LogUnavailable(NatsUnavailable):
 
 
 class NatsTooOld(NatsUnavailable):
-    """The NATS server, or the nats-server program, is older than the promise requires."""
+    """The NATS server, or the nats-server program, is too old for the guarantees of the log."""
 
     def __init__(
         self, where: str, version: str, minimum: str, why: str, advice: str = "upgrade it"
@@ -116,7 +114,7 @@ class BadNatsOptions(EventStoreError):
 
 
 class WeakDurability(EventStoreError):
-    """A stream or server promises less than the configuration.
+    """A stream or server guarantees less than the configuration requires.
 
     ``setting`` is the name of the setting in JetStream's configuration, ``value`` its value.
     """
@@ -139,8 +137,8 @@ class TooManyReplicas(EventStoreError):
 
     def __init__(self, replicas: int, what: str) -> None:
         super().__init__(
-            f"nats_replicas = {replicas}: the NATS cluster cannot hold so many ({what}): set it to "
-            "the number of its JetStream servers at most, or start those that are down"
+            f"nats_replicas = {replicas}: the NATS cluster cannot hold that many ({what}): set it "
+            "to at most the number of JetStream servers, or start those that are down"
         )
 
 
@@ -193,10 +191,10 @@ class CorruptLog(EventStoreError):
     def __init__(self, sequence: int, what: str) -> None:
         super().__init__(
             f"the log is damaged: record {sequence} {what}; records up to {sequence - 1} are "
-            f"intact; put a backup back, or go on with the intact ones: {SALVAGE}"
+            f"intact; restore a backup, or continue with the intact records: {SALVAGE}"
             if sequence > 1
             else f"the log is damaged: record {sequence} {what}; no record before it; "
-            "put a backup back, or begin with another --data-dir"
+            "restore a backup, or begin with another --data-dir"
         )
         self.sequence = sequence
         self.what = what
@@ -209,12 +207,12 @@ class LostLog(EventStoreError):
 
     def __init__(self, stream: str, *, stored: bool = True) -> None:
         super().__init__(
-            f"the log is damaged: stream {stream} lies in the store but the NATS server did not "
-            f"recover it; nothing was changed, the reason is in the server's log; put a backup "
-            f"back, or go on with what can be read: {SALVAGE}"
+            f"the log is damaged: stream {stream} is in the store but the NATS server did not "
+            f"recover it; nothing was changed, the reason is in the server's log; restore a "
+            f"backup, or continue with what can be read: {SALVAGE}"
             if stored
-            else f"the log is lost: stream {stream} was there before and is not now: is this the "
-            "right NATS server? Put a backup back, or begin with another --data-dir"
+            else f"the log is lost: stream {stream} existed before and is missing: is this the "
+            "right NATS server? Restore a backup, or begin with another --data-dir"
         )
         self.stream = stream
 
@@ -226,8 +224,8 @@ class NodeBusy(EventStoreError):
 
     def __init__(self, node: str, where: str, who: str) -> None:
         super().__init__(
-            f"node {node} runs already on {where} ({who}): stop that broker, or let this one have "
-            "a data directory of its own"
+            f"node {node} already runs on {where} ({who}): stop that broker, or give this one its "
+            "own data directory"
         )
         self.node = node
 
@@ -239,14 +237,14 @@ class ClusterBusy(EventStoreError):
 
     def __init__(self, cluster: str, where: str, what: str) -> None:
         super().__init__(
-            f"cluster {cluster} on {where} is not this one: {what}; choose another name for this "
-            "cluster, or give the node that cluster's key (cluster_key_file)"
+            f"cluster {cluster} on {where} is a different cluster: {what}; choose another name for "
+            "this cluster, or give the node that cluster's key (cluster_key_file)"
         )
         self.cluster = cluster
 
 
 class Fenced(EventStoreError):
-    """Another broker writes to this broker's log: this one must stop at once."""
+    """Another broker writes to this broker's log: this one must stop immediately."""
 
     exit_code = 75
 
@@ -274,7 +272,7 @@ class CutOff(NoLog):
 class CutMeanwhile(FoldmqError):
     """The broker cut off the part of the log that was being read.
 
-    ``first`` is the present first record of the log, ``recovery`` the advice to the caller.
+    ``first`` is the current first record of the log, ``recovery`` the advice to the user.
     """
 
     exit_code = 75

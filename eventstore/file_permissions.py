@@ -1,9 +1,9 @@
 """The owner and the modes of the data directory.
 
-Its files give their reader access to everything: passwords, keys, all messages. So the directory
-and foldmq's own files in it belong to the user of the broker (or to root) and are closed to others.
-Modes that are too wide are narrowed. Files of another user, and symbolic links in place of files,
-are rejected: foldmq would write, with its own rights, to a place of another user's choice.
+Its files give access to everything: passwords, keys, all messages. So the directory and foldmq's
+files in it belong to the user of the broker (or to root), and other users have no access. Modes
+that allow more are changed. Files of another user, and symbolic links in place of files, are
+rejected: foldmq would write, with its own rights, to a location that another user chose.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _FILES: Final = (
 """All files with a fixed name that foldmq, or one of its NATS servers, writes there."""
 _DIRECTORIES: Final = ("jetstream", "nats-clients")
 _LOOSE: Final = stat.S_IWGRP | stat.S_IRWXO
-"""Rights that are removed. Read access for a group, for backups, is the operator's choice, except
-for secrets."""
+"""Permissions that are removed. The operator may give a group read access for backups, except to
+secrets."""
 _LOOSE_SECRET: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -55,7 +55,7 @@ def check(directory: Path) -> None:
         if not place.is_symlink() and not place.exists():
             continue
         if not place.is_dir():
-            raise DataDirError(directory, f"{name!r} is no directory: remove it")
+            raise DataDirError(directory, f"{name!r} is not a directory: remove it")
         _check_owner(place, place.stat(), directory, "remove it")
     for name, found in _present(directory):
         if stat.S_ISLNK(found.st_mode):
@@ -64,7 +64,7 @@ def check(directory: Path) -> None:
                 f"file {name!r} is a symbolic link: put the file itself in its place, or remove it",
             )
         if not stat.S_ISREG(found.st_mode):
-            raise DataDirError(directory, f"{name!r} is no file: remove it")
+            raise DataDirError(directory, f"{name!r} is not a file: remove it")
         _check_owner(directory / name, found, directory, "remove it")
 
 
@@ -83,7 +83,7 @@ def close(directory: Path) -> list[str]:
         _change(directory / name, 0o600, directory)
     if loose:
         told.append(
-            f"data directory {directory}: others could read or write {', '.join(loose)}: "
+            f"data directory {directory}: other users could read or write {', '.join(loose)}: "
             "mode set to 0600"
         )
     return told
@@ -99,13 +99,13 @@ def _close_directory(directory: Path) -> list[str]:
         if mode & stat.S_IWOTH:
             raise DataDirError(
                 directory,
-                f"belongs to root and everybody may write there (mode {mode:04o}): change its "
+                f"belongs to root and all users may write there (mode {mode:04o}): change its "
                 "mode, or name a directory below it, which is made private",
             )
-        said = f"belongs to root and is open to others (mode {mode:04o})"
+        said = f"belongs to root and is open to other users (mode {mode:04o})"
         return [f"data directory {directory} {said}: a directory below it would be made private"]
     _change(directory, 0o700, directory)
-    return [f"data directory {directory} was open to others (mode {mode:04o}): set to 0700"]
+    return [f"data directory {directory} was open to other users (mode {mode:04o}): set to 0700"]
 
 
 def _present(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -134,7 +134,8 @@ def _change(place: Path, mode: int, directory: Path) -> None:
     except OSError as error:
         what = "" if place == directory else f"file {place.name!r} "
         raise DataDirError(
-            directory, f"{what}is open to others and its mode cannot be changed: {error.strerror}"
+            directory,
+            f"{what}is open to other users and its mode cannot be changed: {error.strerror}",
         ) from None
 
 

@@ -19,5 +19,5 @@ def expand_home(path: Path | str) -> Path:
     except RuntimeError:
         user = Path(path).parts[0].removeprefix("~") or "this user"
         raise NoHome(
-            f"{escaped(str(path))}: no home directory of {escaped(user)} is known here"
+            f"{escaped(str(path))}: the home directory of {escaped(user)} is not known"
         ) from None

@@ -1,4 +1,4 @@
-"""Metrics, declared where they are counted: name, kind, meaning, and place in the status.
+"""Metrics, declared where they are counted: name, kind, meaning, and path in the status.
 
 A counter of a dataclass is one field::
 
@@ -81,7 +81,7 @@ def put_counters(status: dict[str, Any], counters: Any) -> None:
 
 
 def set_path(status: dict[str, Any], path: str, value: Any) -> None:
-    """Put a value at its place in a status."""
+    """Put a value at a path in a status."""
     *steps, last = path.split(".")
     for step in steps:
         status = status.setdefault(step, {})

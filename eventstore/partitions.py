@@ -1,4 +1,4 @@
-"""The partition of a client: the log, and so the broker, that its session belongs to."""
+"""The partition of a client: the log, and therefore the broker, that its session belongs to."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def partition_of(client_id: str, count: int) -> int:
 
 
 def partition_names(name: str, count: int) -> list[str]:
-    """Return the names of the logs of a node or cluster with several, in their order."""
+    """Return the names of the logs of a node or cluster with several logs, in their order."""
     return [f"{name}-p{number}" for number in range(count)]
 
 
 def directory_name(log: str) -> str | None:
     """Return the name of the directory of the process that writes a log, such as ``p0``.
 
-    That is a subdirectory of the node's data directory; None if the name is not that of one of
+    That is a subdirectory of the node's data directory; None if the name does not belong to one of
     several logs.
     """
     found = _OF_SEVERAL.fullmatch(log)

@@ -17,13 +17,13 @@ DROP_REASONS: Final[Mapping[str, str]] = {
     "queue_messages": "the queue had as many messages as `max_queued_messages` allows",
     "queue_bytes": "the queue had as many bytes as `max_queued_bytes` allows",
     "slow_reader": "the client had as many bytes of unread output as `max_outbound_bytes` allows",
-    "unsubscribed": "the client unsubscribed while it waited",
+    "unsubscribed": "the client unsubscribed while the message waited",
     "reserved_topic": "the topic is reserved for the broker",
     "not_permitted": "the permissions do not let the client publish or read this topic "
     "(`permissions`)",
     "topic_levels": "the topic has more levels than `max_topic_levels` allows",
     "packet_too_large": "larger than the Maximum Packet Size of the client",
-    "payload_format": "the payload is not UTF-8 as its Payload Format Indicator says "
+    "payload_format": "the payload is not UTF-8 although its Payload Format Indicator says so "
     "(`check_payload_format`)",
     "other_prefix": "it came from NATS for other users (`bridge_user_map`)",
 }
@@ -37,12 +37,12 @@ _COUNTED_REASONS: Final[Mapping[str, str]] = {
     "bridge_too_large": "too large for the other side of the bridge",
     "bridge_not_permitted": "the permissions do not let NATS clients publish to this topic "
     "(`permissions`)",
-    "bridge_reply": "an answer to a request from NATS that does not wait any more",
+    "bridge_reply": "an answer to a request from NATS that no longer waits for it",
     "bridge_unknown_user": "it is not known which user published it (`bridge_user_map`)",
     "bridge_cut": "cut off from the log before NATS had it",
     "exchange_unavailable": "QoS 0 for another log, whose broker was not available",
     "exchange_replaced": "QoS 0 from a replaced leader of another log",
-    "exchange_slow": "QoS 0 from another log, faster than this broker routes them",
+    "exchange_slow": "QoS 0 from another log, faster than this broker routes messages",
     "exchange_too_large": "QoS 0 for another log, too large to pass on",
 }
 """Reasons for which drops are counted and not recorded."""
@@ -54,7 +54,7 @@ _WITH_VALUE: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "queue_bytes": (
         "max_queued_bytes",
-        "the queue was full: with it, more than the {} bytes would have waited that {} allows",
+        "the queue was full: with this message it would have exceeded the {} bytes that {} allows",
     ),
     "slow_reader": (
         "max_outbound_bytes",
@@ -95,7 +95,7 @@ CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
         "large message", "the client published a message that fits into no record of the log"
     ),
     "packet_too_large": CloseReason(
-        "large packet", "the client accepts no packet as large as an answer that it needs (MQTT 5)"
+        "large packet", "a required answer exceeded the client's Maximum Packet Size (MQTT 5)"
     ),
     "qos2_rejected": CloseReason(
         "QoS 2 refused", "the client published at QoS 2 and `reject_qos2_publish` is set"
@@ -116,7 +116,7 @@ CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
     ),
     "publish_rate": CloseReason(
         "publish rate",
-        "the client was paused at its publish rate for `throttle_timeout` without a break",
+        "the client exceeded its publish rate continuously for `throttle_timeout`",
     ),
     "slow_reader": CloseReason(
         "slow reader", "the client read none of its pending output for `slow_reader_time`"
@@ -135,17 +135,15 @@ CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
         "session lost", "the session belongs to another connection or has ended"
     ),
     "broker_stopped": CloseReason("broker stopped", "the broker was stopped"),
-    "shared": CloseReason(
-        "shared", "it is a shared subscription, which has no connection of its own"
-    ),
+    "shared": CloseReason("shared", "it is a shared subscription, which never has a connection"),
     "broker_restarted": CloseReason(
-        "broker crashed", "the broker crashed; the next start found it connected"
+        "broker crashed", "the broker crashed while the client was connected"
     ),
 }
 """Values of SessionClosed.reason."""
 
 BROKER_ENDS: Final = frozenset({"broker_restarted", "broker_stopped"})
-"""Those for which the broker is the reason, not the client."""
+"""Those caused by the broker, not the client."""
 
 EXPIRY_REASONS: Final[Mapping[str, str]] = {
     "expired": "it expired",
@@ -158,7 +156,7 @@ CUT_REASONS: Final[Mapping[str, str]] = {
     "keep": "its records were older than `keep`",
     "keep_bytes": "it was larger than `keep_bytes`",
     "archived": "an archive has its records",
-    "salvage": "foldmq salvage left out what it could not read",
+    "salvage": "foldmq salvage left out records that it could not read",
 }
 """Values of LogCut.reason."""
 
@@ -183,8 +181,8 @@ PAUSE_REASONS: Final[Mapping[str, str]] = {
     "loading": "messages of its session are read from the log first",
     "drain": "the broker is shutting down",
     "nats": "it publishes faster than the bridge sends to NATS",
-    "rate": "it publishes faster than it may (`publish_rate`)",
-    "turn": "other clients come first",
+    "rate": "it exceeds its publish rate (`publish_rate`)",
+    "turn": "other clients have priority",
     "work": "its earlier packets are still being handled",
     "backlog": "it publishes faster than its receivers read",
 }
@@ -192,10 +190,10 @@ PAUSE_REASONS: Final[Mapping[str, str]] = {
 
 
 def drop_text(reason: str, *, received: bool | None = None, shared: bool = False) -> str:
-    """Return why messages were dropped, as a sentence; an unknown reason as it is.
+    """Return why messages were dropped, as a sentence; an unknown reason is returned unchanged.
 
-    ``received`` says whether the client was to receive them; None: it is not known whether it
-    published them. ``shared`` says that the receiver is a shared subscription.
+    ``received`` says whether the client was the receiver; None: it is not known whether it received
+    or published them. ``shared`` says that the receiver is a shared subscription.
     """
     apart = _OF_SHARED if shared else {}
     if not shared and received is not None:
@@ -208,7 +206,7 @@ def drop_text_with_limit(
 ) -> str:
     """Return why a message was not delivered, with the value of the limit, if there is one.
 
-    ``limits`` are the limits that held, by the names of their settings; None: not recorded.
+    ``limits`` are the limits that applied, by the names of their settings; None: not recorded.
     """
     text = drop_text(reason, received=True, shared=shared)
     if reason not in _WITH_VALUE:
@@ -217,43 +215,43 @@ def drop_text_with_limit(
     value = (limits or {}).get(setting)
     if isinstance(value, int):
         return sentence.format(f"{value:,}", setting)
-    return f"{text}; its value is not on record"
+    return f"{text}; its value is not recorded"
 
 
 def close_text(reason: str) -> str:
-    """Return why a connection ended, as a sentence; an unknown reason as it is."""
+    """Return why a connection ended, as a sentence; an unknown reason is returned unchanged."""
     found = CLOSE_REASONS.get(reason)
     return found.sentence.replace("`", "") if found is not None else escaped(reason)
 
 
 def close_words(reason: str) -> str:
-    """Return why a connection ended, in a word or two; an unknown reason as it is."""
+    """Return why a connection ended, in a word or two; an unknown reason is returned unchanged."""
     found = CLOSE_REASONS.get(reason)
     return found.words if found is not None else escaped(reason)
 
 
 def expiry_text(reason: str) -> str:
-    """Return why a session ended that did not end with its connection."""
+    """Return why a session ended that had outlived its connection."""
     return _plain(reason, EXPIRY_REASONS)
 
 
 def cut_text(reason: str) -> str:
-    """Return why the log was cut, as a sentence; an unknown reason as it is."""
+    """Return why the log was cut, as a sentence; an unknown reason is returned unchanged."""
     return _plain(reason, CUT_REASONS)
 
 
 def resend_text(cause: str) -> str:
-    """Return why packets were sent again, as a sentence; an unknown cause as it is."""
+    """Return why packets were sent again, as a sentence; an unknown cause is returned unchanged."""
     return _plain(cause, RESEND_REASONS)
 
 
 def pause_text(reason: str) -> str:
-    """Return why a connection is not read, as a sentence; an unknown reason as it is."""
+    """Return why a connection is not read, as a sentence; an unknown reason is unchanged."""
     return _plain(reason, PAUSE_REASONS)
 
 
 def leader_text(cause: str) -> str:
-    """Return why another node became the leader, as a sentence; an unknown cause as it is."""
+    """Return why another node became the leader, as a sentence; an unknown cause is unchanged."""
     return _plain(cause, LEADER_CAUSES)
 
 

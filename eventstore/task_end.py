@@ -20,8 +20,8 @@ _AGAIN: Final = 5.0
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float = _AGAIN) -> None:
     """Cancel tasks, and return when they have ended.
 
-    A task that continues is cancelled once more after ``again`` seconds, time enough for its
-    clean-up: the cancellation may have been lost.
+    A task that continues is cancelled again after ``again`` seconds, as the cancellation may have
+    been lost; that leaves enough time for its clean-up.
     """
     running = {task for task in tasks if not task.done()}
     while running:
@@ -32,7 +32,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float = _AGAIN) -
 
 @contextlib.contextmanager
 def keeping_cancellation() -> Iterator[None]:
-    """Raise CancelledError if the code in between lost a cancellation of the current task."""
+    """Raise CancelledError if the code of the ``with`` block lost a cancellation of its task."""
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
     try:

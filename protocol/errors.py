@@ -1,10 +1,10 @@
-"""The root of foldmq's one error tree."""
+"""The base class of all errors of foldmq."""
 
 
 class FoldmqError(Exception):
     """An error that foldmq expects: the message names the problem, the place and the remedy.
 
-    The command line prints it as one line and ends with ``exit_code``; nothing else is shown.
+    Commands print it as one line, without a traceback, and exit with ``exit_code``.
     """
 
     exit_code = 1

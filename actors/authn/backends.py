@@ -1,7 +1,7 @@
-"""Authentication backends: each says which logins it handles.
+"""Authentication backends, each of which handles some logins.
 
 The chain (:mod:`actors.authn.chain`) asks only the first backend that handles a login: there is no
-fallback to another one. A new backend is a class with the interface :class:`Backend`, and a place
+fallback to another one. A new backend is a class with the interface :class:`Backend`, and an entry
 in the list of :func:`make_backends`.
 """
 
@@ -20,9 +20,9 @@ _ANONYMOUS: Final = Verdict(AuthResult.ACCEPTED)
 _CLAIMED: Final = Verdict(AuthResult.ACCEPTED, claimed=True)
 _NOT_ANONYMOUS: Final = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
 _NO_SOURCE: Final = Verdict(
-    AuthResult.NOT_AUTHORISED, reason="no users are set, and the listener is not for anonymous ones"
+    AuthResult.NOT_AUTHORISED, reason="no users are set, and anonymous clients are not allowed"
 )
-_NO_TOKEN: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the password is no token")
+_NO_TOKEN: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the password is not a token")
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 
 
@@ -53,20 +53,20 @@ class Users(Source, Protocol):
 class Backend(ABC):
     """Authenticates the logins that it handles.
 
-    This base class decides at once; a subclass with a :class:`Source` passes it on.
+    A backend that needs a :class:`Source` passes each login on to it; others decide immediately.
     """
 
     method: str
     """The method of a login in the metrics."""
     guessable = False
-    """Credentials can be guessed: failures count for the login backoff."""
+    """Whether the credentials can be guessed: then failures count for the login backoff."""
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
 
     @property
     def user_count(self) -> int:
-        """The number of users in its own database."""
+        """The number of users in the backend's database; 0 if it has none."""
         return 0
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Backend(ABC):
         return credentials.username
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known at once, otherwise None: await :meth:`check`."""
+        """Return the verdict if it is known immediately, otherwise None: await :meth:`check`."""
         return self._source.check_now(credentials) if self._source is not None else _FAILED
 
     async def check(self, credentials: Credentials) -> Verdict:
@@ -90,7 +90,7 @@ class Backend(ABC):
         return False
 
     def verifying(self, _credentials: Credentials) -> bool:
-        """Return whether the work on these credentials has begun and will be finished anyway."""
+        """Return whether work on these credentials has begun and can no longer be cancelled."""
         return False
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class CertificateBackend(Backend):
     method = "certificate"
 
     def handles(self, credentials: Credentials) -> bool:
-        """Claim logins with the user of a certificate."""
+        """Handle logins with the user of a certificate."""
         return credentials.certificate_user is not None
 
     def user_of(self, credentials: Credentials) -> str | None:
@@ -135,7 +135,7 @@ class AnonymousBackend(Backend):
         self._accepted = _CLAIMED if claimed else _ANONYMOUS
 
     def handles(self, credentials: Credentials) -> bool:
-        """Claim logins without a user name."""
+        """Handle logins without a user name."""
         return credentials.username is None
 
     def check_now(self, credentials: Credentials) -> Verdict:
@@ -155,13 +155,13 @@ class TokenBackend(Backend):
         self._sole = sole
 
     def handles(self, credentials: Credentials) -> bool:
-        """Claim passwords that look like tokens."""
+        """Handle logins with a password that looks like a token."""
         return self._sole or looks_like_token(credentials.password)
 
     def user_of(self, credentials: Credentials) -> str | None:
         """Return the user name, or else the user claimed by the token.
 
-        It is not verified yet: a bad token counts against that user alone, not against all clients
+        It is not verified yet: a bad token counts only against that user, not against all clients
         with tokens at that address.
         """
         if credentials.username == "" and credentials.password is not None:
@@ -169,7 +169,7 @@ class TokenBackend(Backend):
         return credentials.username
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known at once."""
+        """Return the verdict if it is known immediately."""
         if not looks_like_token(credentials.password):
             return _NO_TOKEN
         return self._tokens.check_now(credentials)
@@ -192,11 +192,11 @@ class PasswordBackend(Backend):
         return self._users.user_count
 
     def handles(self, credentials: Credentials) -> bool:
-        """Claim logins of users in the file."""
+        """Handle logins of users in the file."""
         return self._sole or self._users.knows(credentials.username or "")
 
     def holds(self, verdict: Verdict) -> bool:
-        """Return whether the password in the file is still that of an accepted login."""
+        """Return whether the file still has the password of an accepted login."""
         return self._users.holds(verdict)
 
     def verifying(self, credentials: Credentials) -> bool:
@@ -218,7 +218,7 @@ class CalloutBackend(Backend):
 class UnverifiedBackend(Backend):
     """Accepts unverified user names if the listener allows anonymous clients.
 
-    ``claimed``: the claimed identity is trusted; valid only if nothing depends on it.
+    ``claimed``: the claimed identity is trusted, which is safe only if nothing depends on it.
     """
 
     method = "none"
@@ -228,11 +228,11 @@ class UnverifiedBackend(Backend):
         self._claimed = claimed
 
     def handles(self, _credentials: Credentials) -> bool:
-        """Claim every login that comes this far."""
+        """Handle every login that no earlier backend handles."""
         return True
 
     def check_now(self, credentials: Credentials) -> Verdict:
-        """Accept the client where the listener is open to anonymous ones."""
+        """Accept the client if the listener allows anonymous clients."""
         if not credentials.allow_anonymous:
             return _NO_SOURCE
         if not self._claimed:

@@ -1,8 +1,8 @@
 """Auth callout: an external service decides about logins, by a NATS request with a timeout.
 
-Request and reply are JSON. Without a valid reply the login is rejected: a timeout, an error, or a
-reply with an unknown field all count as "not available". docs/authentication.md describes both,
-field by field.
+Request and reply are JSON. Without a valid reply the login is rejected: a timeout, an error, and a
+reply with an unknown field all count as "not available". docs/authentication.md describes request
+and reply field by field.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAX_REQUEST: Final = 256 * 1024
 MAX_REPLY: Final = 64 * 1024
 MAX_NAME: Final = 1024
 MAX_ENTRIES: Final = 500
-"""Maximum groups in a reply, and filters in all of its lists together."""
+"""Maximum number of groups in a reply, and of filters in all of its lists together."""
 MAX_CACHE_S: Final = 86_400.0
 
 MAX_STATE: Final = 16 * 1024
-"""Characters of the state that a service gets back with the next step."""
+"""Maximum characters of the state that a service gets back with the next step."""
 MAX_REASON: Final = 1024
 """Maximum characters of the reason string sent with a challenge."""
 _CHALLENGE_FIELDS: Final = frozenset({"continue", "data_base64", "state", "reason"})
@@ -55,7 +55,7 @@ _FIELDS: Final = frozenset(
 _VERDICT_FIELDS: Final = _FIELDS | {"data_base64"}
 _WHERE: Final = "auth callout"
 _NOTHING: Final = Rule(allow=False, publish=True, subscribe=True, filter="#", where=_WHERE)
-_TOO_LONG: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the login is too long to ask about")
+_TOO_LONG: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="too long for the auth callout")
 
 log = structlog.get_logger("foldmq")
 
@@ -81,11 +81,11 @@ class CalloutOptions:
     at_once: int = 64
     """Maximum number of concurrent requests."""
     cache_allowed: float = 60.0
-    """Seconds for which an acceptance is cached, unless the reply sets another time; 0: not at
-    all."""
+    """Seconds for which an acceptance is cached, unless the reply sets another time; 0: not
+    cached."""
     cache_denied: float = 5.0
-    """Seconds for which a rejection is cached, unless the reply sets another time; 0: not at
-    all."""
+    """Seconds for which a rejection is cached, unless the reply sets another time; 0: not
+    cached."""
     node: str = ""
     """Name of this broker, for the service."""
 
@@ -104,8 +104,8 @@ class BadAnswer(Exception):  # noqa: N818 - it is not an error of ours
 class Callout:
     """Asks the service about logins; ``time_ms`` returns Unix time.
 
-    Decisions are cached under a keyed hash of the whole request, so that a service may decide by
-    any part of it. Simultaneous logins with the same credentials are one request.
+    Decisions are cached under a keyed hash of the whole request, so that the service may use any
+    part of it. Simultaneous logins with the same credentials share one request.
     """
 
     def __init__(self, options: CalloutOptions, asker: Asker, time_ms: Callable[[], int]) -> None:
@@ -195,7 +195,7 @@ class Callout:
         except (UnansweredError, BadAnswer) as error:
             return self._unavailable(str(error))
         except TimeoutError:
-            return self._unavailable("too many logins are waiting to be asked about")
+            return self._unavailable("too many logins are waiting for the auth callout")
         self._last_problem = ""
         return found
 
@@ -211,7 +211,7 @@ class Callout:
             self._verdicts.put(key, verdict, until, _ENTRY_BYTES + size)
 
     def shared(self, verdict: Verdict) -> Verdict:
-        """Return a verdict with one object for equal rules: each object is indexed once."""
+        """Return the verdict with a shared object for its rules: each object is indexed once."""
         rules = verdict.rules
         if rules is None:
             return verdict
@@ -223,7 +223,7 @@ class Callout:
 
     def _unavailable(self, why: str) -> Verdict:
         self.unanswered += 1
-        if why != self._last_problem:  # once until it works again, or fails differently
+        if why != self._last_problem:  # logged once until it works again, or fails differently
             self._last_problem = why
             log.warning("auth callout failed", reason=why)
         return Verdict(AuthResult.UNAVAILABLE, reason=f"auth callout: {why}")
@@ -268,25 +268,25 @@ def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
     try:
         fields = orjson.loads(reply)
     except orjson.JSONDecodeError:
-        raise BadAnswer("the answer is no JSON") from None
+        raise BadAnswer("the answer is not JSON") from None
     if not isinstance(fields, dict):
-        raise BadAnswer("the answer is no JSON object")
+        raise BadAnswer("the answer is not a JSON object")
     for name in fields:
         if name not in known:
-            raise BadAnswer(f"the answer has a field that is not known: {escaped(name, 40)}")
+            raise BadAnswer(f"the answer has an unknown field: {escaped(name, 40)}")
     return fields
 
 
 def read_verdict(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
-    """Return the verdict that the fields of a reply say; raises BadAnswer."""
+    """Return the verdict in the fields of a reply; raises BadAnswer."""
     allow = fields.get("allow")
     if allow is True:
         return _allowed(fields, credentials, now_ms)
     if allow is not False:
-        raise BadAnswer('the answer has no "allow" that is true or false')
+        raise BadAnswer('"allow" is missing, or neither true nor false')
     reason = fields.get("reason", "")
     if not isinstance(reason, str):
-        raise BadAnswer('"reason" is no text')
+        raise BadAnswer('"reason" is not text')
     why = escaped(reason, 100) if reason else "refused by the auth callout"
     return Verdict(AuthResult.BAD_CREDENTIALS, reason=why)
 
@@ -300,14 +300,14 @@ def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> V
             else credentials.username
         )
     if user is not None and not _is_name(user):
-        raise BadAnswer('"user" is no name')
+        raise BadAnswer('"user" is not a name')
     groups = fields.get("groups") or []
     if not _is_list(groups) or not all(map(_is_name, groups)):
-        raise BadAnswer('"groups" is no list of names')
+        raise BadAnswer('"groups" is not a list of names')
     expires = _number(fields, "expires")
     expires_ms = int(max(0, min(expires * 1000, _LATEST_MS))) if expires is not None else 0
     if expires is not None and expires_ms <= now_ms:
-        raise BadAnswer('"expires" is past')
+        raise BadAnswer('"expires" is in the past')
     return Verdict(
         AuthResult.ACCEPTED, user, groups=tuple(groups), rules=_rules(fields), expires_ms=expires_ms
     )
@@ -337,13 +337,13 @@ def _action_rules(action: str, verb: str, filters: object) -> list[Rule]:
     if filters is None:
         return []
     if not isinstance(filters, list):
-        raise BadAnswer(f'"{verb}" of "{action}" is no list of topic filters')
+        raise BadAnswer(f'"{verb}" of "{action}" is not a list of topic filters')
     rules = []
     for number, text in enumerate(filters, 1):
         try:
             parse_filter(text)
         except (FilterError, TypeError, AttributeError):
-            raise BadAnswer(f'entry {number} of "{verb}" of "{action}" is no filter') from None
+            raise BadAnswer(f'entry {number} of "{verb}" of "{action}" is not a filter') from None
         publish = action == "publish"
         rules.append(Rule(verb == "allow", publish, not publish, text, where=_WHERE))
     return rules
@@ -353,9 +353,9 @@ def _number(fields: dict[str, Any], name: str) -> float | None:
     value = fields.get(name)
     if value is None:
         return None
-    # orjson knows neither NaN nor infinity.
+    # orjson accepts neither NaN nor infinity.
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise BadAnswer(f'"{name}" is no number of seconds')
+        raise BadAnswer(f'"{name}" is not a number of seconds')
     return float(value)
 
 
@@ -424,14 +424,14 @@ def _challenge(fields: dict[str, Any]) -> Challenge:
     if reason is not None and (
         not isinstance(reason, str) or len(reason) > MAX_REASON or "\0" in reason
     ):
-        raise BadAnswer(f'"reason" is no text of at most {MAX_REASON} characters')
+        raise BadAnswer(f'"reason" is not text of at most {MAX_REASON} characters')
     return Challenge(_data(fields), reason or None)
 
 
 def _state(fields: dict[str, Any]) -> str | None:
     state = fields.get("state")
     if state is not None and (not isinstance(state, str) or len(state) > MAX_STATE):
-        raise BadAnswer(f'"state" is no text of at most {MAX_STATE} characters')
+        raise BadAnswer(f'"state" is not text of at most {MAX_STATE} characters')
     return state
 
 
@@ -450,6 +450,6 @@ def _data(fields: dict[str, Any]) -> bytes | None:
     if text is None:
         return None
     try:
-        return base64.b64decode(text, validate=True)  # a reply has no room for too much of it
+        return base64.b64decode(text, validate=True)  # the size of a reply limits its length
     except (binascii.Error, TypeError, ValueError):
-        raise BadAnswer('"data_base64" is no Base64') from None
+        raise BadAnswer('"data_base64" is not Base64') from None

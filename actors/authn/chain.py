@@ -1,11 +1,11 @@
 """Authentication chain: picks the one backend that authenticates a CONNECT.
 
-The order of the backends and what each handles is in :mod:`actors.authn.backends`: a client
-certificate comes first, if the listener takes users from certificates; a password that looks like a
-token is for the token backend, if there is one; users in the password file are for the file, all
-others for the auth callout, if configured. A client without credentials is accepted only if the
-listener allows anonymous clients. A CONNECT with an Authentication Method (MQTT 5) is decided by
-that method alone, see :mod:`actors.authn.enhanced`.
+The order of the backends, and the logins that each handles, are in :mod:`actors.authn.backends`: a
+client certificate comes first, if the listener takes users from certificates; a password that looks
+like a token goes to the token backend, if there is one; users in the password file go to the file,
+all others to the auth callout, if configured. A client without credentials is accepted only if the
+listener allows anonymous clients. Only the method decides on a CONNECT with an Authentication
+Method (MQTT 5), see :mod:`actors.authn.enhanced`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 LOCKED_OUT: Final = Verdict(
     AuthResult.BAD_CREDENTIALS, reason="refused for a while after failed logins"
 )
-"""The same answer as to a wrong password: an attacker does not learn that a guess was right."""
+"""The same answer as for a wrong password: an attacker does not learn that a guess was right."""
 
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 _NO_METHOD: Final = Verdict(AuthResult.UNAVAILABLE, reason="the method is no longer configured")
 
 _MOST_ALONE: Final = 100
-"""Maximum checks that continue after their client has left. Few passwords are verified at once:
-more of them are for the same credentials."""
+"""Maximum number of checks that continue after their client has left. Few passwords are verified
+concurrently, so more checks than that are for the same credentials."""
 
 log = structlog.get_logger("foldmq")
 
@@ -74,7 +74,7 @@ class AuthenticatorChain:
         """Checks whose client has left."""
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known at once; correct credentials pass the backoff."""
+        """Return the verdict if it is known immediately; correct credentials pass the backoff."""
         backend = self._choose(credentials)
         verdict = backend.check_now(credentials)
         if verdict is None:
@@ -87,7 +87,7 @@ class AuthenticatorChain:
 
     @property
     def user_count(self) -> int:
-        """The number of users in the backends' own databases."""
+        """The number of users in the databases of the backends."""
         return sum(backend.user_count for backend in self._backends)
 
     def failed_recently(self, credentials: Credentials) -> bool:
@@ -97,11 +97,11 @@ class AuthenticatorChain:
         )
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Ask the responsible backend; end at once if the client is locked out meanwhile.
+        """Ask the responsible backend; end immediately if the client is locked out meanwhile.
 
-        If it is cancelled because the client has left, queued work is dropped. Once the work has
-        begun, a wrong password counts nevertheless: otherwise a client that disconnects in time
-        could guess, and cause work, without limit.
+        If the call is cancelled because the client has left, queued work is dropped. Once the work
+        has begun, a wrong password still counts: otherwise a client that disconnects in time could
+        guess, and cause work, without limit.
         """
         verdict = self.check_now(credentials)
         if verdict is not None:
@@ -131,7 +131,7 @@ class AuthenticatorChain:
     def begin_exchange(
         self, method: str, credentials: Credentials, *, reauthenticates: bool = False
     ) -> Exchange | None:
-        """Return a new exchange by a method of enhanced authentication; None: it is unknown."""
+        """Return a new exchange by a method of enhanced authentication; None: unknown method."""
         if method not in self._methods:
             return None
         return Exchange(method, credentials, reauthenticates=reauthenticates)
@@ -139,8 +139,8 @@ class AuthenticatorChain:
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
         """Return the answer to a step of an exchange, and count its end.
 
-        The backoff is checked before and after each step: of many simultaneous exchanges, those
-        that end after the last permitted failure are refused, whatever their result.
+        The backoff is checked before and after each step: simultaneous exchanges that end after the
+        last permitted failure are refused, whatever their result.
         """
         method = self._methods.get(exchange.method)
         if method is None:
@@ -194,8 +194,8 @@ class AuthenticatorChain:
     def _refuses(self, method: Method, exchange: Exchange) -> bool:
         """Return whether an exchange ends because of earlier failed logins, and count the refusal.
 
-        Re-authentication as the client's own user is exempt: otherwise others at its address could
-        have it disconnected. Its own failure disconnects it.
+        Re-authentication as the same user is exempt: otherwise other clients at its address could
+        cause its disconnection. A failure of the client itself disconnects it.
         """
         credentials = exchange.credentials
         if exchange.reauthenticates and exchange.user == credentials.username:
@@ -236,7 +236,7 @@ class AuthenticatorChain:
         """Count a verdict of a method; failures count for the backoff if it is ``guessable``."""
         if verdict.accepted:
             self.counts[method, "accepted"] += 1
-            # A cached verdict says nothing about the attempts before it.
+            # A cached verdict is no evidence about the attempts before it.
             if self._backoff is not None and worked:
                 self._backoff.succeeded(credentials.address, user)
             return
@@ -256,7 +256,7 @@ class AuthenticatorChain:
             self._give_up(credentials, user, everybody=what == "address")
 
     def _give_up(self, credentials: Credentials, who: str | None, *, everybody: bool) -> None:
-        """End the pending checks of the user, or of the whole address."""
+        """End the pending checks of the user, or with ``everybody`` of the whole address."""
         where = _where(credentials)
         for (address, user), attempts in self._attempts.items():
             if address == where and (everybody or user == who):
@@ -266,7 +266,7 @@ class AuthenticatorChain:
     def _leave_alone(
         self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
-        """Cancel a check without a client, unless its work has begun and counts."""
+        """Cancel a check whose client has left, unless its work has begun and counts."""
         begun = attempt.done() or backend.verifying(credentials)
         if not begun or self._alone >= _MOST_ALONE:
             attempt.cancel()
@@ -283,7 +283,7 @@ class AuthenticatorChain:
         if attempt.cancelled():  # locked out meanwhile
             return
         verdict = _result(attempt, _FAILED)
-        # A success admitted no client, and resets nothing.
+        # A success admitted no client, and does not reset the failures.
         if not verdict.accepted and verdict.result is not AuthResult.UNAVAILABLE:
             self._settle(backend, credentials, verdict, worked=True)
 
@@ -295,7 +295,7 @@ class AuthenticatorChain:
 
 
 def _result(attempt: asyncio.Task[T], if_it_failed: T) -> T:
-    """Return the result of a check that is over."""
+    """Return the result of a finished check."""
     try:
         return attempt.result()
     except Exception as error:  # noqa: BLE001 - a check that fails must not let anybody in

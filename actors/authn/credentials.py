@@ -23,7 +23,7 @@ class AuthResult(enum.IntEnum):
 
 
 class Credentials(NamedTuple):
-    """The credentials of a CONNECT, and where it comes from."""
+    """The credentials of a CONNECT, and its origin."""
 
     username: str | None
     password: bytes | None
@@ -33,7 +33,7 @@ class Credentials(NamedTuple):
     listener: str = ""
     """Name of the listener."""
     allow_anonymous: bool = False
-    """The listener allows clients with neither a user name nor a certificate."""
+    """Whether the listener allows clients with neither a user name nor a certificate."""
     certificate_user: str | None = None
     """User of the client certificate, if the listener takes users from certificates."""
     suspect: Callable[[], bool] | None = None
@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
     expires_ms: int = 0
     """When the login expires, Unix time in milliseconds; 0: never."""
     claimed: bool = False
-    """Nothing was verified: the user is claimed, and gives no rights."""
+    """Whether nothing was verified: the user is only claimed, and gives no permissions."""
     reason: str = ""
     """The reason for a rejection, for the log: a few words without client input."""
     proof: int | None = None
@@ -71,7 +71,7 @@ class Source(Protocol):
     """Authenticates clients."""
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known at once, otherwise None: ``check`` must be awaited."""
+        """Return the verdict if it is known now, otherwise None: ``check`` must be awaited."""
 
     async def check(self, credentials: Credentials) -> Verdict:
         """Return the verdict; may take a while without blocking the event loop. Never raises."""
@@ -90,7 +90,7 @@ class Authenticator(Source, Protocol):
     def begin_exchange(
         self, method: str, credentials: Credentials, *, reauthenticates: bool = False
     ) -> Exchange | None:
-        """Return a new exchange by a method of enhanced authentication; None: it is unknown."""
+        """Return a new exchange by a method of enhanced authentication; None: unknown method."""
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
         """Return the answer to a client in an exchange. Never raises."""
@@ -103,9 +103,9 @@ class Authenticator(Source, Protocol):
 
 
 def failed_recently(authenticator: object, credentials: Credentials) -> bool:
-    """Return whether an authenticator has seen logins like this one fail recently.
+    """Return whether logins like this one have recently failed with an authenticator.
 
-    False for those without a backoff.
+    False for authenticators without a backoff.
     """
     ask = getattr(authenticator, "failed_recently", None)
     return ask is not None and bool(ask(credentials))

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from actors.authn.passwords import ScramUser
 
 _OTHER_USER: Final = Verdict(
-    AuthResult.BAD_CREDENTIALS, reason="the user is not the one of CONNECT or the certificate"
+    AuthResult.BAD_CREDENTIALS, reason="the user differs from that of CONNECT or the certificate"
 )
 
 
 class Challenge(NamedTuple):
-    """A challenge that the client has to answer."""
+    """A challenge that the client must answer."""
 
     data: bytes | None
     reason: str | None = None
@@ -52,7 +52,7 @@ class Exchange:
         self.credentials = credentials
         """The credentials of the CONNECT; for re-authentication, with the client's user."""
         self.reauthenticates = reauthenticates
-        """Whether the client is connected already."""
+        """Whether the client is already connected."""
         self.user: str | None = credentials.username
         """The user as the login backoff counts it: verified or not."""
         self.progress: Any = None
@@ -86,8 +86,8 @@ class _Pending(NamedTuple):
 class ScramMethod:
     """SCRAM-SHA-256 with the users of the password file.
 
-    A user name in CONNECT, and the user of a certificate, must equal the user that the client
-    proves to be.
+    A user name in CONNECT, and the user of a certificate, must equal the user that the exchange
+    proves.
     """
 
     label = "scram"
@@ -96,7 +96,7 @@ class ScramMethod:
         self._users = users
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
-        """Return the answer at once: no step takes longer than a few microseconds."""
+        """Return the answer without waiting: no step takes longer than a few microseconds."""
         pending: _Pending | None = exchange.progress
         try:
             if pending is None:
@@ -128,7 +128,7 @@ def _is_same_user(exchange: Exchange, user: str) -> bool:
 def make_methods(
     users: ScramUsers | None, external: tuple[str, Method] | None = None
 ) -> dict[str, Method]:
-    """Return the methods of a broker by name; ``external`` has a name of its own."""
+    """Return the methods of a broker by name; ``external`` is another one, with its name."""
     found: dict[str, Method] = {}
     if users is not None:
         found[SCRAM_SHA_256] = ScramMethod(users)

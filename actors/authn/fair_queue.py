@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _Lane: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
-"""Waiting callers, and functions that return whether they go last."""
+"""Waiting callers, each with a function that returns whether it goes last."""
 _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
 """Queues of addresses, by network; the next network is the first, and in it the next queue."""
 
 
 class FairQueue:
-    """At most ``at_once`` callers run; all others wait, each address in a queue of its own.
+    """At most ``at_once`` callers run; all others wait, in a separate queue for each address.
 
     Networks (:func:`actors.authn.login_backoff.network_key`) are served in rotation, and so are the
-    addresses of each. A client with a thousand logins from one address, or one from each address of
-    a network, waits for them; a single login from elsewhere is next. Callers that go ``last`` wait
-    in queues of their own, served when the others are empty.
+    addresses of each network. A client with a thousand logins from one address, or one from each
+    address of a network, delays only itself; a single login from elsewhere is next. Callers that go
+    ``last`` wait in separate queues, served when the others are empty.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -59,12 +59,12 @@ class FairQueue:
             if turn.cancelled():
                 for queue in self._lanes:
                     _forget(queue, lane, turn)
-            else:  # the turn came at the moment of the cancellation
+            else:  # the turn came together with the cancellation
                 self.leave()
             raise
 
     def leave(self) -> None:
-        """End a turn: the next queue of the next network gets it."""
+        """End a turn; the next queue of the next network gets one."""
         for queue in self._lanes:
             while queue:
                 name, turn, last = _next(queue)
@@ -83,7 +83,7 @@ def _add(
 
 
 def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] | None]:
-    """Remove the next caller; its network and its queue go to the end."""
+    """Remove and return the next caller; its network and its queue move to the end."""
     where, queues = queue.popitem(last=False)
     name, lane = queues.popitem(last=False)
     turn = next(iter(lane))

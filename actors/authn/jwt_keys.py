@@ -1,7 +1,7 @@
 """The keys for verifying tokens, and the algorithms of each of them.
 
-The algorithms follow from the key alone, never from the token: a public key cannot be used as an
-HMAC secret, and "none" belongs to no key (RFC 8725, section 3.1).
+The algorithms depend on the key only, never on the token: a public key cannot be used as an HMAC
+secret, and no key allows "none" (RFC 8725, section 3.1).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class TokenKeyError(FoldmqError):
 
 
 class BadKeys(Exception):  # noqa: N818 - named for what it is about
-    """Keys that cannot be read or used; the text says why without quoting them."""
+    """Keys that cannot be read or used; the text gives the reason without quoting them."""
 
 
 class Key(NamedTuple):
     """One key."""
 
     kid: str | None
-    """Key ID; a token may name the key that signed it."""
+    """Key ID, by which a token may refer to the key."""
     key: Any
     """The key for the JWT library: a public key object, or the bytes of a secret."""
     algorithms: frozenset[str]
@@ -75,10 +75,10 @@ class KeySet(NamedTuple):
 
 
 def load_keys(path: Path) -> KeySet:
-    """Read public keys from PEM (keys or certificates, several may follow each other) or a JWKS.
+    """Read public keys from PEM (one or more keys or certificates) or a JWKS.
 
-    A secret shared with the issuer is a key of kind ``oct`` in a JWKS: no other file is ever used
-    as a secret.
+    A secret shared with the issuer must be a key of kind ``oct`` in a JWKS: the content of no other
+    file is used as a secret.
 
     Raises TokenKeyError with the file and the error.
     """
@@ -93,7 +93,7 @@ def parse_keys(data: bytes) -> KeySet:
     """Return the keys of a PEM file or JWKS; raises BadKeys."""
     keys = _from_jwks(data) if data.lstrip().startswith(b"{") else _from_pem(data)
     if len(keys) > MAX_KEYS:
-        raise BadKeys(f"holds {len(keys)} keys, {MAX_KEYS} are taken")
+        raise BadKeys(f"contains {len(keys)} keys, at most {MAX_KEYS} are allowed")
     return KeySet(tuple(keys))
 
 
@@ -114,8 +114,8 @@ def _from_pem(data: bytes) -> list[Key]:
         kind = block[1].decode("ascii")
         if "PRIVATE" in kind:
             raise BadKeys(
-                "holds a private key, and with it anyone can make tokens; "
-                "give the public key (openssl pkey -pubout)"
+                "contains a private key, with which anyone can create tokens; "
+                "use the public key (openssl pkey -pubout)"
             )
         try:
             if kind == "CERTIFICATE":
@@ -126,7 +126,7 @@ def _from_pem(data: bytes) -> list[Key]:
             raise BadKeys(f"key {len(keys) + 1} ({kind}) cannot be read") from None
         keys.append(Key(None, key, _algorithms(key, f"key {len(keys) + 1}")))
     if not keys:
-        raise BadKeys("holds neither a public key in PEM nor a JWKS")
+        raise BadKeys("contains neither a public key in PEM nor a JWKS")
     return keys
 
 
@@ -134,30 +134,30 @@ def _from_jwks(data: bytes) -> list[Key]:
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise BadKeys(f"is no JSON: {error}") from None
+        raise BadKeys(f"is not JSON: {error}") from None
     entries = document.get("keys")
     if not isinstance(entries, list):
-        raise BadKeys('is no JWKS: it lacks the list "keys"')
+        raise BadKeys('is not a JWKS: it lacks the list "keys"')
     keys = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
-            raise BadKeys(f"key {number} is no JSON object")
+            raise BadKeys(f"key {number} is not a JSON object")
         # Unknown kinds and keys for other purposes must be ignored (RFC 7517, section 5).
         if entry.get("kty") in ("RSA", "EC", "OKP", "oct") and entry.get("use", "sig") == "sig":
             key = _from_jwk(entry, f"key {number}")
             if key is not None:
                 keys.append(key)
     if not keys:
-        raise BadKeys("holds no key that signatures can be verified with")
+        raise BadKeys("contains no key that can verify signatures")
     return keys
 
 
 def _from_jwk(entry: dict[str, Any], which: str) -> Key | None:
     kid, named = entry.get("kid"), entry.get("alg")
     if not isinstance(kid, str | None) or not isinstance(named, str | None):
-        raise BadKeys(f'{which}: "kid" and "alg" are text')
+        raise BadKeys(f'{which}: "kid" and "alg" must be text')
     if "d" in entry:
-        raise BadKeys(f"{which} is a private key, and with it anyone can make tokens")
+        raise BadKeys(f"{which} is a private key, with which anyone can create tokens")
     if named is not None and named not in _KNOWN:
         return None  # for another use, such as encryption
     try:
@@ -186,4 +186,4 @@ def _algorithms(key: object, which: str) -> frozenset[str]:
         return _CURVES[key.curve.name]
     if isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey):
         return _EDWARDS
-    raise BadKeys(f"{which} is of a kind that no token is signed with")
+    raise BadKeys(f"{which} is of a kind that cannot sign tokens")

@@ -1,7 +1,7 @@
 """JSON Web Tokens as passwords: a token signed by a trusted issuer authenticates its user.
 
-The user's name is a claim of the token. A user name in the CONNECT must be the same; an empty one
-means that of the token. A token must expire (``exp``), and the connection ends then.
+The user's name is a claim of the token. A user name in the CONNECT must be the same; if it is
+empty, the name in the token applies. A token must expire (``exp``), and the connection ends then.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TokenOptions:
     issuer: str | None = None
     """Required value of ``iss``; None: any."""
     audience: tuple[str, ...] = ()
-    """Names of which ``aud`` must contain one; empty: the token must not have ``aud`` (RFC
+    """``aud`` must contain one of these names; empty: the token must not have ``aud`` (RFC
     7519)."""
     user_claim: str = "sub"
     """Claim with the user's name; ``a.b`` also finds ``b`` in an object ``a``."""
@@ -58,7 +58,7 @@ class TokenOptions:
 
 
 class BadToken(Exception):  # noqa: N818 - it is not an error of ours
-    """An invalid token; the text says why without quoting it."""
+    """An invalid token; the text gives the reason without quoting it."""
 
 
 class Tokens:
@@ -120,7 +120,7 @@ class Tokens:
         except BadToken as error:
             return _refused(str(error))
         if username and username != verdict.user:
-            return _refused("the token is another user's")
+            return _refused("the token belongs to another user")
         return verdict
 
 
@@ -153,7 +153,7 @@ def read_token(token: bytes, options: TokenOptions, now_ms: int) -> Verdict:
     _check_audience(claims.get("aud"), options.audience)
     user = _claim(claims, options.user_claim)
     if not isinstance(user, str) or not _is_name(user):
-        raise BadToken("the token names no user")
+        raise BadToken("the token contains no user")
     return Verdict(
         AuthResult.ACCEPTED,
         user,
@@ -166,7 +166,7 @@ def _signed_claims(token: bytes, keys: KeySet) -> dict[str, Any]:
     header = _header(token)
     candidates = keys.candidates(header.get("kid"), header["alg"])
     if not candidates:
-        raise BadToken("no key fits the token's algorithm and key id")
+        raise BadToken("no key has the token's algorithm and key id")
     for candidate in candidates:
         try:
             signed = PyJWS().decode_complete(token, candidate.key, [header["alg"]])
@@ -186,7 +186,7 @@ def _header(token: bytes) -> dict[str, Any]:
         raise BadToken("the token's header is wrong")
     # Critical extensions (RFC 7515, section 4.1.11): none is supported.
     if "crit" in header or "b64" in header:
-        raise BadToken("the token needs an extension")
+        raise BadToken("the token requires an extension that is not supported")
     return header
 
 
@@ -226,7 +226,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadToken(f"the token's {name} is no time")
+        raise BadToken(f"the token's {name} is not a time")
     return int(max(0, min(value * 1000, _LATEST_MS)))
 
 
@@ -256,9 +256,9 @@ def _claim(claims: dict[str, Any], name: str) -> object:
 def _groups(value: object) -> tuple[str, ...]:
     groups = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
-        raise BadToken("the token's groups are no list of names")
+        raise BadToken("the token's groups are not a list of names")
     if not all(isinstance(group, str) and _is_name(group) for group in groups):
-        raise BadToken("the token's groups are no list of names")
+        raise BadToken("the token's groups are not a list of names")
     return tuple(groups)
 
 

@@ -1,8 +1,8 @@
-"""Login backoff: clients whose logins fail repeatedly are rejected for a while, at no cost.
+"""Login backoff: clients whose logins fail repeatedly are rejected for a while, without a check.
 
 Failures are counted within a time window: those of one user from one address, and those from one
-address for any user. A user is never locked out everywhere: otherwise any client could lock out any
-user.
+address for any user. A user is never locked out at all addresses: otherwise any client could lock
+out any user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _IPV6_NETWORK: Final = 64
 _IPV6_SITE: Final = 48
 _NETWORK_FAILURES: Final = 8
-"""Failed logins from a network within the time window after which its logins go last."""
+"""Failed logins from a network within the time window from which its logins are verified last."""
 _USER: Final = b"u"
 _ADDRESS: Final = b"a"
 _NAME: Final = b"n"
@@ -43,9 +43,9 @@ class BackoffOptions:
     window: float = 60.0
     """Time window in which they are counted, from the first one on."""
     duration: float = 60.0
-    """Duration of a lockout. Attempts meanwhile do not extend it."""
+    """Duration of a lockout. Attempts during a lockout do not extend it."""
     remembered: int = 20_000
-    """Maximum users and addresses that are tracked; the least recent are dropped first."""
+    """Maximum number of tracked users and addresses; the least recent are dropped first."""
 
 
 class _Record:
@@ -108,8 +108,8 @@ class LoginBackoff:
     def failed_recently(self, address: str, user: str | None) -> bool:
         """Return whether logins from here, or of this user from anywhere, failed recently.
 
-        They are not rejected; but other logins are verified first. An attacker with many addresses
-        has each only once, so several failures count for the whole network.
+        They are not rejected, but other logins are verified first. An attacker with many addresses
+        uses each only once, so several failures count for the whole network.
         """
         since = self._clock() - self.options.window
         key = self._address_key(address)
@@ -140,9 +140,9 @@ class LoginBackoff:
         return tuple(found)
 
     def succeeded(self, address: str, user: str | None) -> None:
-        """Reset the failures of a user there.
+        """Reset the failures of a user at an address.
 
-        Those of the address stay: otherwise one account would be enough to guess all others.
+        Those of the address itself stay: otherwise one account would be enough to guess all others.
         """
         self._names.pop(self._name_key(user), None)
         if self._records:
@@ -201,9 +201,9 @@ class LoginBackoff:
 
 @lru_cache(maxsize=4096)
 def network(address: str) -> str:
-    """Return the network of one customer: an IPv4 address, the /64 of an IPv6 address.
+    """Return the network of one customer: an IPv4 address, or the /64 of an IPv6 address.
 
-    Empty for anything else, such as a Unix socket: there all clients have the same address.
+    Empty for anything else, such as a Unix socket, where all clients have the same address.
     """
     host = address.partition("%")[0]
     try:
@@ -219,9 +219,9 @@ def network(address: str) -> str:
 
 @lru_cache(maxsize=4096)
 def network_key(address: str) -> str:
-    """Return the network that one attacker may own: an IPv4 /24, an IPv6 /48.
+    """Return the network that one attacker may own: an IPv4 /24, or an IPv6 /48.
 
-    Anything but an address is a network of its own.
+    Anything that is not an address counts as a separate network.
     """
     where = network(address)
     if "." in where:

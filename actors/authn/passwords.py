@@ -42,21 +42,21 @@ if TYPE_CHECKING:
     from actors.authn.credentials import Credentials
 
 VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
-"""Hashes computed at once. Each takes a core and its memory, and one core is for the event loop."""
+"""Number of hashes computed concurrently. Each occupies a core; one is left for the event loop."""
 
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-"""Makes new hashes: argon2id at the cost that OWASP's Password Storage Cheat Sheet names.
+"""Creates new hashes: argon2id at the cost that OWASP's Password Storage Cheat Sheet recommends.
 
-Some 20 ms of one core. The parameters of the library (and of RFC 9106) cost five times as much, on
-four cores at once: a fleet of clients, each with its own password, would connect that much later,
-and password guessing would cost other clients that much.
+About 20 ms of one core. The default parameters of the library (and of RFC 9106) cost five times as
+much, on four cores at the same time: a fleet of clients, each with its own password, would take
+that much longer to connect, and password guessing would delay other clients that much more.
 """
 REMEMBERED_CREDENTIALS: Final = 10_000
 
 # Bytes, RFC 9106 section 3.1; the reference implementation refuses less.
 _MIN_SALT = 8
 _MIN_DIGEST = 4
-# A hash that takes more than this for each login is a mistake, not a choice.
+# A hash that costs more than this for each login is assumed to be a mistake.
 _MAX_MEMORY_KIB = 4 << 20
 _MAX_PASSES = 1000
 _MAX_LANES = 255
@@ -83,7 +83,7 @@ class PasswordFileError(FoldmqError):
 
 
 class ScramUser(NamedTuple):
-    """A user as SCRAM-SHA-256 knows it."""
+    """The SCRAM-SHA-256 keys of a user."""
 
     name: str
     keys: ScramKeys
@@ -96,8 +96,8 @@ class PasswordFile:
 
     An unknown user costs the same work as a wrong password, so that the response time does not
     reveal which users exist (in a file with several kinds of hashes: the work of the most common
-    kind). Valid credentials are cached, so that a reconnecting fleet is not verified one by one; a
-    new password file means a new object with an empty cache.
+    kind). Valid credentials are cached, so that a reconnecting fleet is not verified again. A new
+    password file is a new object with an empty cache.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class PasswordFile:
         user = name if name in self._users else self._prepared.get(prepared, prepared)
         stored = self._users.get(user, "")
         text = scram_part(stored)
-        parsed = parse_scram_keys(text or _EXAMPLE)  # as much work for all
+        parsed = parse_scram_keys(text or _EXAMPLE)  # the same work for all users
         return ScramUser(user, parsed if text and parsed else decoy, _proof(stored))
 
     def holds(self, verdict: Verdict) -> bool:
@@ -244,7 +244,7 @@ class PasswordFile:
 
 
 def _prepare(name: str) -> str:
-    """Return a name as SCRAM compares it; the name itself if it has no such form."""
+    """Return a name as SCRAM compares it; unchanged if SASLprep does not allow it."""
     try:
         return name if name.isascii() else saslprep(name)
     except ValueError:
@@ -267,7 +267,7 @@ def _prepared(users: Mapping[str, str]) -> dict[str, str]:
 
 
 def _decoys(users: Mapping[str, str], secret: bytes) -> Decoys:
-    """Return decoys that look like the keys that most users have."""
+    """Return decoys with the parameters that most users' keys have."""
     found = [parse_scram_keys(scram_part(stored)) for stored in users.values()]
     counted = collections.Counter((one.iterations, len(one.salt)) for one in found if one)
     for (iterations, salt_size), _ in counted.most_common(1):
@@ -276,7 +276,7 @@ def _decoys(users: Mapping[str, str], secret: bytes) -> Decoys:
 
 
 def _proof(stored: str) -> int:
-    """Return a digest that identifies a hash in this process, and is useless elsewhere."""
+    """Return a digest that identifies a hash in this process only."""
     # Keyed, 64 bits, and cached with the text: a reload checks thousands in one turn.
     return hash(stored)
 
@@ -299,7 +299,7 @@ def decoded(path: Path, data: bytes) -> str:
 
 
 def parse_users(
-    path: Path, text: str, advice: str = "make it with: foldmq passwd FILE USER"
+    path: Path, text: str, advice: str = "create it with: foldmq passwd FILE USER"
 ) -> dict[str, str]:
     """Return the hashes, with SCRAM keys if there are any, by user name from a file's text.
 
@@ -322,7 +322,7 @@ def parse_users(
             problem = f"user {quoted} appears twice"
         elif not is_password_hash(hash_part(stored)):
             problem = (
-                f"the hash of user {quoted} is neither argon2 nor one of Mosquitto's ({advice})"
+                f"the hash of user {quoted} is neither argon2 nor a hash of Mosquitto ({advice})"
             )
         elif not is_stored(stored):
             problem = f"the SCRAM keys of user {quoted} are invalid ({advice})"
@@ -333,12 +333,12 @@ def parse_users(
 
 
 def hash_part(stored: str) -> str:
-    """Return the hash in the text behind a user name."""
+    """Return the hash in the text that follows a user name."""
     return stored.partition(":")[0]
 
 
 def scram_part(stored: str) -> str:
-    """Return the SCRAM keys in the text behind a user name; empty if there are none."""
+    """Return the SCRAM keys in the text that follows a user name; empty if there are none."""
     return stored.partition(":")[2]
 
 
@@ -381,7 +381,7 @@ def _unpadded(text: str) -> bytes:
     """Decode Base64 as the argon2 library does: it accepts one encoding of each value."""
     data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     if base64.b64encode(data).rstrip(b"=").decode("ascii") != text:
-        raise ValueError("not the usual spelling")
+        raise ValueError("not the canonical encoding")
     return data
 
 
@@ -390,5 +390,5 @@ def user_name_problem(user: str) -> str | None:
     if not user:
         return "the user name is empty"
     if ":" in user or user.startswith("#") or not user.isprintable():
-        return "a user name has no colon, no control character and no # at its beginning"
+        return "a user name must not contain a colon or control character, or begin with #"
     return None

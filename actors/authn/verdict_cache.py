@@ -1,6 +1,6 @@
 """A bounded cache of the verdicts on logins, by a keyed hash of the credentials.
 
-An entry lives until the time given with it, or until newer ones need its room.
+An entry is kept until its expiry, or until newer entries need its space.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Entry(NamedTuple):
 class VerdictCache:
     """Verdicts under a keyed hash of the credentials: without passwords or plain hashes.
 
-    Each object has its own random key, which never leaves it. The total weight of entries is at
+    Each cache has its own random key, which it never reveals. The total weight of entries is at
     most ``most``; the least recently used are dropped first.
     """
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Workers:
     """Runs functions in at most ``threads`` threads, fairly among addresses.
 
-    Only running functions are passed to the threads. Waiting ones can be cancelled at once, and the
+    Only running functions are passed to the threads. Waiting ones can be cancelled immediately; the
     caller limits their number.
     """
 
@@ -63,7 +63,7 @@ class Workers:
             self._queue.leave()
             self._left()
             raise
-        # A thread is busy even if its caller has left: the turn ends with the work.
+        # The thread is busy even if its caller has left: the turn ends with the work.
         future.add_done_callback(self._done)
         if begun is not None:
             begun()

@@ -1,9 +1,9 @@
 """Index of permission filters: those that match a topic, cover a filter or overlap with it.
 
 One filter *covers* another if it matches every topic that the other one matches; a filter without
-wildcards is a topic, and is covered by what matches it. Two filters *overlap* if some topic matches
-both. Permission filters may contain ``%u`` and ``%c``, which stand for the user and client
-identifier of the client, and ``%%``, which is a percent sign.
+wildcards is a topic, and is covered by the filters that match it. Two filters *overlap* if some
+topic matches both. Permission filters may contain ``%u`` and ``%c``, which are replaced by the user
+and the client identifier of the client, and ``%%``, which is a percent sign.
 
 The filters are a trie over their levels, in which a level with a placeholder is one entry for all
 clients. All walks are loops, and visit a node at most once.
@@ -26,7 +26,7 @@ TOO_MANY: Final = -1
 _ANY: Final = "+"
 _TOKEN = re.compile(r"(%[uc%]?)")
 _UNFIT = re.compile(r"[/+#]")
-"""Characters that a name must not contain to replace a level, or a part of one."""
+"""Characters that a name must not contain if it replaces a level, or a part of one."""
 
 
 class FilterError(FoldmqError, ValueError):
@@ -34,7 +34,7 @@ class FilterError(FoldmqError, ValueError):
 
 
 class NameWildcard(enum.Enum):
-    """The kinds of names that a level contains."""
+    """The kinds of names that a level may contain."""
 
     USER = "%u"
     CLIENT = "%c"
@@ -47,7 +47,7 @@ Level: TypeAlias = str | Template
 
 
 class NameValues(NamedTuple):
-    """The values of ``%u`` and ``%c``; None or empty: the client has no such name."""
+    """The values of ``%u`` and ``%c``; None or empty: the client has none."""
 
     user: str | None
     client: str | None
@@ -102,7 +102,7 @@ class _Node:
         self.below: int | None = None
         """The first of the filters that continue with ``#``."""
         self.any: _Node | None = None
-        """The node behind ``+``."""
+        """The node under ``+``."""
         self.literals: dict[str, _Node] = {}
         self.templates: dict[Template, _Node] = {}
 
@@ -110,10 +110,9 @@ class _Node:
 class Filters:
     """Numbered filters; of equal ones the lowest number counts.
 
-    ``fail_closed`` determines the meaning of a level with a name that is not valid in a topic, as
-    it contains ``/``, ``+`` or ``#``: any level for a deny (True), none for an allow (False). An
-    allow never matches a leading ``$`` from a name: names are often chosen by the client, and the
-    topics of the broker begin with it.
+    ``fail_closed`` determines what a level matches if its name contains ``/``, ``+`` or ``#``: any
+    level for a deny (True), none for an allow (False). An allow never matches a leading ``$`` that
+    comes from a name: clients often choose their names, and topics of the broker begin with ``$``.
     """
 
     __slots__ = ("_fail_closed", "_root")
@@ -168,7 +167,7 @@ class Filters:
     ) -> Iterator[int]:
         """Yield the numbers of the filters that overlap with a valid filter.
 
-        With ``most`` the walk is aborted after so many nodes, and ends with ``TOO_MANY``.
+        With ``most`` the walk is aborted after ``most`` nodes, and ends with ``TOO_MANY``.
         """
         end = len(levels)
         stack = [(self._root, 0)]
@@ -220,7 +219,7 @@ class Filters:
                 yield child
 
     def _rendered(self, template: Template, names: NameValues, first: bool) -> str | None:
-        """Return a level with the names of a client; None: it does not exist."""
+        """Return a level with the names of a client; None if it matches nothing."""
         text = ""
         fit = True
         for piece in template:

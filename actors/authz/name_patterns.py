@@ -1,4 +1,4 @@
-"""Sets of user and client names in which ``*`` stands for any characters."""
+"""Sets of user and client names in which ``*`` matches any characters."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class NameSet:
     def __init__(self, names: Iterable[str]) -> None:
         chosen = set(names)
         self.exact = frozenset(name for name in chosen if _ANY not in name)
-        """Those without a ``*``."""
+        """The names without a ``*``."""
         self._patterns = tuple(sorted(chosen - self.exact))
 
     @property
     def patterned(self) -> bool:
-        """True if there are patterns beside exact names."""
+        """True if the set contains patterns."""
         return bool(self._patterns)
 
     def __bool__(self) -> bool:

@@ -29,7 +29,7 @@ class RuleSet:
         self._anonymous = rule.anonymous
         self._everybody = not (rule.users or rule.groups or rule.anonymous)
         self.filters: dict[tuple[bool, Action], Filters] = {}
-        """Filters by allow or deny, and action; the number of a filter is that of its rule."""
+        """Filters by (allow or deny, action); the number of a filter is the number of its rule."""
         self.names: set[NameWildcard] = set()
         """The kinds of names that the filters contain."""
 
@@ -69,7 +69,7 @@ class RuleSet:
 
 
 class RuleIndex:
-    """All sections of some rules."""
+    """Rules, grouped into sections with the same selectors."""
 
     __slots__ = ("_found_by", "_others")
 
@@ -84,7 +84,7 @@ class RuleIndex:
             sections[key].add(rule, number)
         self._found_by: dict[tuple[str, str], list[RuleSet]] = {}
         self._others: list[RuleSet] = []
-        """Rules for everybody, for clients without a user, and for patterns of users."""
+        """Rules for all clients, for clients without a user, and for patterns of users."""
         for section in sections.values():
             keys = section.keys()
             if keys is None:

@@ -1,9 +1,9 @@
 """Permissions to publish and subscribe: rules that allow and rules that deny.
 
-A deny takes precedence over every allow, whatever their order. As soon as there is any rule,
-everything that no rule allows is denied. A subscription is granted if one allow covers all of its
-filter and no deny does; messages that a deny excludes are dropped one by one. Several allows that
-cover a filter only together do not grant it.
+A deny takes precedence over every allow, whatever their order. If there is any rule, everything
+that no rule allows is denied. A subscription is granted if one allow covers its whole filter and no
+deny does; messages that a deny excludes are dropped individually. Several allows that only together
+cover a filter do not grant it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from actors.authz.rule_sets import Action, RuleSet
 
 BRIDGE: Final = "$nats"
-"""The user, and the client identifier, as which the bridge to NATS acts."""
+"""The user name and the client identifier of the bridge to NATS in rules."""
 
 _MOST_VISITED: Final = 1000
 """Maximum entries of the rules that one call of :meth:`TopicAcl.guards` checks."""
 _REMEMBERED: Final = 16_384
 _LONGEST: Final = 512
-"""Maximum topics cached for one ACL, and their maximum length in bytes."""
+"""Maximum number of topics cached for one ACL, and their maximum length in bytes."""
 _REMEMBERED_BYTES: Final = 64 * 1024 * 1024
 """Approximate maximum size of all cached topics."""
 _ENTRY: Final = 150
 """Approximate overhead of a cached topic in bytes."""
 _OWN: Final = 256
-"""Maximum sets of rules from logins that are cached."""
+"""Maximum number of rule sets from logins that are cached."""
 _SHOWN: Final = 5
 
 
@@ -47,7 +47,7 @@ class Rule(NamedTuple):
 
     It applies to the named users, to members of the named groups, and with ``anonymous`` to clients
     without a user; to all clients if it has none of these. ``clients`` restricts it to the named
-    client identifiers. A ``*`` in the name of a user or client stands for any text.
+    client identifiers. A ``*`` in the name of a user or client matches any text.
     """
 
     allow: bool
@@ -59,11 +59,11 @@ class Rule(NamedTuple):
     groups: Collection[str] = ()
     clients: Collection[str] = ()
     where: str = ""
-    """Its place in the file, for explanations."""
+    """Its location in the file, for explanations."""
     anonymous: bool = False
 
     def __str__(self) -> str:
-        """Return the rule and its place."""
+        """Return the rule and its location."""
         actions = [name for name in ("publish", "subscribe") if getattr(self, name)]
         said = f"{'allow' if self.allow else 'deny'} {' and '.join(actions)} {self.filter}"
         return f"{said} ({self.where})" if self.where else said
@@ -74,12 +74,12 @@ class Explanation(NamedTuple):
 
     allowed: bool
     rule: Rule | None
-    """The deciding rule; None if no rule matches, or there is none."""
+    """The deciding rule; None if no rule matches, or there are no rules."""
     text: str
     """The reason, on one line."""
     partly: tuple[Rule, ...] = ()
-    """For a granted subscription some denies that exclude topics from it; otherwise some allows for
-    a part of it."""
+    """For a granted subscription, some denies that exclude topics from it; otherwise some allows
+    for a part of it."""
 
 
 class _Grants(NamedTuple):
@@ -209,8 +209,8 @@ class TopicAcl:
     def guards(self, topic_filter: str) -> bool:
         """Return whether each topic received through a subscription must be checked.
 
-        False: all topics that the valid filter matches may be received. True if not, or if that
-        would take long to determine.
+        False: all topics that the valid filter matches may be received. True otherwise, or if the
+        check would take too long.
         """
         if self.open:
             return False
@@ -226,7 +226,7 @@ class TopicAcl:
     def explain(self, action: Action, topic_or_filter: str) -> Explanation:
         """Return why publishing to a topic, or subscribing to a filter, is allowed or denied.
 
-        Of several rules the first one is named, a deny before an allow.
+        If several rules match, the first one is named, a deny before an allow.
         """
         if self.open:
             return Explanation(True, None, "no permissions are set, everything is allowed")
@@ -293,7 +293,7 @@ class Permissions:
     ) -> None:
         """Set the rules, and the users of each group; raises FilterError for an invalid filter.
 
-        ``path`` is the absolute path of the file that they come from; empty: they come from none.
+        ``path`` is the absolute path of the file with the rules; empty: there is none.
         """
         self.path = path
         self.rules = tuple(rules)
@@ -314,7 +314,7 @@ class Permissions:
                 self._like.append((members, group))
         self._memory = _Memory()
         self._open = TopicAcl((), (), NameValues(None, None), None)
-        """For everybody while there are no rules."""
+        """The ACL of all clients while there are no rules."""
         self._accesses: WeakValueDictionary[object, TopicAcl] = WeakValueDictionary()
         self._own: OrderedDict[int, tuple[tuple[Rule, ...], RuleIndex]] = OrderedDict()
 
@@ -334,8 +334,9 @@ class Permissions:
     ) -> TopicAcl:
         """Return the permissions of a client; a user of None means that it has none.
 
-        ``groups`` are those of the user beside the groups here. ``own_rules`` replace the rules
-        here, even if they are empty; raises FilterError for an invalid one.
+        ``groups`` are the user's groups in addition to the groups of the file. ``own_rules``
+        replace the rules of the file, even if they are empty; raises FilterError for an invalid
+        one.
         """
         rules = self.rules if own_rules is None else own_rules
         if own_rules is None and not rules:
@@ -356,7 +357,7 @@ class Permissions:
         return found
 
     def _kept_ready(self, own_rules: tuple[Rule, ...]) -> RuleIndex:
-        """Return the sections of rules from a login; many logins have the same rules."""
+        """Return the indexed rules from a login, cached because many logins have the same rules."""
         kept = self._own.pop(id(own_rules), None)
         if kept is None:
             kept = own_rules, RuleIndex(own_rules)

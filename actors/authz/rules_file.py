@@ -10,8 +10,8 @@
     [[deny]]
     publish = ["machines/+/secret"]
 
-The first error is reported in one line with file, place and valid values: a file with an error must
-not allow more than intended.
+The first error is reported in one line with file, location and valid values: a file with an error
+must not allow more than intended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PermissionFileError(FoldmqError):
 
 
 class _TablePosition(NamedTuple):
-    """The place of a table in the file."""
+    """The location of a table in the file."""
 
     file: str
     line: int | None
@@ -52,7 +52,7 @@ class _TablePosition(NamedTuple):
     """Number of the table among those of its kind, from 1."""
 
     def __str__(self) -> str:
-        """Return the place for rules and errors."""
+        """Return the location for rules and errors."""
         line = "" if self.line is None else f":{self.line}"
         return f"{self.file}{line}: [[{self.kind}]] {self.number}"
 
@@ -60,7 +60,7 @@ class _TablePosition(NamedTuple):
 def load(path: Path) -> Permissions:
     """Read a permission file.
 
-    Raises PermissionFileError with file and place if it cannot be read or is invalid.
+    Raises PermissionFileError with file and location if it cannot be read or is invalid.
     """
     try:
         text = path.read_text("utf-8")
@@ -73,7 +73,7 @@ def load(path: Path) -> Permissions:
 
 
 def parse_rules(path: Path, text: str) -> Permissions:
-    """Return the permissions of a file's text; ``path`` is for errors and places of rules.
+    """Return the permissions of a file's text; ``path`` is for errors and locations of rules.
 
     Raises PermissionFileError for the first error.
     """
@@ -100,13 +100,13 @@ def _toml(path: Path, text: str) -> dict[str, object]:
         return tomllib.loads(text)
     except RecursionError:
         raise PermissionFileError(f"{path}: not TOML: nested too deeply") from None
-    except ValueError as error:  # Of numbers with very many digits, too.
+    except ValueError as error:  # also for numbers with very many digits
         raise PermissionFileError(f"{path}: not TOML: {escaped(str(error))}") from None
 
 
 def _groups(path: Path, table: object) -> dict[str, list[str]]:
     if not isinstance(table, dict):
-        raise PermissionFileError(f'{path}: groups must be a table, as [groups] ops = ["ann"]')
+        raise PermissionFileError(f'{path}: groups must be a table, such as [groups] ops = ["ann"]')
     groups: dict[str, list[str]] = {}
     for group, users in table.items():
         if not group:
@@ -149,12 +149,12 @@ def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
     }
     if table.get("anonymous", True) is not True:
         raise PermissionFileError(
-            f'{place}: anonymous must be true; for all that have a user, write users = ["*"]'
+            f'{place}: anonymous must be true; for all clients with a user, write users = ["*"]'
         )
     if not any(key in table for key in _ACTIONS):
         raise PermissionFileError(
-            f"{place}: says nothing about topics: publish, subscribe or both must be a list of "
-            "topic filters"
+            f"{place}: contains no topics: publish, subscribe or both must be a list of topic "
+            "filters"
         )
     for action in _ACTIONS:
         if action not in table:

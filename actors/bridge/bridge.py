@@ -59,7 +59,7 @@ _GRACE = 3.0
 """Seconds for which messages in the log wait after a reconnect. NATS clients reconnect every 2 s by
 default."""
 _TAKE_MORE = object()
-"""Message of the bridge to itself while not all that arrived is published."""
+"""Message of the bridge to itself while arrived messages are not published yet."""
 _FAREWELL = 2.0
 _NO_HEADERS = b"NATS/1.0\r\n"
 _POLL = 0.005
@@ -80,7 +80,7 @@ class FencePassed(NamedTuple):
 
 
 class OrderedLink:
-    """A connection whose fences pass through the bridge's mailbox, behind earlier input."""
+    """A connection whose fences pass through the bridge's mailbox, after earlier input."""
 
     __slots__ = ("_link", "_tell", "inbox", "subscribe", "unsubscribe", "write")
 
@@ -152,7 +152,7 @@ class Bridge(LoopActor):
         failed: Callable[[BaseException], None],
         reports: FilterReports | None = None,
     ) -> None:
-        """``failed`` replaces this bridge; ``reports`` are those of other logs, if there are."""
+        """``failed`` replaces this bridge; ``reports`` are those of other logs, if any."""
         super().__init__()
         self._prefix_of = prefix_of
         self._failed = failed
@@ -194,8 +194,8 @@ class Bridge(LoopActor):
         """The reasons why nothing is read from NATS; see ``ReadPause``."""
         self._ended = False
         self._confirmed: Position = 0
-        """The position up to which the server recently had everything; it may not be on its disk
-        yet."""
+        """The position up to which the server recently confirmed everything; it may not be on its
+        disk yet."""
 
     # Life cycle.
 
@@ -225,7 +225,7 @@ class Bridge(LoopActor):
             async with asyncio.timeout(_FAREWELL):
                 while self._outbox.behind or self._flows.oldest() is not None:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
-        self._outbox.stop()  # nothing is sent without being recorded
+        self._outbox.stop()  # nothing may be sent that is not recorded
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 through, confirmed = self._outbox.settled(), asyncio.Event()
@@ -417,7 +417,7 @@ class Bridge(LoopActor):
                 self._take_arrivals()
 
     def _take_arrivals(self) -> None:
-        """Publish what arrived; what is too much for this turn waits, and nothing more is read."""
+        """Publish arrived messages; those too many for this turn wait, and reading pauses."""
         if self._arrivals.take():
             self.resume(ReadPause.WORK)
         else:
@@ -441,7 +441,7 @@ class Bridge(LoopActor):
 
     def pause(self, reason: int) -> None:
         """Stop reading from NATS until every reason for the pause is removed."""
-        self._link.pause_reading()  # also if another connection than this one was paused
+        self._link.pause_reading()  # also if a previous connection was paused
         self._paused |= reason
 
     def resume(self, reason: int) -> None:
@@ -457,15 +457,15 @@ class Bridge(LoopActor):
         self._node.timers.after(_SETTLE, self._settle)
 
     def _settle(self) -> None:
-        """Ask the server to confirm sent messages, if there are new ones."""
+        """Request a confirmation of sent messages from the server, if there are new ones."""
         if self._ended:
             return
         self._settle_later()
-        # JetStream stores messages some time after the server received them, so a server killed in
-        # between loses them: the recorded position was confirmed one round ago.
+        # JetStream stores messages some time after the server received them, and a server killed in
+        # between loses them: so the recorded position is the one confirmed one round earlier.
         self._note(self._confirmed)
         through = self._outbox.settled()
-        # Until this actor learns of a new connection, "settled" refers to the previous one.
+        # Until this actor is notified of a new connection, "settled" refers to the previous one.
         if through > (self._node.state.bridged or 0) and self.stats.connected:
             self._wire.fence(lambda: self._confirm(through))
 

@@ -34,7 +34,7 @@ class BridgeStats:
         "bridge.received",
     )
     probes: int = 0
-    """Messages sent as requests, to learn whether there is a subscriber."""
+    """Messages sent as requests, to find out whether there is a subscriber."""
     acknowledged: int = 0
     """Messages from NATS acknowledged to their sender."""
     dropped_properties: int = counted(

@@ -1,4 +1,4 @@
-"""The bridge host: opens the connection of the bridge, and replaces its actor if it fails.
+"""The supervisor of the bridge: opens its connection, and replaces its actor if it fails.
 
 Other parts of the broker call this module, so that a failure in the bridge does not affect them.
 """
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _ARRIVED = 128
-"""Messages from NATS that are handled at once."""
+"""Maximum number of messages from NATS that are handled together."""
 
 _DIAL_AGAIN = 2.0
 _AT_ONCE = 1.0
 """Seconds within which an available server is expected to accept the connection."""
 _BEGIN_AGAIN = 1.0
 _BEGIN_AGAIN_AT_MOST = 60.0
-"""Seconds before a failed bridge is restarted; doubled each time that it fails again."""
+"""Seconds before a failed bridge is restarted; doubled each time it fails again."""
 _QUIET = 60.0
-"""Seconds after which a failure counts as the first one again."""
+"""Seconds without a failure after which the next one counts as the first again."""
 
 
 class BridgeSupervisor:
@@ -56,12 +56,12 @@ class BridgeSupervisor:
         self._dialling: asyncio.Task[None] | None = None
         self._starting = False
         self._pause = 0.0
-        """Seconds that the bridge was off after its last failure."""
+        """Seconds of the pause after the last failure."""
         self._began = 0.0
         """When it last started; 0: not yet."""
         self._ended = False
         self._reports: FilterReports | None = None
-        """What the brokers of several logs tell each other; None: there is one log."""
+        """The reports between the brokers of several logs; None: there is one log."""
 
     def join(self, names: Sequence[str], send: Callable[[bytes], object]) -> None:
         """Share the work with the bridges of other logs; ``names`` are those of all logs.
@@ -144,20 +144,20 @@ class BridgeSupervisor:
 
     @property
     def filter_changes(self) -> int:
-        """The number of changes of filters that the bridges of other logs have to know."""
+        """The number of changes of filters that the bridges of other logs must know."""
         return self._reports.changes if self._reports is not None else 0
 
     def is_known(self, changes: int) -> bool:
-        """Return whether the bridges of other logs have subscribed for so many changes."""
+        """Return whether the bridges of other logs have subscribed for this number of changes."""
         return self._reports is None or self._reports.is_known(changes)
 
     def reported(self, log: str, report: bytes) -> None:
-        """Take a report of the bridge of another log."""
+        """Process a report of the bridge of another log."""
         if self._reports is not None:
             self._try(self._reports.heard, log, report)
 
     def _when_subscribed(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when NATS has all subscriptions; without a connection at once."""
+        """Call ``done`` when NATS has all subscriptions; immediately without a connection."""
         link = self._link
         connected = link is not None and link.connected and self.stats.connected
         if self._wire is None or self._actor is None or not connected:
@@ -192,10 +192,10 @@ class BridgeSupervisor:
     def failed(self, error: BaseException) -> None:
         """Replace a failed bridge; the new one continues at the position in the log.
 
-        The more often it fails, the longer the pause before.
+        The pause before that becomes longer with each failure.
         """
         actor, self._actor = self._actor, None
-        if actor is None:  # another one is starting already
+        if actor is None:  # another one is already starting
             _log.error("the bridge failed", **_cause(error))
             return
         if self._node.clock.monotonic() - self._began >= _QUIET:
@@ -279,7 +279,7 @@ class BridgeSupervisor:
         if again:
             _log.info("the bridge was restarted")
 
-    # Calls by the connection: in its order, while the actor's mailbox may be behind.
+    # Calls by the connection: in its order; the actor may not have handled its mailbox yet.
 
     def _up(self) -> None:
         _log.info("bridge: connected to NATS again")
@@ -298,7 +298,7 @@ class BridgeSupervisor:
         self._try(self.interest.refused, subject)
 
     def _arrived(self, messages: list[NatsMessage]) -> None:
-        """Tell the actor in parts, between which the turn can be split."""
+        """Pass messages to the actor in parts, between which the turn can be split."""
         for at in range(0, len(messages), _ARRIVED):
             self._tell(messages[at : at + _ARRIVED])
 

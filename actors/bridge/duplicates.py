@@ -1,17 +1,18 @@
 """Messages from NATS that are not new.
 
 :class:`DuplicateFilter` finds copies of messages whose subject matches several subscriptions. NATS
-delivers a message once for each of them, in any order, with other messages in between. The
-first copy is accepted; each of the other subscriptions then *owes* an equal one, which is dropped
-when it arrives. So the exact time at which the server learns of a subscription, or of its end, does
-not matter. Copies are compared by content.
+delivers a message once for each of them, in any order, with other messages in between. The first
+copy is accepted; each of the other subscriptions then *owes* an equal one, which is dropped when it
+arrives. So the exact time at which the server processes a subscription, or its end, does not
+matter. Copies are compared by content.
 
-A subscription may owe a copy that never comes, since the message was older than it; hence debts are
-cleared when a server that has confirmed the subscription has answered once more.
+A subscription may owe a copy that never arrives, because the message was published before the
+subscription began; therefore debts are cleared when a server that has confirmed the subscription
+has answered once more.
 
-:class:`OwnMessages` finds messages that another node of the cluster sent for this log. NATS sends
-no message back on the connection that it came from, but a node that was suspended while it led may
-send some when its successor already listens. Subscribers get these from the log.
+:class:`OwnMessages` finds messages that another node of the cluster sent for this log. NATS does
+not send a message back on the connection that it came from, but a node that was suspended while it
+led may send some when its successor already listens. Subscribers get these from the log.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class DuplicateFilter:
         return True
 
     def of(self, sids: Collection[int]) -> list[Debt]:
-        """Return the copies that some subscriptions owe."""
+        """Return the copies that these subscriptions owe."""
         return [debt for debt in self._owed if debt[0] in sids]
 
     def write_off(self, debts: Collection[Debt]) -> None:
@@ -91,7 +92,7 @@ class OwnMessages:
     def has(self, headers: bytes, topic: bytes) -> bool:
         """Return whether a node sent a message on a topic for this log.
 
-        A message that a NATS client publishes with copied headers elsewhere has another topic.
+        If a NATS client publishes a message with copied headers elsewhere, its topic differs.
         """
         if self._line not in headers:
             return False

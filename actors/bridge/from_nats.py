@@ -1,12 +1,13 @@
 """From NATS to MQTT: messages from NATS become publications.
 
-At QoS 0 they are routed at once, as any QoS 0 publication. With a QoS of 1 or 2 (by a header, or
-``bridge_qos``) or a retain header they are recorded first, as published by the session ``$nats``; a
-message with a reply subject gets an answer in JetStream's format when the record is on disk.
+At QoS 0 they are routed immediately, like any QoS 0 publication. With a QoS of 1 or 2 (by a header,
+or ``bridge_qos``) or a retain header they are recorded first, as published by the session
+``$nats``; a message with a reply subject gets an answer in JetStream's format when the record is on
+disk.
 
-With several logs (:mod:`actors.bridge.several_logs`) each broker delivers messages at QoS 0 to its
-own clients only. Others are recorded by the home of their topic, from which the other logs take
-them.
+With several logs (:mod:`actors.bridge.several_logs`) each broker delivers messages at QoS 0 only to
+its own clients. Other messages are recorded by the home of their topic, from which the other logs
+take them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _LEVEL = 4
 """Protocol level in the log for the session of NATS: its rules are those of MQTT 3.1.1."""
 _REMEMBERED = 100_000
 _REMEMBERED_FOR = 120.0
-"""Number of ``Nats-Msg-Id`` kept for deduplication, and the seconds: as JetStream does."""
+"""Number of ``Nats-Msg-Id`` kept for deduplication, and seconds for which, as in JetStream."""
 _QOS: Final = {"0": 0, "1": 1, "2": 2}
 _SPARKPLUG: Final = b"spBv1.0/"
 _NOT_ANSWERED: Final = (b"$", b"foldmq.")
@@ -62,7 +63,7 @@ _CONDITIONS: Final = (
 """Headers that make JetStream store a message only if the end of the stream matches."""
 _NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
-"""Placeholder for a token, to determine which subscribers would get a request."""
+"""Placeholder for a token, to find out which subscribers would get a request."""
 _LONGEST_ACK: Final = 1024
 _AT_ONCE: Final = 128
 """Messages whose topics are looked up together."""
@@ -109,7 +110,7 @@ class FromNats:
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
         self._own = OwnMessages(node.options.node) if options.several_nodes else None
-        """Finds messages that another node sent; None: there is no other node."""
+        """Finds messages that another node sent; None: there are no other nodes."""
         self._waiting: deque[_Arrival] = deque()
         """Messages that arrived and are not published yet."""
         self._plain = _Said(options.qos, False, None, b"", None, False)
@@ -125,7 +126,7 @@ class FromNats:
         self._waiting += [_Arrival(message, answered) for message, answered in answers]
 
     def _is_own(self, message: NatsMessage, own: OwnMessages) -> bool:
-        """Return whether another node sent a message for this log, which has it already."""
+        """Return whether another node sent a message for this log, which already has it."""
         if not message.headers:
             return False
         topic = self._interest.place(message.subject).topic
@@ -134,7 +135,7 @@ class FromNats:
     def take(self) -> bool:
         """Publish messages in order of arrival; return whether all were published.
 
-        The others are too much for this turn: call this again in the next one.
+        If not, the rest is too much for this turn: call this again in the next one.
         """
         while self._waiting:
             some = self._next()
@@ -201,8 +202,8 @@ class FromNats:
     ) -> _Run | None:
         """Add a message to a run; publish the run and return another one if they differ.
 
-        ``correlation`` is the Correlation Data of the request that the message is the ``answer``
-        to. An answer is never retained: its sender may not publish at will on that topic.
+        ``correlation`` is the Correlation Data of the request that the message answers
+        (``answer``). An answer is never retained: its sender may only answer on that topic.
         """
         node, payload = self._node, message.payload
         self._stats.received += 1
@@ -262,7 +263,7 @@ class FromNats:
     def _acknowledge_duplicate(
         self, run: _Run | None, key: bytes, record: int, reply: bytes
     ) -> _Run | None:
-        """Answer the sender of a message that has a record; 0: it is in the run, not published."""
+        """Answer the sender of a known message; record 0: it is in the run, not published yet."""
         if not record:
             self._publish(run)
             run, record = None, self._seen[key][1]
@@ -286,15 +287,15 @@ class FromNats:
                 qos = _QOS[asked]
             node = headers.get("Foldmq-Node")
             copied = node in self._names
-            # Retained messages are shared by all users: there are none under the prefix of a user.
+            # Retained messages are shared by all users, so the prefix of a user allows none.
             retain = not prefix and not copied and headers.get("Foldmq-Retain") == "1"
             identifier = headers.get("Nats-Msg-Id")
             if identifier and (qos or retain) and not copied:
-                # The sender chooses its length; this is short.
+                # The sender chooses its length; the digest is short.
                 about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
                 key = blake2b(about, digest_size=16).digest()
             if node:
-                reply = b""  # a probe, or for clients that read the Response Topic
+                reply = b""  # a probe, or meant for clients that read the Response Topic
             elif reply and self._for_another_stream(headers):
                 reply = b""
         if reply and not self._may_answer(reply, prefix):
@@ -304,7 +305,7 @@ class FromNats:
     def _find_properties(
         self, said: _Said, message: NatsMessage, topic: bytes, correlation: bytes | None
     ) -> ReadProperties | None:
-        """Return the properties of a message; None if it has none, or no receiver for them."""
+        """Return the properties of a message; None if it has none, or no receiver uses them."""
         if said.headers is None and correlation is None:
             return None
         asked = said.reply and self._requested(topic)
@@ -317,7 +318,7 @@ class FromNats:
     def _for_another_stream(self, headers: Headers) -> bool:
         """Return whether a message requires a JetStream stream.
 
-        It names another stream than the logs, or an expected end of the stream.
+        It names a stream that is not one of the logs, or an expected end of the stream.
         """
         stream = headers.get("Nats-Expected-Stream")
         return (bool(stream) and stream not in self._streams) or any(
@@ -392,8 +393,8 @@ class FromNats:
     ) -> tuple[bool, bytes]:
         """Deliver a request to subscribers of requests; return whether there are any.
 
-        Also return the properties of the message for others. MQTT 5 clients that subscribe to
-        the topic itself may answer too, unless the bridge does.
+        Also return the properties of the message for other subscribers. MQTT 5 clients that
+        subscribe to the topic itself may also answer, unless the bridge does.
         """
         targets: Sequence[Subscriber] = ()
         if self._interest.requests:
@@ -416,7 +417,7 @@ class FromNats:
         return self._reports is not None and self._reports.is_answered(topic.decode())
 
     def _refuse(self, reply: bytes) -> None:
-        """Answer a waiting sender that its message is not permitted, in JetStream's format."""
+        """Answer a sender, in JetStream's format, that its message is not permitted."""
         said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
         self._node.journal.send_when_durable(self._answers, encode_pub(reply, orjson.dumps(said)))
 
@@ -473,7 +474,7 @@ class _Said(NamedTuple):
     """The reply subject; empty if no answer is expected or allowed."""
     headers: Headers | None
     copied: bool
-    """Whether the headers are copied from a message of this broker."""
+    """Whether the headers were copied from a message of this broker."""
 
     @property
     def recorded(self) -> bool:
@@ -490,7 +491,7 @@ class _Run:
         self.qos = qos
         self.retain = retain
         self.is_answer = is_answer
-        """Whether they answer requests of MQTT clients; no other broker gets these from NATS."""
+        """Whether they answer requests of MQTT clients; only this broker gets these from NATS."""
         self.prefix = prefix
         self.packet = Publishes(qos, retain=retain)
         self.asked: list[tuple[int, bytes]] = []
@@ -513,7 +514,7 @@ class _Run:
 
 
 def _at_v5(targets: Iterable[Subscriber]) -> bool:
-    """Return whether any of some subscribers may be an MQTT 5 client."""
+    """Return whether any of the subscribers may be an MQTT 5 client."""
     for target in targets:
         actor = target.actor
         if is_shared(target.session) or (isinstance(actor, Subscription) and actor.session.v5):

@@ -1,11 +1,12 @@
 """Subscriptions in NATS for the filters of MQTT clients: one set for each distinct filter.
 
-The router reports every subscription that begins or ends; those to requests only while their client
-is connected: no other can answer, and NATS replies so. A filter of several sessions is counted. If
-the subjects of several filters match a message, NATS delivers it once for each;
-:mod:`actors.bridge.duplicates` keeps one of them. A subscription that ends counts until the server
-has confirmed it, since until then messages may arrive for it. One that the server refuses does not
-count until the next connection, which tries again.
+The router reports every subscription that begins or ends. Subscriptions to requests are reported
+only while their client is connected: offline clients cannot answer, and NATS then replies that
+there is no responder. The sessions with the same filter are counted. If the subjects of several
+filters match a message, NATS delivers it once for each; :mod:`actors.bridge.duplicates` keeps one
+of the copies. A subscription that ends counts until the server has confirmed its end, since until
+then messages may arrive for it. One that the server refuses does not count until the next
+connection, which tries again.
 
 With several logs (:mod:`actors.bridge.several_logs`) the filters of other logs count as well.
 """
@@ -70,7 +71,7 @@ class _NatsSubscription:
         self.users = 1
         self.leaving = False
         self.refused = False
-        """The server refused it on the current connection."""
+        """Whether the server refused it on the current connection."""
 
 
 class Interest:
@@ -105,7 +106,7 @@ class Interest:
         self.requests = 0
         """Filters of requests."""
         self._elsewhere: Counter[str] = Counter()
-        """Number of other logs with a filter for which this one subscribes."""
+        """Filter of other logs for which this one subscribes -> number of these logs."""
         self.homes: TopicHomes | None = None
         """The homes of topics; None: there is one log."""
         self.on_change: Callable[[str, bool], None] = _nothing
@@ -199,7 +200,7 @@ class Interest:
             self._subscribe("", topic_filter)
 
     def unwanted_elsewhere(self, topic_filter: str) -> None:
-        """Record that another log does not have such a filter any more."""
+        """Record that another log no longer has such a filter."""
         self._elsewhere[topic_filter] -= 1
         if self._elsewhere[topic_filter]:
             return
@@ -219,7 +220,7 @@ class Interest:
         return found
 
     def refused(self, subject: str) -> None:
-        """Record that the server refused a subscription: no copies arrive for it."""
+        """Record that the server refused a subscription: no messages arrive for it."""
         held = self._held.get(subject)
         if held is not None and not held.refused:
             held.refused = True
@@ -290,7 +291,7 @@ class Interest:
         def confirmed() -> None:
             if asked == self._round:
                 debts = copies.of(new)
-                # Some may still arrive, but not once the server has answered again.
+                # Copies may still arrive, but none after the next answer of the server.
                 link.fence(lambda: again(debts))
 
         def again(debts: list[Debt]) -> None:
@@ -320,7 +321,7 @@ class Interest:
                 self._confirm_ends()
 
     def _confirm_ends(self) -> None:
-        """Confirm ended subscriptions; those that end meanwhile are for the next round."""
+        """Confirm ended subscriptions; those that end meanwhile wait for the next round."""
         link = self._link
         if link is None:
             return
@@ -354,7 +355,7 @@ class Interest:
             self._confirm()
 
     def disconnected(self) -> None:
-        """Drop pending confirmations: without a connection there are none."""
+        """Drop pending confirmations, which the lost connection cannot deliver."""
         self._begin_round()
         self._ended(list(self._leaving))
 

@@ -1,4 +1,4 @@
-"""Backpressure: slows QoS 0 publishers down for a moment when NATS does not keep up."""
+"""Backpressure: briefly slows down QoS 0 publishers when NATS does not keep up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LONGEST = 0.25
 
 
 class NatsBackpressure:
-    """Pauses publishers until there is room, or until that takes too long.
+    """Pauses publishers until there is room again, but only for a limited time.
 
-    Then their messages are dropped instead, until there is room again. ``room`` returns whether
-    there is, ``later`` calls a function after some seconds.
+    After that their messages are dropped until there is room again. ``room`` returns whether there
+    is room, ``later`` calls a function after some seconds.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class NatsBackpressure:
         self._looks = 0
 
     def hold(self, publisher: ClientConnection) -> None:
-        """Pause a client for a moment."""
+        """Pause a client briefly."""
         if self._gave_up or publisher.ended:
             return
         if not self._held:

@@ -47,13 +47,13 @@ _log = structlog.get_logger("foldmq")
 
 _RECORDS_AT_ONCE = 64
 _PAUSE = 0.05
-"""Seconds between two checks whether there is more to read, or room."""
+"""Seconds between two checks for new records, or for room."""
 _RETRY = 0.5
 _SLICE = 0.005
 """Seconds of reading after which other work runs."""
 _MOST_EARLY = 10_000
 _MOST_EARLY_BYTES = 16 * 1024 * 1024
-"""Maximum publications waiting until earlier ones are read from the log."""
+"""Maximum number of publications that wait until earlier ones are read from the log."""
 
 
 class Outbox:
@@ -123,7 +123,7 @@ class Outbox:
             self.catch_up(leaving.since - 1)
 
     def catch_up(self, through: Position, grace: float = 0.0) -> None:
-        """Read messages behind a position from the log, then continue live.
+        """Read messages after a position from the log, then continue live.
 
         They are not sent before ``grace`` seconds have passed: subscribers, including streams, may
         not have reconnected yet.
@@ -169,7 +169,7 @@ class Outbox:
                 sequence, turns = node.state.begin, TurnAssembler(anywhere=True)
             last = min(journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
             stop = self._live_from
-            if stop is not None:  # but the end of a turn that began before it is read
+            if stop is not None:  # but a turn that began before it is read to its end
                 last = min(last, sequence if turns.rest() else stop - 1)
             if sequence > last:
                 if not turns.rest() and self._go_live(sequence):
@@ -210,7 +210,7 @@ class Outbox:
         return True
 
     async def _send_record(self, record: Record, through: Position) -> None:
-        """Send messages that take effect with the events of a record, behind a position."""
+        """Send messages that take effect with the events of a record, after a position."""
         base = position(record.sequence, 0)
         messages: dict[Position, StoredMessages] | None = None
         begun = self._node.clock.monotonic()
@@ -287,7 +287,7 @@ class Outbox:
                     size,
                     [ref],
                     at,
-                    # The release counts as sent only with its last message.
+                    # The release counts as sent only when its last message is sent.
                     at - 1 if number < len(found) else at + len(refs) - 1,
                     expires=[message.expires] if message.expires else (),
                 )
@@ -334,7 +334,7 @@ class Outbox:
     # Users of sessions.
 
     def _read_from(self, through: Position) -> int:
-        """Return the record to start with: the users of all sessions must be known there."""
+        """Return the record to start with, at which the users of all sessions are known."""
         self._users = {}
         sequence = through >> INDEX_BITS
         if not self._options.prefixes:
@@ -361,5 +361,5 @@ class Outbox:
 
 
 def _is_client(session: str) -> bool:
-    """Return whether a session is that of a client: others publish what NATS gets or has."""
+    """Return whether a session belongs to a client; NATS already gets the messages of others."""
     return session != NATS_SESSION and not session.startswith(LOG_SESSION)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LIFE = 60.0
 """Seconds for which a request can be answered."""
 _MOST = 16_384
-"""Maximum pending requests; the oldest are dropped first."""
+"""Maximum number of pending requests; the oldest are dropped first."""
 LONGEST = 1024
 """Maximum bytes of a reply subject."""
 
@@ -28,8 +28,7 @@ class Replies:
         self._make_token = token
         self._requests: dict[str, tuple[float, bytes]] = {}
         self._offered: dict[str, tuple[float, bytes]] = {}
-        """Entries for messages that no subscriber of requests got: they take no room from
-        requests."""
+        """Entries for messages that no subscriber of requests got; they are limited separately."""
 
     def expect(self, reply: bytes, *, asked: bool = True) -> str:
         """Store a reply subject; return its token.

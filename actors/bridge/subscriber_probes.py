@@ -3,15 +3,15 @@
 A NATS server does not list subscribers to its clients, but it answers a request without subscribers
 ("503", no responders). So the first message of a subject is sent as a *probe*, with a reply subject
 of the bridge, and the following ones wait until the server has answered or has processed the data
-behind the probe: one round trip. Without a subscriber the messages published before the probe was
-sent are dropped, as the server would have done; otherwise the subject is *open* and messages are
-sent without a probe for a second.
+sent after the probe: one round trip. Without a subscriber the messages published before the probe
+was sent are dropped, as the server would have done; otherwise the subject is *open* and messages
+are sent without a probe for a second.
 
 So a subject without subscribers costs one message every few milliseconds, however many are
 published; and a message is dropped only if there was no subscriber after it was published.
 
-A client that knows the reply subject of a probe could answer like the server. So its name cannot be
-guessed, and a receiver of the probe learns it too late: the server's own answer comes first.
+A client that knows the reply subject of a probe could answer like the server. So the subject cannot
+be guessed, and a receiver of the probe gets it too late: the server's answer arrives first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUIET = 0.003
 """Seconds after a "no responders" answer in which messages are collected."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 _ANSWERS = b"a"
-"""Stands for the name of a probe in reply subjects of messages that are none."""
+"""Placeholder for the name of a probe in reply subjects of other messages."""
 _CHUNK = 1024 * 1024
 """Approximate bytes that are rendered before they are written to the connection."""
 
@@ -61,8 +61,8 @@ def _token() -> str:
 class SubscriberProbes:
     """Sends messages, each on its flow.
 
-    Output of :meth:`send` is written by :meth:`flush`, and earlier if it is much. ``later`` calls a
-    function after some seconds; ``token`` returns an unguessable name for each probe.
+    Output of :meth:`send` is written by :meth:`flush`, or earlier if it becomes large. ``later``
+    calls a function after some seconds; ``token`` returns an unguessable name for each probe.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SubscriberProbes:
         token: Callable[[], str] = _token,
         properties: PropertyWriter | None = None,
     ) -> None:
-        """``properties`` writes those of messages that have any."""
+        """``properties`` writes the properties of messages."""
         self._wire = wire
         self._node = node
         self._monotonic = monotonic
@@ -92,7 +92,7 @@ class SubscriberProbes:
         self._new: list[bytes] = []
         self._gathering: list[TopicFlow] = []
         self.held = 0
-        """Approximate bytes of waiting messages when sent: headers are most of small ones."""
+        """Approximate size of the waiting messages when sent, including headers."""
 
     def send(self, flow: TopicFlow, leaving: OutgoingMessages) -> None:
         """Send the messages of a flow's topic, or keep them until a probe is answered."""
@@ -103,7 +103,7 @@ class SubscriberProbes:
         if flow.open_until:
             asked = now >= flow.open_until
             if asked:
-                # The following messages are sent as well: a "no responders" answer closes the flow.
+                # The following messages are also sent: a "no responders" answer closes the flow.
                 flow.open_until = now + _OPEN
                 self._ask(flow, leaving)
             self._write(flow, leaving, int(asked))
@@ -132,11 +132,11 @@ class SubscriberProbes:
     def answered(self, subject: bytes, headers: bytes) -> None:
         """Handle an answer on a subject below the inbox."""
         if not headers.startswith(_NO_RESPONDERS):
-            return  # there is a subscriber: the data behind the probe will confirm it
+            return  # there is a subscriber: the fence after the probe will confirm it
         token = subject[len(self._wire.inbox) :].partition(b".")[0]
         flow = self._probes.pop(token, None)
         if flow is None:
-            return  # no probe, or answered already
+            return  # no probe, or already answered
         self._stats.sent -= 1
         if token != flow.token:
             return
@@ -154,7 +154,7 @@ class SubscriberProbes:
         return min((since for since in found if since), default=None)
 
     def lose(self) -> int:
-        """Drop all waiting messages: the connection is lost; return the unrecorded ones."""
+        """Drop all waiting messages, as the connection is lost; return the number not recorded."""
         lost = 0
         for flow in self._waiting():
             held, _ = flow.release()
@@ -209,7 +209,7 @@ class SubscriberProbes:
             self._hand_over()
 
     def _passed(self, tokens: list[bytes]) -> None:
-        """Send the messages behind probes with subscribers: no answer came before this."""
+        """Send the messages after probes with subscribers: no answer came before this."""
         for token in tokens:
             flow = self._probes.pop(token, None)
             if flow is None or flow.covered is None or token != flow.token:
@@ -222,7 +222,7 @@ class SubscriberProbes:
         self.flush()
 
     def _hand_over(self) -> None:
-        """Write rendered output, so that it is not held twice."""
+        """Write rendered output, so that it is not buffered twice."""
         out, self._out = self._out, []
         self._rendered = 0
         if out and not self._broken:
@@ -302,7 +302,7 @@ class SubscriberProbes:
     def _head_with_properties(
         self, flow: TopicFlow, leaving: OutgoingMessages, at: int, token: bytes
     ) -> tuple[bytes, bytes]:
-        """Return the headers of a message, and its reply subject; empty: no answer is asked for."""
+        """Return the headers of a message, and its reply subject; empty: no answer requested."""
         constant = flow.head(leaving, self._node)
         ref = leaving.refs[at] if leaving.refs else None
         blocks, properties = leaving.content.blocks, self._properties

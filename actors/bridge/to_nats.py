@@ -1,6 +1,6 @@
-"""From MQTT to NATS: messages of clients go to the flows of their topics.
+"""From MQTT to NATS: passes messages of clients to the flows of their topics.
 
-QoS 0 messages are sent at once. QoS 1 and 2 messages are sent when their record is on disk: a
+QoS 0 messages are sent immediately. QoS 1 and 2 messages are sent when their record is on disk: a
 publication waits in a queue here until the gate releases it.
 """
 
@@ -86,8 +86,8 @@ class ToNats:
     def write(self, data: bytes) -> None:
         """Release as many publications as there are bytes.
 
-        All of them are removed from the queue even after a failure, or later ones would be released
-        in their place. Raises the first exception.
+        All of them are removed from the queue even after a failure; otherwise later ones would be
+        released in their place. Raises the first exception.
         """
         queue, failed = self._queue, None
         for leaving in [queue.popleft() for _ in data]:
@@ -101,7 +101,7 @@ class ToNats:
     def send(self, leaving: OutgoingMessages, most: int) -> int:
         """Send messages, each on the flow of its topic; return how many were too large.
 
-        Those take more than ``most`` bytes with their headers.
+        Too large means more than ``most`` bytes with headers.
         """
         left_out = 0
         longest = _ENCODED * MAX_SUBJECT + _ENCODED * MAX_CLIENT
@@ -165,8 +165,8 @@ class ToNats:
     def _forget(self) -> None:
         """Drop idle flows.
 
-        If that is not half of them, because NATS does not answer, the limit grows before the next
-        attempt: it takes time for each flow that is kept.
+        If fewer than half can be dropped, because NATS does not answer, the limit is raised before
+        the next attempt: each attempt takes time for every flow that is kept.
         """
         self._count = self._size = 0
         for prefix, known in self._topics.items():

@@ -39,7 +39,7 @@ _FEW = 8
 
 
 class ByTopic:
-    """The places of each topic's messages in a batch, determined once."""
+    """The indices of each topic's messages in a batch, determined once."""
 
     __slots__ = ("_found", "_topics", "distinct", "each", "share")
 
@@ -48,7 +48,7 @@ class ByTopic:
         self.each = each
         """Average bytes of a message beside those common to its topic."""
         self._found: dict[bytes, list[int]] | None = None
-        distinct: Collection[bytes] = set(topics)  # the fastest way to detect that there are few
+        distinct: Collection[bytes] = set(topics)  # the fastest way to detect few topics
         if len(distinct) <= _FEW:
             distinct = sorted(distinct, key=topics.index)
         else:
@@ -97,7 +97,7 @@ class OutgoingMessages(NamedTuple):
         return self._replace(by_topic=by_topic), by_topic
 
     def select(self, keep: Sequence[int]) -> OutgoingMessages:
-        """Return some of the messages, before they are prepared for flows."""
+        """Return a selection of the messages; call it before they are prepared for flows."""
         content, refs, expires = self.content, self.refs, self.expires
         payloads = [content.payloads[at] for at in keep]
         blocks = [content.blocks[at] for at in keep] if content.blocks else ()
@@ -146,15 +146,15 @@ class TopicFlow:
         self.open_until = 0.0
         """Monotonic time until which no probe is sent; 0: no subscriber is known."""
         self.quiet_until = 0.0
-        """Monotonic time until which messages are collected: there was no subscriber just now."""
+        """Monotonic time until which messages are collected, since there was no subscriber."""
         self.token = b""
         """Name of the last probe; answers to earlier ones do not apply to the covered messages."""
         self.covered: list[OutgoingMessages] | None = None
-        """Messages that wait for the answer to the current probe: the first one is the probe. None:
+        """Messages that wait for the answer to the current probe, which is the first one. None:
         there is no probe."""
         self.covered_bytes = 0
         self.waiting: list[OutgoingMessages] = []
-        """Messages after the probe was sent, or collected."""
+        """Messages that arrived after the probe was sent, or that are collected."""
         self.waiting_bytes = 0
 
     @property

@@ -39,7 +39,7 @@ class BridgeOptions:
     -> as it is written."""
 
     several_nodes: bool = False
-    """Whether another node may send messages of this broker's log to NATS: one that led before."""
+    """Whether another node, a previous leader, may send messages of this broker's log to NATS."""
 
     def place(self, subject: str) -> tuple[str, str | None]:
         """Return the prefix and the topic of a subject; None if it is not bridged."""

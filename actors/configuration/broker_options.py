@@ -27,13 +27,12 @@ class BrokerOptions:
     """Time after which an unacknowledged message is sent again; 0 = never while connected."""
     session_expiry: float = 0.0
     """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
-    ask for less, not for more."""
+    request a shorter time, not a longer one."""
     will_grace: float = 0.0
     """Time for which wills wait for their clients when the broker ended, not the client; 0 = they
-    do not. It is 0 unless another node can take over."""
+    do not wait. It is 0 unless another node can take over."""
     max_keep_alive: float = 0.0
-    """Longest keep alive of MQTT 5 clients, used where they ask for a longer one or for none; 0:
-    any."""
+    """Longest keep alive of MQTT 5 clients, used if they request a longer one or none; 0: any."""
     max_topic_aliases: int = 32
     """Maximum topic aliases that an MQTT 5 client may use."""
     topic_aliases_out: int = 0
@@ -48,7 +47,7 @@ class BrokerOptions:
     max_queued_messages: int = 1_000_000
     """Maximum messages queued for one session."""
     max_queued_bytes: int = 1024 * MIB
-    """Their payload bytes."""
+    """Maximum payload bytes queued for one session."""
     max_outbound_bytes: int = 16 * MIB
     """Maximum bytes waiting for one slow reader before QoS 0 messages to it are dropped."""
     takeover_delay: float = 1.0
@@ -62,7 +61,7 @@ class BrokerOptions:
     users_digest: str = ""
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False
-    """Whether groups or permissions may come from elsewhere than the permission file."""
+    """Whether groups or permissions may come from other sources than the permission file."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
     shared_strategy: Literal["balanced", "topic"] = "balanced"
@@ -71,7 +70,7 @@ class BrokerOptions:
     shared_for_mqtt3: bool = True
     """Whether clients below MQTT 5 may share subscriptions."""
     commit_timeout: float = 30.0
-    """Time that the log may be unwritable before connections are closed."""
+    """Time for which the log may be unwritable before connections are closed."""
     keep: float = 7 * 86_400.0
     """Minimum retention time of the log; 0 = unlimited."""
     keep_bytes: int = 0

@@ -18,7 +18,7 @@ class Quota:
     publish_rate: float = 0.0
     """Average PUBLISH packets per second."""
     publish_bytes: float = 0.0
-    """Average bytes read per second: of all packets, not of PUBLISH alone."""
+    """Average bytes read per second, of all packets."""
 
 
 NO_QUOTA = Quota()
@@ -43,34 +43,35 @@ class LimitOptions:
     max_unauthenticated_bytes: int = 64 * MIB
     """Memory for all of them."""
     max_auth_steps: int = 10
-    """Maximum packets of a client with which it authenticates once by a method of MQTT 5: its
-    CONNECT, or the first AUTH, included."""
+    """Maximum number of packets from a client in one authentication by a method of MQTT 5,
+    including its CONNECT or first AUTH."""
     max_auth_bytes: int = 64 * 1024
-    """Maximum bytes of Authentication Data in them."""
+    """Maximum bytes of Authentication Data in these packets."""
     max_reauthentications: int = 10
     """Maximum re-authentications of a connection in a minute."""
     flapping_connects: int = 300
-    """Accepted CONNECTs of one client identifier within ``flapping_window`` before it is
+    """Accepted CONNECTs of one client identifier within ``flapping_window`` before it counts as
     flapping."""
     flapping_window: float = 60.0
     flapping_backoff: float = 60.0
     """Time for which a flapping client identifier is refused."""
     address_faults: int = 0
-    """Connections of an address that end with a protocol error within ``fault_backoff``; after one
-    more, new ones are refused for that time."""
+    """Connections of an address that may end with a protocol error within ``fault_backoff``; after
+    one more, new connections are refused for that time."""
     fault_backoff: float = 60.0
     packet_rate: float = 256.0
-    """Minimum bytes per second of an incomplete packet; below it the client counts as silent."""
+    """Minimum rate of an incomplete packet, in bytes per second; below it the client counts as
+    silent."""
     slow_reader_time: float = 60.0
-    """Time for which a client may read nothing of the data waiting for it."""
+    """Time for which a client may leave all data waiting for it unread."""
     max_unread_bytes: int = 512 * MIB
     """Maximum bytes waiting for all slow readers."""
     overload_lag: float = 1.0
-    """Lag of the event loop above which the broker is overloaded."""
+    """Lag of the event loop from which the broker counts as overloaded."""
     overload_commit: float = 10.0
-    """Commit latency above which it is overloaded."""
+    """Commit latency from which it counts as overloaded."""
     overload_after: float = 5.0
-    """Duration of the lag or latency from which the broker is overloaded."""
+    """Time for which the lag or latency must last."""
     max_subscriptions: int = 10_000
     """Maximum subscriptions of one session."""
     max_subscriptions_total: int = 1_000_000
@@ -85,6 +86,7 @@ class LimitOptions:
     """Average topic filters per second that one session may subscribe to and unsubscribe from; the
     burst is the maximum number of subscriptions."""
     max_wildcard_patterns: int = 64
-    """Maximum different positions of ``+`` in the topic filters of one session."""
+    """Maximum number of wildcard patterns (positions of ``+``) in the topic filters of one
+    session."""
     max_wildcard_patterns_total: int = 4096
     """The same for all sessions."""

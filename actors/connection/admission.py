@@ -1,8 +1,8 @@
 """Admission of connections: limits, addresses, logins and the owner of the session.
 
-Decisions about a connection until it requests its session are made here: whether there is room for
-it, whether its buffered bytes fit, whether its login is verified, and whether it owns its session.
-The others are in :mod:`actors.session_admission`.
+This module decides about a connection until it requests its session: whether there is room for it
+and for its buffered bytes, whether its login is valid, and whether it owns its session. Later
+decisions are in :mod:`actors.session_admission`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _MAX_LOGINS = 1000
-"""Maximum logins being verified or waiting for verification."""
+"""Maximum number of logins that are verified or wait for verification."""
 _CHANGED_AT_ONCE, _CLOSED_AT_ONCE = 256, 32
-"""Connections that get new limits, or are closed, in one iteration of the event loop."""
+"""Number of connections that get new limits, or are closed, in one iteration of the event loop."""
 _REVOKED = "login_revoked"
 """Close reason for clients whose user was changed in the password file or removed from it."""
 
@@ -56,7 +56,7 @@ class Admission:
         self.closer = SocketCloser()
         """Closes the sockets of clients that have left."""
         self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
-        """Called with each CONNECT while a trace needs them."""
+        """Called with each CONNECT while there is a trace that needs it."""
         self.listeners: dict[str, Listener] = {}
         """Listeners by name."""
         self.acceptors: list[Acceptor] = []
@@ -107,7 +107,7 @@ class Admission:
             if verdict is None or self.is_valid(verdict) or connection.ended:
                 continue
             count += 1
-            # A new file may affect thousands of clients: those that stay take priority.
+            # A new file may affect thousands of clients; the clients that stay take priority.
             self._node.kernel.tell_low_priority(connection, Close(_REVOKED))
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
@@ -137,7 +137,7 @@ class Admission:
         return True
 
     def refuses(self, listener: str, host: str) -> bool:
-        """Return whether to close a socket at once instead of accepting it."""
+        """Return whether to close a socket immediately instead of accepting it."""
         return self._full(host) or self.limits.refuses(listener, host, self._now())
 
     def _full(self, address: str) -> bool:
@@ -164,7 +164,7 @@ class Admission:
         kernel = self._node.kernel
         self._node.counters.longest_turn.observe(kernel.longest, kernel.longest_work, now)
         kernel.longest = kernel.longest_work = 0.0
-        # New clients of a leader in doubt wait: they do not add to what the log has to store.
+        # New clients wait while leadership is uncertain: they add no work for the log.
         oldest = self._node.journal.oldest if not self._node.unsure else None
         self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
@@ -179,7 +179,7 @@ class Admission:
             connection.abort("refused")
 
     def identified(self, connection: Connection, connect: Connect) -> bool:
-        """Count a connection for its user, known from now on; return whether it is admitted."""
+        """Count a connection for its user, who is now known; return whether it is admitted."""
         verdict, limits = connection.identity, self.limits
         user = verdict.user if verdict is not None else None
         now, host = self._now(), connection.host
@@ -188,7 +188,7 @@ class Admission:
             # The users changed after the password was verified.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
             return False
-        if user == NATS_SESSION:  # only the bridge has its permissions
+        if user == NATS_SESSION:  # reserved: only the bridge has its permissions
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
         name = connect.client_id
@@ -201,7 +201,7 @@ class Admission:
         session = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
         if old is not None and user is not None and old.counted_user == user:
-            old.counted_user = None  # it is about to be taken over
+            old.counted_user = None  # the new connection takes it over
         elif limits.identify(user, host, now) is not None:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
             return False
@@ -244,7 +244,7 @@ class Admission:
     # The owner of the session.
 
     def known_as(self, client_id: str) -> str:
-        """Return the name of a client identifier in the log and elsewhere, perhaps a pseudonym."""
+        """Return the name of a client identifier in the log and elsewhere, such as a pseudonym."""
         return name_in_log(client_id, self._node.options.pseudonym_key)
 
     def authenticate(
@@ -253,7 +253,7 @@ class Admission:
         """Verify user name and password outside the event loop; the connection gets the result.
 
         Returns the task, to be cancelled when it is no longer needed; None if the connection was
-        refused because too many logins wait already.
+        refused because too many logins are waiting.
         """
         if self._has_too_many_logins(connection, credentials):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
@@ -265,14 +265,14 @@ class Admission:
     ) -> asyncio.Task[None] | None:
         """Process one step of enhanced authentication; the connection gets the answer.
 
-        Returns the task; None if too many logins wait already.
+        Returns the task; None if too many logins are waiting.
         """
         if self._has_too_many_logins(connection, exchange.credentials):
             return None
         return self._begin_login(self._take_step(connection, login, exchange, data))
 
     def _has_too_many_logins(self, connection: Connection, credentials: Credentials) -> bool:
-        """Return whether too many logins wait already, and count the refusal."""
+        """Return whether too many logins are waiting, and count the refusal."""
         most = _MAX_LOGINS
         if self._logins >= most // 2 and failed_recently(self.authenticator, credentials):
             most //= 2  # the rest is for clients without recent failures
@@ -297,12 +297,11 @@ class Admission:
         self, connection: Connection, connect: Connect, credentials: Credentials
     ) -> None:
         node, asked, verdict = self._node, None, None
-        while verdict is None or asked is not self.authenticator:  # a reload came meanwhile
+        while verdict is None or asked is not self.authenticator:  # reloaded meanwhile
             asked = self.authenticator
             verdict = await asked.check(credentials)
         if not connection.stopped:
-            # The client is nearly admitted: it takes priority over those that have sent nothing
-            # yet.
+            # The client is nearly admitted: it takes priority over clients that have sent nothing.
             node.kernel.tell_low_priority(
                 connection, Authenticated(connect, verdict), first=verdict.accepted
             )

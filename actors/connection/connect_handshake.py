@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _SHOWN = 200
 """Maximum characters of a name in a log line."""
 _MAX_UNREAD = 1024 * 1024
-"""Maximum bytes buffered before the CONNECT is answered; then reading pauses."""
+"""Bytes buffered before the CONNECT is answered above which reading pauses."""
 
 _LATE = 1.0
 """Seconds of grace after the deadline while the broker has not handled all received bytes."""
 
 
 class ConnectHandshake:
-    """State of a connection until its CONNECT is accepted: its client is not known yet."""
+    """State of a connection until its CONNECT is accepted: the client is not known yet."""
 
     __slots__ = (
         "_below",
@@ -85,7 +85,7 @@ class ConnectHandshake:
         self._set_deadline(max(0.0, allowed - waited))
 
     def _connect_deadline(self) -> None:
-        """Close a connection without an accepted CONNECT; waits for the broker do not count."""
+        """Close a connection without an accepted CONNECT; delays of the broker do not count."""
         connection = self._connection
         if connection.ended or connection.session is not None:
             return
@@ -132,7 +132,7 @@ class ConnectHandshake:
         self.hold()
 
     def hold(self) -> None:
-        """Update the bytes buffered for this connection; it may be closed for lack of room."""
+        """Update the bytes buffered for this connection, which is closed if they are too many."""
         self._connection.listener.admission.hold(self._connection, max(self._below, self._seen))
 
     def keep(self, part: bytes | list[Packet]) -> None:
@@ -144,7 +144,7 @@ class ConnectHandshake:
                 self._connection.pause(ReadPause.CONNECT)
 
     def early(self) -> tuple[list[list[Packet]], bytes]:
-        """Return the buffered input: packets, and the bytes behind them."""
+        """Return the buffered input: packets, and the bytes after them."""
         packets = [part for part in self._early if not isinstance(part, bytes)]
         return packets, b"".join(part for part in self._early if isinstance(part, bytes))
 
@@ -161,7 +161,7 @@ class ConnectHandshake:
     # The login.
 
     def begin(self, packets: list[Packet]) -> None:
-        """Handle the first packets, CONNECT and those behind it; or later ones of a login."""
+        """Handle the first packets, CONNECT and those after it; or later ones of a login."""
         if self._login is not None:
             self._take_answer(self._login, packets)
             return
@@ -195,7 +195,7 @@ class ConnectHandshake:
     def _begin_exchange(
         self, connect: Connect, properties: ConnectProperties, credentials: Credentials
     ) -> None:
-        """Authenticate a client by the method that its CONNECT names."""
+        """Authenticate a client by the method in its CONNECT."""
         connection, method = self._connection, properties.authentication_method or ""
         data, properties.authentication_data = properties.authentication_data, None
         authenticator = connection.listener.admission.authenticator
@@ -231,7 +231,7 @@ class ConnectHandshake:
             login.take(packet.data)
 
     def challenged(self) -> None:
-        """Accept the next AUTH of the client, which was sent a challenge."""
+        """Accept the next AUTH of the client, to which a challenge was sent."""
         self.take_kept(done=False)
 
     def concluded(self, outcome: Outcome) -> None:
@@ -256,9 +256,9 @@ class ConnectHandshake:
         connection.refuse(ConnectCode.NOT_AUTHORIZED, limit)
 
     def take_kept(self, *, done: bool) -> None:
-        """Take the input that was buffered during a login with an Authentication Method.
+        """Process the input that was buffered during a login with an Authentication Method.
 
-        ``done``: the login is decided, so that any packet but DISCONNECT came too early
+        ``done``: the login is decided, so that any packet other than DISCONNECT arrived too early
         [MQTT-3.1.2-30].
         """
         connection = self._connection

@@ -1,8 +1,8 @@
 """The connection actor: one for each socket, decodes input and writes output released by the gate.
 
-It handles framing, the keep alive and backpressure, and knows no rule of a session. Its
+It handles framing, the keep alive and backpressure; the rules of MQTT are left to the session. Its
 :class:`~actors.connection.connect_handshake.ConnectHandshake` identifies the client; input that may
-not be taken at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also
+not be processed yet waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also
 the asyncio protocol of its transport; calls of the transport become messages to the actor, so that
 failures in them are supervised like any other.
 """
@@ -71,29 +71,29 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _WRITE_HIGH = 1024 * 1024
-"""Bytes in the transport's buffer above which the client is sent nothing new."""
+"""Bytes in the transport's buffer above which nothing new is sent to the client."""
 _FRAME_ROOM = 1024 * 1024
 """Bytes of a WebSocket frame beyond the largest packet: a frame may contain several packets."""
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
-"""Seconds after the CONNECT during which the client's input has low priority; less for a client
+"""Seconds after the CONNECT for which the client's input has low priority; shorter for a client
 that sends a single packet while no other new client waits."""
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
-"""Approximate maximum packets of a client taken in one turn; one of QoS 1 or 2 counts as eight."""
+"""Approximate maximum of packets of a client per turn; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
-"""Bytes above which a read is handled after those of clients that send less."""
+"""Size above which a read is handled after the reads of clients that send less."""
 _LEAST_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
 _PUBLISH, _PUBACK, _SUBSCRIBE = b"\x30", b"\x40", b"\x80"
-"""First bytes of PUBLISH, PUBACK and SUBSCRIBE; those of other
-acknowledgements are between them."""
+"""First bytes of PUBLISH, PUBACK and SUBSCRIBE; those of the other acknowledgements are between the
+last two."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
-not notice whether others are served in long or short turns: receivers of a bulk client are no
-reason to serve that client in small parts."""
+not notice whether others are served in long or short turns: the receivers of a bulk client are no
+reason to handle that client's input in small parts."""
 _SLOWEST = 1 / 64
 """Minimum fraction of the usual work that a client may cause in one turn."""
 
@@ -106,7 +106,7 @@ class _Lost:
     def __init__(self, error: Exception | None) -> None:
         self.error = error
         self.waited = False
-        """Whether it was deferred until the broker has handled the CONNECT."""
+        """Whether it waited until the broker had handled the CONNECT."""
 
 
 _PING = object()
@@ -160,12 +160,12 @@ class Connection(SocketActor):
         self._deferred_reads = 0
         """Number of reads handled after those of clients that send little."""
         self._throttle: InputThrottle | None = InputThrottle(self)
-        """Holds input that is not taken at once; None for a client that is neither new nor
+        """Holds input that is not processed yet; None for a client that is neither new nor
         limited."""
         self._handshake: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
         self._reauthentication: Reauthentication | None = None
-        """None for clients whose CONNECT named no Authentication Method."""
+        """None for clients whose CONNECT had no Authentication Method."""
         self._expiry_due = 0.0
         """When to check the expiry of the login again, in seconds of the broker's clock."""
         self._new_until: float | None = math.inf
@@ -200,7 +200,7 @@ class Connection(SocketActor):
         self.messages_in = 0
         self.messages_out = 0
         self._read_between = -1
-        """The number of the turn in whose breaks the last read came."""
+        """Number of the turn during whose breaks the last read arrived."""
         self.pace = 1.0
         """Fraction of the usual work that the client may cause in one turn while others wait."""
         self.packets_in = 0
@@ -215,7 +215,7 @@ class Connection(SocketActor):
     # Calls of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport; close it if there are too many connections."""
+        """Accept the transport, or close it if there are too many connections."""
         self._transport = cast("asyncio.Transport", transport)
         self._set_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
@@ -238,8 +238,8 @@ class Connection(SocketActor):
             return
         kernel = self.kernel
         if kernel.between:
-            # No client has more than one large read in the next turn, or two small ones, however
-            # long this one is.
+            # No client may have more than one large read, or two small ones, in the next turn,
+            # however long this turn is.
             if self._read_between == kernel.turns or len(data) > _LARGE:
                 self.pause(ReadPause.TURN)
             self._read_between = kernel.turns
@@ -253,7 +253,7 @@ class Connection(SocketActor):
                 or len(data) > _LARGE
                 or (self._is_heavy(now) and not self._acknowledges(data))
             ):
-                # Clients that send little come first.
+                # Clients that send little have priority.
                 if self._deferred_reads:
                     self.pause(ReadPause.TURN)
                 self._deferred_reads += 1
@@ -283,8 +283,8 @@ class Connection(SocketActor):
     def _may_settle(self, data: bytes) -> bool:
         """Return whether input of a new client gets normal priority from this read on.
 
-        A message or an acknowledgement that comes alone need not wait if no other new client does.
-        A SUBSCRIBE waits in any case: those of many clients that connect share a record.
+        A single message or acknowledgement need not wait if no other new client waits. A SUBSCRIBE
+        always waits: those of many connecting clients share a record.
         """
         if self.settled:
             return True
@@ -292,7 +292,7 @@ class Connection(SocketActor):
         return usual and self.session is not None and not self.kernel.low_priority_waits
 
     def _acknowledges(self, data: bytes) -> bool:
-        """Return whether a read begins with an acknowledgement and is no longer than all due.
+        """Return whether a read may consist of expected acknowledgements, by first byte and size.
 
         Acknowledgements of a busy receiver make room for messages published meanwhile.
         """
@@ -317,7 +317,7 @@ class Connection(SocketActor):
         return self.close_after_eof(self.listener.admission.closer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Put the end into the mailbox, behind earlier reads."""
+        """Put the end into the mailbox, after earlier reads."""
         self._gone = True
         if not self.stopped and not self._ended:
             if self._deferred_reads:
@@ -421,7 +421,7 @@ class Connection(SocketActor):
             self.kernel.later(self, message)
             return
         if self.untaken and not self._ended and not self.authenticating:
-            # As much in each turn as of a connected client.
+            # The same amount per turn as for a connected client.
             if self._throttle is not None:
                 self._throttle.take_slice()
             else:
@@ -429,7 +429,7 @@ class Connection(SocketActor):
             self.kernel.later(self, message)
             return
         if self._handshake is not None and self.identity is not None and not message.waited:
-            message.waited = True  # the broker is about to handle the CONNECT
+            message.waited = True  # the broker has not handled the CONNECT yet
             self.kernel.reschedule(self, message)
             return
         if not self._ended:
@@ -451,7 +451,7 @@ class Connection(SocketActor):
         self.listener.admission.forget(self)
 
     def on_stop(self) -> None:
-        """Forget the connection and its reference cycles."""
+        """Remove the connection from all counts, and break its reference cycles."""
         self.listener.admission.forget(self)
         self._release_publishers()
         self._transport = None
@@ -512,7 +512,7 @@ class Connection(SocketActor):
         self._take_early()
 
     def _take_early(self) -> None:
-        """Take input buffered behind the CONNECT during the login."""
+        """Take input buffered after the CONNECT during the login."""
         if self.properties is not None and self.properties.authentication_method is not None:
             if self._handshake is not None:
                 self._handshake.take_kept(done=True)
@@ -584,13 +584,13 @@ class Connection(SocketActor):
             self.take(data)
 
     def _needs_throttle(self) -> InputThrottle:
-        """Return what holds the client's input."""
+        """Return the throttle of the client's input, created if necessary."""
         if self._throttle is None:
             self._throttle = InputThrottle(self)
         return self._throttle
 
     def take_all(self) -> None:
-        """Take all input that was read: the broker is shutting down."""
+        """Process all input that was read: the broker is shutting down."""
         if self.untaken:
             self.kernel.tell(self, _TAKE_ALL)
 
@@ -601,7 +601,7 @@ class Connection(SocketActor):
             self.take(b"")
 
     def _drop_throttle(self) -> None:
-        """Drop the state that only new clients and clients with a rate need."""
+        """Drop the state that only new and rate-limited clients need."""
         if self._new_until is None and self._throttle is not None and self._throttle.idle:
             self._throttle = None
 
@@ -639,14 +639,14 @@ class Connection(SocketActor):
             node.paused.add(self)
 
     def take_more(self) -> None:
-        """Take input that was read while the client had to wait for an answer."""
+        """Process input that was read while the client had to wait for an answer."""
         self.resume(ReadPause.CONNECT)
         self._take_what_waits()
         self._close_after_violation()
         self._resume_turn()
 
     def _take_more_later(self) -> None:
-        """Take the remaining packets in another turn; reading pauses meanwhile."""
+        """Process the remaining packets in another turn; reading pauses meanwhile."""
         self.pause(ReadPause.TURN)
         if self._throttle is not None or self._new_until is not None:
             self._needs_throttle().reschedule()
@@ -654,7 +654,7 @@ class Connection(SocketActor):
             self.kernel.later(self, _TAKE_MORE)
 
     def read_below(self, size: int) -> bool:
-        """Record that a stage read bytes; return whether that still matters.
+        """Record that a stage read bytes; return whether it should report further reads.
 
         Before authentication, the bytes count as buffered; afterwards they count for the keep
         alive.
@@ -769,8 +769,8 @@ class Connection(SocketActor):
         """Handle a DISCONNECT: the will is published unless the reason code is 0."""
         properties, expiry = self.properties, packet.session_expiry
         if properties is not None and expiry and not properties.session_expiry:
-            # The session ends with its connection, as CONNECT said [MQTT-3.14.2-2].
-            about = "DISCONNECT with a session expiry though CONNECT had none"
+            # The session ends with its connection, as the CONNECT requested [MQTT-3.14.2-2].
+            about = "DISCONNECT with a session expiry although CONNECT had none"
             self._node.limits.broken.add(
                 "protocol_error",
                 self.now,
@@ -788,8 +788,8 @@ class Connection(SocketActor):
     def _answer_ping(self) -> None:
         """Answer a PINGREQ when all preceding packets have been handled.
 
-        The answer does not wait for the disk: a client sees that the broker lives even if the log
-        is stuck.
+        The answer does not wait for the disk: a client sees that the broker is running even if the
+        log is blocked.
         """
         self._node.journal.send_unlogged(self, PINGRESP)
         self._node.counters.packets_out += 1
@@ -806,7 +806,7 @@ class Connection(SocketActor):
     def credentials(self, username: str | None, password: bytes | None = None) -> Credentials:
         """Return the known credentials of a client with this user name and password."""
         options, transport = self.listener.options, self._transport
-        # Another node passes on the name that it found.
+        # Another node passes on the name that it determined.
         certified = transport.get_extra_info("certified") if transport is not None else None
         if certified is None and options.identity is not None:
             certified = identity(self.peer_certificate, options.identity)
@@ -845,7 +845,7 @@ class Connection(SocketActor):
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
         if self.now < self._expiry_due:
-            return  # this reminder precedes a re-authentication
+            return  # this timer was set before a re-authentication
         left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)

@@ -1,6 +1,6 @@
 """The AUTH packets of one authentication (MQTT 5, section 4.12), at CONNECT or later.
 
-The steps are decided outside the event loop, like passwords; their number, their bytes and their
+The steps are decided outside the event loop, as password checks are; their number, size and
 duration are limited.
 """
 
@@ -27,7 +27,7 @@ class LoginOwner(Protocol):
     """The initiator of an enhanced login: a CONNECT or a re-authentication."""
 
     def challenged(self) -> None:
-        """Accept the next AUTH of the client, which was sent a challenge."""
+        """Accept the next AUTH of the client, to which a challenge was sent."""
 
     def concluded(self, outcome: Outcome) -> None:
         """Accept or refuse the client."""

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from protocol.mqtt import Packet
 
 SLICE_BYTES: Final[int] = 32 * 1024
-"""Bytes taken at once."""
+"""Maximum bytes of a slice."""
 _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
-"""Packets per second above which a client is heavy; deliveries of its publications that count as
-one more packet; seconds between two checks."""
+"""Packets per second above which a client is heavy; number of deliveries of its publications that
+count as one more packet; seconds between two checks."""
 
 CONTINUE = object()
-"""Tells a connection to take more of its buffered input."""
+"""Tells a connection to process more of its buffered input."""
 
 
 class InputLoad:
-    """Measures whether a client is heavy: sends and causes so much that others take priority."""
+    """Measures whether a client is heavy: it causes so much work that others take priority."""
 
     __slots__ = ("_counted", "_counted_at", "heavy")
 
@@ -50,8 +50,9 @@ class InputLoad:
 class InputThrottle:
     """Holds the input of a client that is new or has a rate limit.
 
-    Input waits here between two slices, so that other clients come in between. ``rate_limiter`` is
-    set for a client with a rate; it counts input and returns the length of the pause that follows.
+    Input waits here between two slices, so that other clients are served in between.
+    ``rate_limiter`` is set for a client with a rate limit; it counts input and returns the length
+    of the pause that follows.
     """
 
     __slots__ = ("_connection", "_continuing", "_read_from", "_rest", "rate_limiter")
@@ -86,7 +87,7 @@ class InputThrottle:
         )
 
     def defer(self, data: bytes) -> bool:
-        """Return whether input has to wait here; otherwise the caller takes it at once."""
+        """Return whether input must wait here; otherwise the caller processes it now."""
         connection = self._connection
         free = not self._rest and not connection.decoding
         if free and len(data) <= SLICE_BYTES and not connection.paused & ReadPause.RATE:
@@ -101,7 +102,7 @@ class InputThrottle:
         self._rest = data + self._rest
 
     def continue_(self) -> None:
-        """Handle :data:`CONTINUE`: take a slice, unless the rate forbids it now."""
+        """Handle :data:`CONTINUE`: process a slice, unless the rate forbids it now."""
         self._continuing = False
         connection = self._connection
         if connection.authenticating:
@@ -126,7 +127,7 @@ class InputThrottle:
                 connection.kernel.tell_low_priority(connection, CONTINUE)
 
     def take_all(self) -> None:
-        """Take all waiting input, whatever the rate: no more will come."""
+        """Process all waiting input, regardless of the rate: no more will arrive."""
         while self.waiting and not self._connection.ended and not self._connection.authenticating:
             self.take_slice()
 
@@ -135,14 +136,14 @@ class InputThrottle:
         self._rest = b""
 
     def take_slice(self) -> None:
-        """Take a slice of the waiting input."""
+        """Process a slice of the waiting input."""
         part = b""
         if not self._connection.decoding:
             part, self._rest = self._rest[:SLICE_BYTES], self._rest[SLICE_BYTES:]
         self._connection.take(part)
 
     def reschedule(self) -> None:
-        """Schedule a slice, behind other work; called while the connection runs."""
+        """Schedule a slice, after other work; called while the connection runs."""
         if not self._continuing:
             self._continuing = True
             connection = self._connection
@@ -154,7 +155,7 @@ class InputThrottle:
     # Rates.
 
     def apply_debt(self) -> None:
-        """Apply the excess that the client's address or user consumed before."""
+        """Apply the debt of the client's address or user."""
         if self.rate_limiter is not None and (wait := self.rate_limiter.debt(self._connection.now)):
             self._wait(wait)
 

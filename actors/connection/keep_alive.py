@@ -1,9 +1,9 @@
 """The keep alive of a client: measures how long it has been silent [MQTT-3.1.2-24].
 
 Each complete packet ends the silence. A large packet on a slow line may take longer than the
-permitted silence, so progress counts as well while a packet is incomplete: each time that as many
-bytes have arrived as ``packet_rate`` demands for that time, the silence ends. A byte now and then
-is not enough; see decision 0035.
+permitted silence, so progress also counts while a packet is incomplete: the silence ends each time
+the number of bytes that ``packet_rate`` requires for that time has arrived. An occasional byte is
+not enough; see decision 0035.
 
 Delays of the broker do not count as silence: while the client is not read, its time is suspended.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STANDSTILL = 0.5
-"""Seconds of suspension of the process after which the silence of clients proves nothing."""
+"""Seconds of suspension of the process after which silence of clients does not count."""
 _GRACE = 1.0
-"""Minimum seconds that a client gets when reading resumes: its data is still on the way."""
+"""Minimum seconds that a client gets when reading resumes: its data may still be in transit."""
 _LONGEST_TIMER = 60.0
 
 
@@ -60,13 +60,13 @@ class KeepAlive:
     ) -> None:
         self._connection = connection
         self._transport = transport
-        # Stages see incomplete frames and TLS records, too.
+        # Stages also report incomplete frames and TLS records.
         self._counted_below = isinstance(transport, Stage)
         self._allowed = keep_alive * 1.5
         self._enough = packet_rate * self._allowed
         now = connection.now
         self._packet = now
-        """When the last complete packet was taken."""
+        """When the last complete packet was processed."""
         self._heard = now
         """When the silence last ended: a complete packet, or enough of an incomplete one."""
         self._size = 0
@@ -96,7 +96,7 @@ class KeepAlive:
             self._size = 0
 
     def pause(self) -> None:
-        """Stop the client's time: it is not read from now on."""
+        """Stop the client's time: reading is paused."""
         self._paused = self._connection.now
 
     def resume(self) -> None:
@@ -112,7 +112,7 @@ class KeepAlive:
             self._remind(max(_GRACE, self._packet + self._allowed - now))
 
     def _remind(self, delay: float) -> None:
-        # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
+        # A timer may outlive its connection, but not for the 27 hours of the longest keep alive.
         self._connection.remind(self._connection.timers, min(delay, _LONGEST_TIMER), self._deadline)
 
     def _deadline(self) -> None:

@@ -28,11 +28,12 @@ class ListenerOptions:
     max_packet_size: int
     """Bytes."""
     connect_timeout: float
-    """Seconds until the CONNECT must have arrived, including all handshakes before it; waits for
-    the broker's threads do not count, up to the same time again."""
+    """Seconds until the CONNECT must have arrived, including all handshakes before it; time spent
+    waiting for the broker's threads does not count, up to the same number of seconds."""
     allow_anonymous: bool = True
     identity: IdentityKind | None = None
-    """The field of a client's certificate that names its user; None: certificates name no user."""
+    """The field of a client's certificate that contains the user; None: users are not taken from
+    certificates."""
     quota: Quota = NO_QUOTA
     """Limits on all connections of the listener together."""
     stack: StackOptions = field(default_factory=StackOptions)
@@ -49,7 +50,7 @@ class Listener:
         self.admission = admission
         """Decides which connections are admitted."""
         self.options = options
-        """May be replaced; later connections get the new options."""
+        """The current options; they may be replaced, and apply to later connections."""
         self.v5: Final = partial(PacketDecoderV5, node.options.max_topic_aliases)
         """Creates the decoder for packets of an MQTT 5 client."""
 

@@ -12,8 +12,8 @@ _DIGEST = 16
 def pseudonym(client_id: str, key: bytes) -> str:
     """Return the pseudonym of a client identifier, always the same for the same key.
 
-    Without the key, the client identifier cannot be found by trying. Pseudonyms of different client
-    identifiers practically never collide (128 bits).
+    Without the key, the client identifier cannot be found by guessing. Pseudonyms of different
+    client identifiers practically never collide (128 bits).
     """
     raw = client_id.encode("utf-8", "surrogatepass")
     return "p-" + blake2b(raw, digest_size=_DIGEST, key=key).hexdigest()

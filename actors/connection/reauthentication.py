@@ -45,7 +45,7 @@ class Reauthentication:
         self._due = 0.0
         """When the re-authentication must be complete, in seconds of the broker's clock."""
         self._began = 0.0
-        """When the minute began in which re-authentications are counted."""
+        """Start of the minute in which re-authentications are counted."""
         self._count = 0
 
     @property
@@ -82,7 +82,7 @@ class Reauthentication:
         exchange = connection.listener.admission.authenticator.begin_exchange(
             packet.method, connection.credentials(self._user), reauthenticates=True
         )
-        if exchange is None:  # a reload removed it
+        if exchange is None:  # a reload removed the method
             self._fail("the method is no longer configured", ReasonCode.BAD_AUTHENTICATION_METHOD)
             return
         allowed = connection.listener.options.connect_timeout
@@ -97,7 +97,7 @@ class Reauthentication:
         if self._login is None or connection.ended:
             return
         left = self._due - connection.now
-        if left > 0:  # this reminder belongs to an earlier one
+        if left > 0:  # this timer belongs to an earlier re-authentication
             connection.remind(connection.timers, left, self._deadline)
             return
         if self._login.open:

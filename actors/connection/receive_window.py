@@ -19,9 +19,9 @@ _SHORTEST = 8
 class ReceiveWindow:
     """Counts the unacknowledged QoS 1 and 2 messages of one connection.
 
-    A QoS 1 message counts until its PUBACK has passed the gate: the window is a sink beside the
-    connection and gets a byte for each PUBACK. A QoS 2 message counts until its PUBREL. Messages
-    from earlier connections of the session do not count.
+    A QoS 1 message counts until its PUBACK has passed the gate: the window is an additional sink
+    that gets a byte for each PUBACK. A QoS 2 message counts until its PUBREL. Messages from earlier
+    connections of the session do not count.
     """
 
     __slots__ = ("_exchanges", "_unacknowledged", "gated", "maximum", "waits_for")
@@ -38,7 +38,7 @@ class ReceiveWindow:
 
     def take(self, packet: Publishes, journal: Journal) -> int:
         """Count received messages; return how many of them are within the window."""
-        # The client may already have some of the acknowledgements that are being released.
+        # Some of the acknowledgements that are being released may have reached the client.
         room = self._room + self.gated if journal.releasing else self._room
         count = len(packet)
         if packet.qos == 1:
@@ -57,7 +57,7 @@ class ReceiveWindow:
         return count
 
     def surely_takes(self, size: int) -> bool:
-        """Return whether ``size`` bytes cannot contain more messages than the window permits."""
+        """Return whether ``size`` bytes certainly contain no more messages than permitted."""
         return size // _SHORTEST <= self._room
 
     def took(self, at_qos1: int, at_qos2: Sequence[int]) -> None:

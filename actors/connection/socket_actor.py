@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from eventstore.log import GatedOutput
 
 _LINGER = 5.0
-"""Seconds that a closing connection gets to send its remaining output."""
+"""Seconds for which a closing connection may still send output."""
 _HANG_UP: int = getattr(select, "POLLRDHUP", 0)
-"""0: the system cannot tell, for example macOS."""
+"""0: the system does not support it, for example macOS."""
 _CLOSED_AT_ONCE = 64
 """Maximum number of sockets closed in one iteration of the event loop."""
 
@@ -45,12 +45,12 @@ class _CloseWhenWritten:
 
 
 def _is_hung_up(transport: asyncio.Transport | None) -> bool:
-    """Return whether the client has closed its side of the socket, if the system can tell."""
+    """Return whether the client has closed its side of the socket, if the system reports it."""
     found = transport.get_extra_info("socket") if transport is not None else None
     if found is None or not _HANG_UP:
         return False
     number = found.fileno()
-    if number < 0:  # closed already
+    if number < 0:  # already closed
         return True
     poller = select.poll()
     poller.register(number, _HANG_UP)
@@ -60,8 +60,8 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
 class SocketCloser:
     """Closes sockets whose clients have left, some in each iteration of the event loop.
 
-    Closing costs more than all else that the end of a connection needs at once, and the event loop
-    itself closes all in one iteration, however many clients leave at the same moment.
+    Closing a socket costs more than the rest of the work at the end of a connection, and the event
+    loop itself would close all in one iteration, however many clients leave at the same time.
     """
 
     __slots__ = ("_waiting",)
@@ -112,7 +112,7 @@ class SocketActor(LoopActor):
         self._closed = False
         self._ended = False
         self._gone = False
-        """The transport is closed; the actor may not have handled that yet."""
+        """Whether the transport is closed; the actor may not have handled that yet."""
         self._farewell = b""
         """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
         self._alive: KeepAlive | None = None
@@ -172,7 +172,7 @@ class SocketActor(LoopActor):
 
     @property
     def unsent(self) -> int:
-        """Bytes on their way to the client: at the gate, or not read by the client yet."""
+        """Bytes in transit to the client: at the gate, or not read by the client yet."""
         transport = self._transport
         return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
 
@@ -227,7 +227,7 @@ class SocketActor(LoopActor):
         self._transport.close()
 
     def close_when_written(self) -> None:
-        """Close the transport behind the output handed to the gate so far."""
+        """Close the transport after the output handed to the gate so far."""
         if not self._closed and not self.stopped:
             if self._farewell:
                 farewell, self._farewell = self._farewell, b""
@@ -242,7 +242,7 @@ class SocketActor(LoopActor):
             self.close_when_written()
 
     def _close_now(self) -> None:
-        """End a close that takes too long: the client does not read, or the log is stuck."""
+        """End a close that takes too long: the client does not read, or the log is blocked."""
         if self._transport is not None and not self.stopped:
             self._closed = True
             self._transport.abort()
@@ -280,7 +280,7 @@ class SocketActor(LoopActor):
         self._tell_session(Writable(cast("ClientConnection", self)))
 
     def write(self, data: bytes) -> None:
-        """Send bytes; the gate calls this when the log has what they depend on."""
+        """Send bytes; the gate calls this when the events that they depend on are on disk."""
         transport = self._transport
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
@@ -297,7 +297,7 @@ class SocketActor(LoopActor):
             self._tell_session(Writable(cast("ClientConnection", self)))
 
     def writelines(self, pieces: Sequence[bytes]) -> None:
-        """Send large output, which ``write`` would need in one piece."""
+        """Send large output in pieces, without joining them."""
         transport = self._transport
         if transport is not None and not self._closed and not transport.is_closing():
             size = sum(map(len, pieces))

@@ -1,9 +1,9 @@
-"""Slows down clients that fight over a client identifier, but not one whose network flaps.
+"""Slows down clients that keep taking over one client identifier, but not one whose network flaps.
 
 A CONNECT with the client identifier of a connected client ends the earlier connection
-[MQTT-3.1.4-2]. If two clients share an identifier and reconnect at once, neither gets anything
-done, and each takeover writes events to disk. So they are slowed down; a client that reconnects by
-itself is not: decision 0041.
+[MQTT-3.1.4-2]. If two clients share an identifier and reconnect immediately, neither can work, and
+each takeover writes events to disk. So they are slowed down; a single client that reconnects is
+not: decision 0041.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from actors.limits import network_of
 
 _IN_A_ROW = 12.0
-"""Takeovers of one identifier attributed to a single client although they come faster than one per
-``takeover_delay``."""
+"""Number of takeovers of one identifier that are attributed to a single client although they are
+faster than one per ``takeover_delay``."""
 _HOSTS = 8
-"""Addresses remembered per identifier because their connection was taken over."""
+"""Number of addresses remembered per identifier whose connection was taken over."""
 
 
 class PreviousConnection(NamedTuple):
@@ -49,9 +49,9 @@ class TakeoverThrottle:
     ) -> bool:
         """Count a takeover of ``name`` by a client at ``host``; return whether it must wait.
 
-        A new address is admitted. An address that returns within twice ``takeover_delay`` of being
-        taken over by another one waits if the other connection is in use. Takeovers that may come
-        from a single client are admitted up to a limit.
+        A new address is admitted. If the connection of an address was taken over from another one,
+        and the address returns within twice ``takeover_delay``, it waits if the other connection is
+        in use. Takeovers that may come from a single client are admitted up to a limit.
         """
         if not takeover_delay:
             return False
@@ -88,7 +88,7 @@ class _Identifier:
             del self.thrown_out[next(iter(self.thrown_out))]
 
     def takes(self, now: float, takeover_delay: float, *, fight: bool) -> bool:
-        """Count a takeover, one of which each ``takeover_delay`` permits.
+        """Count a takeover; one is permitted per ``takeover_delay``.
 
         Returns whether it must wait.
         """

@@ -1,9 +1,10 @@
-"""LogExchange of messages between the logs of one node, each led by a broker of its own.
+"""Exchange of messages between the logs of one node, each of which has a broker.
 
-A session belongs to one log. Each broker follows the logs of the others. What takes effect there
-and concerns its own sessions it appends to its own log, with the deliveries and with the position
-that it has reached, in one turn: a crash leaves all of that or nothing, so that every message
-arrives exactly once. Messages of QoS 0 are in no log; they pass from broker to broker in batches.
+A session belongs to one log. Each broker follows the logs of the others. It appends the messages
+that take effect there and concern its own sessions to its log, with the deliveries and with the
+position that it has reached, in one turn: after a crash all of these are in the log or none, so
+that every message arrives exactly once. Messages of QoS 0 are in no log; the brokers send them to
+each other in batches.
 """
 
 from typing import TYPE_CHECKING

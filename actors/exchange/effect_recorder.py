@@ -1,4 +1,4 @@
-"""Records in this log, and routes to its clients, what took effect in another log."""
+"""Records the messages that took effect in another log, and routes them to clients of this log."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 _LEVEL = 5
 """Protocol level of the sessions under which messages of other logs are recorded."""
 _BYTES_AT_ONCE = 256 * 1024
-"""Bytes of messages that are recorded at once."""
+"""Maximum bytes of messages that are recorded together."""
 
 
 class EffectRecorder:
-    """Records and routes the effects of other logs, each under a session of its own.
+    """Records and routes the effects of other logs, each under a separate session.
 
     ``names`` are the names of all logs in the order of their numbers, ``publishers`` route the
     messages of each other log.
@@ -80,7 +80,7 @@ class EffectRecorder:
         return self._publish(name, effect, most)
 
     def _publish(self, name: str, taken: TakenMessages, most: int) -> int:
-        """Record and route the first of some messages; return how many, 0: try again later."""
+        """Record and route the first messages; return how many, 0: try again later."""
         publisher = self._publishers[name]
         count = min(most, len(taken))
         if taken.live and not taken.share:
@@ -98,7 +98,7 @@ class EffectRecorder:
         return count
 
     def _take_part(self, name: str, taken: TakenPart) -> None:
-        """Record that another log has members of a shared subscription, or none any longer."""
+        """Record that another log has members of a shared subscription, or no longer has any."""
         if self._parts.home_of(taken.share):
             return
         self.emitted = True
@@ -110,7 +110,7 @@ class EffectRecorder:
             self._shares.log_left(taken.share, name)
 
     def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
-        """Record messages that another log assigned to this one, and divide them."""
+        """Record messages that another log assigned to this one, and divide them among members."""
         passed = expired_until(self._node.clock.time_ms())
         chosen = [
             at
@@ -142,7 +142,7 @@ class EffectRecorder:
         self._shares.settled(taken.share)
 
     def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
-        """Record and route messages, retained ones apart from those that later ones replaced."""
+        """Record and route messages; retained ones that later ones replaced are kept separate."""
         number = self._names.index(name)
         version = RetainedVersion(taken.time_ms, number)
         routes = self._node.router.routes
@@ -168,7 +168,7 @@ class EffectRecorder:
             self._publish_now(name, taken, chosen, retain=keeps)
 
     def _has_expired(self, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
-        """Return whether a message has expired; if so, count it and note it for the log."""
+        """Return whether a message has expired; if so, count it and keep it for the log."""
         if not taken.expires or not 0 < taken.expires[at] <= passed:
             return False
         self.expired.append(taken.origins[at])
@@ -207,7 +207,7 @@ class EffectRecorder:
         return packet
 
     def _block(self, taken: TakenMessages, at: int) -> bytes:
-        """Return the properties of a message, with what is left of its expiry."""
+        """Return the properties of a message, with its remaining expiry."""
         block = taken.blocks[at]
         if not taken.expires or not taken.expires[at]:
             return block

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _AT_ONCE = 512
-"""Messages that are recorded in one turn."""
+"""Maximum number of messages that are recorded in one turn."""
 _LOOK_EVERY = 0.5
-"""Seconds between two announcements of a log that does not grow, and after which a position is
-recorded although nothing was taken."""
+"""Seconds between two announcements of a log that does not grow, and seconds after which a position
+is recorded although nothing was taken."""
 _CATCH_UP = 30.0
 """Seconds for which a broker that starts waits for the messages of the other logs."""
 _CATCH_UP_IN_CLUSTER = 1.0
-"""The same for a node that takes over: the leader before it took nearly all of them."""
+"""The same for a node that takes over: the previous leader has taken nearly all of them."""
 
 
 class OtherLog(NamedTuple):
@@ -57,22 +57,22 @@ class OtherLog(NamedTuple):
 
 
 class ExchangeLink(Protocol):
-    """Messages between the brokers; they may be lost, but those of one broker keep their order."""
+    """Messages between the brokers; they may be lost, but those of one broker stay in order."""
 
     largest: int
     """Maximum size of a message in bytes."""
 
     def announce(self, log: str, sequence: int) -> None:
-        """Tell the other brokers that a log is stored up to a record."""
+        """Notify the other brokers that a log is stored up to a record."""
 
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other brokers; return False if that fails."""
 
     def report(self, members: bytes) -> bool:
-        """Tell the other brokers about the members of shared subscriptions."""
+        """Report the members of shared subscriptions to the other brokers."""
 
     def report_filters(self, filters: bytes) -> bool:
-        """Tell the bridges of the other brokers about the topic filters of clients."""
+        """Report the topic filters of clients to the bridges of the other brokers."""
 
 
 class _Take(NamedTuple):
@@ -91,7 +91,7 @@ class _Volatile(NamedTuple):
 
 
 _ROUTE_MORE = object()
-"""Message of the exchange to itself while such messages wait for another turn."""
+"""Message of the exchange to itself while QoS 0 messages wait for another turn."""
 
 
 class LogExchange(LoopActor):
@@ -146,10 +146,10 @@ class LogExchange(LoopActor):
         )
         self._reports = MemberReports(node, node.options.node, through, self.home_of)
 
-    # The life of the exchange.
+    # Beginning and end.
 
     def begin(self) -> None:
-        """Follow the other logs behind the positions that this one has recorded."""
+        """Follow the other logs after the positions that this one has recorded."""
         node = self._node
         self._began, self._began_at = True, node.clock.monotonic()
         self._reports.begin()
@@ -204,10 +204,10 @@ class LogExchange(LoopActor):
             follower.heard(sequence)
 
     async def catch_up(self) -> None:
-        """Wait until all was taken that the other logs had when this broker started.
+        """Wait until everything was taken that the other logs had when this broker started.
 
-        Clients that come later find what was retained before. A log that cannot be read, because a
-        NATS server does not answer, is waited for in vain, but not for long.
+        Clients that connect later then find all retained messages. If a log cannot be read because
+        a NATS server does not answer, the wait ends after a time limit.
         """
         waits = [one.caught_up.wait() for one in self._followers.values()]
         longest = _CATCH_UP_IN_CLUSTER if self._node.state.epoch else _CATCH_UP
@@ -226,7 +226,7 @@ class LogExchange(LoopActor):
 
     @property
     def catching_up(self) -> bool:
-        """Whether this log still takes what the others had when the broker started."""
+        """Whether this log still takes messages that the others had when the broker started."""
         late = self._node.clock.monotonic() >= self._began_at + _CATCH_UP
         return not late and not all(one.caught_up.is_set() for one in self._followers.values())
 
@@ -238,11 +238,11 @@ class LogExchange(LoopActor):
 
     @property
     def last_to_take(self) -> Position:
-        """The last position that other logs record to have taken; behind it are only positions."""
+        """The last position that other logs must take; after it there are only positions."""
         return self._positions.last_to_take
 
     def is_taken(self, through: Position) -> bool:
-        """Return whether all other logs record to have taken this one up to a position."""
+        """Return whether all other logs have recorded that they took this one up to a position."""
         return self._positions.is_taken(through)
 
     # Messages from other logs.
@@ -261,7 +261,7 @@ class LogExchange(LoopActor):
         await done
 
     def _reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
-        """Note the position behind a turn; ``more``: it has more than positions of other logs."""
+        """Record the position after a turn; ``more``: the turn has more than positions."""
         self._positions.reached(name, through, link, more=more)
         self._reports.reached(name)
 
@@ -272,8 +272,8 @@ class LogExchange(LoopActor):
     def settle(self) -> None:
         """Record positions up to which nothing concerned this log.
 
-        This belongs to the turn of each new subscription: after a crash nothing older is matched
-        with it.
+        Called in the turn of each new subscription, so that after a crash older messages are not
+        matched with it.
         """
         self._positions.settle()
 
@@ -287,10 +287,10 @@ class LogExchange(LoopActor):
             self._qos0.route()
 
     def on_dead_letters(self, messages: list[Any]) -> None:
-        """Ignore what is left: the log has it."""
+        """Ignore the remaining messages, which are in the log."""
 
     def _take(self, work: _Take) -> None:
-        """Record and route a part of a turn of another log, with the position behind it."""
+        """Record and route a part of a turn of another log, with the position after it."""
         name, taken, done = work
         left, through = _AT_ONCE, None
         recorder = self._recorder
@@ -298,7 +298,7 @@ class LogExchange(LoopActor):
         while taken.effects and left > 0:
             effect = taken.effects[0]
             count = recorder.record(name, effect, left)
-            if not count:  # too much was routed in this turn already
+            if not count:  # too much was already routed in this turn
                 break
             through = effect.first + count - 1
             left -= count
@@ -327,11 +327,11 @@ class LogExchange(LoopActor):
         return self._parts.home_of(name)
 
     def part_began(self, name: str, at: Position) -> None:
-        """Note where a part of a shared subscription in this log began."""
+        """Record where a part of a shared subscription in this log began."""
         self._parts.part_began(name, at)
 
     def part_ended(self, name: str) -> None:
-        """Note that a part has ended."""
+        """Record that a part has ended."""
         self._parts.part_ended(name)
 
     def is_known(self, name: str) -> bool:
@@ -339,30 +339,30 @@ class LogExchange(LoopActor):
         return self._parts.is_known(name, self._positions.taken_by)
 
     def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
-        """Tell the home of a shared subscription how many members are connected, and their room."""
+        """Report the number of connected members, and their room, to a subscription's home."""
         self._parts.offer(name, measure)
 
     def reported(self, log: str, members: bytes) -> None:
-        """Note what another broker reports about members of shared subscriptions."""
+        """Process a report of another broker about members of shared subscriptions."""
         if self._began and log in self._followers and not self._node.draining:
             self._reports.heard(log, members)
 
     def reported_filters(self, log: str, filters: bytes) -> None:
-        """Pass on to the bridge what that of another broker reports."""
+        """Pass a report of another broker's bridge on to the bridge."""
         if self._node.bridge is not None and self._began and log in self._followers:
             self._node.bridge.reported(log, filters)
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
-        """Return a client's unacknowledged messages to the home: this log has no member left."""
+        """Return a client's unacknowledged messages to the home: this log has no more members."""
         receiver = self._shares.receiver(name)
         if receiver is not None:
             receiver.take_back(returned)
             self._shares.settled(name)
 
-    # What this broker's clients publish.
+    # Publications of this broker's clients.
 
     def published(self, batch: Batch) -> None:
-        """Pass on messages of QoS 0; note which messages are retained now."""
+        """Pass on messages of QoS 0; record which messages are retained now."""
         retain = batch.published_retain
         if retain:
             version = RetainedVersion(self._node.journal.time_ms, self._number)
@@ -396,8 +396,8 @@ class LogExchange(LoopActor):
     def arrived(self, log: str, batch: bytes) -> None:
         """Route a batch of QoS 0 messages of another broker in the next turn.
 
-        During recovery the sessions are not complete, and nothing may be done with them; no client
-        is connected yet, so none misses the messages.
+        During recovery the batch is dropped: the sessions are incomplete and must not be used, and
+        no client is connected that could miss the messages.
         """
         if self._began and log in self._followers and not self._node.draining:
             self._node.kernel.tell(self, _Volatile(log, batch))

@@ -1,4 +1,4 @@
-"""The positions up to which this log has taken the other logs, and they have taken this one."""
+"""The positions up to which this log has taken the other logs, and the other logs this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FollowedPositions:
-    """Positions in the logs of a node, which are recorded with the effects behind them.
+    """Positions in the logs of a node, recorded together with the effects up to them.
 
     ``others`` are the names of the other logs.
     """
@@ -27,14 +27,14 @@ class FollowedPositions:
         self._recorded: dict[str, Position] = {}
         self._taken_by: dict[str, Position] = {}
         self._due = False
-        """Whether a position is to be recorded soon."""
+        """Whether a position must be recorded soon."""
         self._last_to_take = self._last_settled = 0
         """The last position before this log recorded only positions, and the last of these."""
 
     # The positions of the other logs.
 
     def begin(self, name: str) -> tuple[Position, str]:
-        """Return the position and link behind which to follow a log: the recorded ones."""
+        """Return the recorded position and link of a log, after which to follow it."""
         known = self._node.state.followed.get(name)
         found = (known.through, known.link) if known is not None else (0, "")
         self._through[name], self._recorded[name] = found, found[0]
@@ -45,20 +45,20 @@ class FollowedPositions:
         return self._through.get(name, (0, ""))[0]
 
     def reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
-        """Note the position behind a turn; ``more``: it has more than positions of other logs."""
+        """Record the position after a turn; ``more``: it has more than positions of other logs."""
         if through > self._through[name][0]:
             self._through[name] = through, link
         if more and through > self._recorded[name]:
             self._due = True
 
     def advance(self, name: str, through: Position, link: str) -> None:
-        """Note a position behind which nothing was recorded."""
+        """Record a position up to which nothing concerned this log."""
         self._through[name] = through, link
 
     def record(
         self, name: str, through: Position, link: str, expired: Sequence[Position] = ()
     ) -> None:
-        """Record a position, in the turn of what took effect before it.
+        """Record a position, in the turn of the messages before it.
 
         ``expired`` are the messages before it that were not taken because they had expired.
         """
@@ -72,7 +72,7 @@ class FollowedPositions:
                 self.record(name, through, link)
 
     def settle_due(self) -> None:
-        """Record positions if there are some that were not recorded for a while."""
+        """Record positions that have not been recorded for a while."""
         node = self._node
         due, self._due = self._due, False
         self._last_to_take = self.last_to_take
@@ -89,15 +89,15 @@ class FollowedPositions:
         return self._taken_by
 
     def acknowledged(self, by: str, through: Position) -> None:
-        """Note that another log records to have taken this one up to a position."""
+        """Record that another log has taken this one up to a position."""
         self._taken_by[by] = max(through, self._taken_by.get(by, 0))
 
     @property
     def last_to_take(self) -> Position:
-        """The last position that other logs record to have taken; behind it are only positions."""
+        """The last position that other logs must take; after it there are only positions."""
         last = self._node.journal.last
         return self._last_to_take if last == self._last_settled else last
 
     def is_taken(self, through: Position) -> bool:
-        """Return whether all other logs record to have taken this one up to a position."""
+        """Return whether all other logs have recorded that they took this one up to a position."""
         return all(self._taken_by.get(name, 0) >= through for name in self._others)

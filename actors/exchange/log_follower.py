@@ -1,4 +1,4 @@
-"""Reads another log as it grows, and passes on what takes effect there."""
+"""Reads another log as it grows, and passes on the messages that take effect there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = structlog.get_logger("foldmq")
 
 _RECORDS_AT_ONCE = 64
 _QUIET = 2.0
-"""Seconds without news of the other broker after which its log is asked for its end."""
+"""Seconds without an announcement of the other broker after which the end of its log is queried."""
 _RETRY = 0.5
 _POLL = 0.01
 _UNRELEASED = 16 * 1024 * 1024
@@ -38,19 +38,19 @@ _UNRELEASED = 16 * 1024 * 1024
 
 
 class TurnReached(Protocol):
-    """Notes that everything up to a position was taken."""
+    """A callback for a position up to which everything was taken."""
 
     def __call__(self, through: Position, link: str, *, more: bool) -> None:
-        """Note position and link; ``more``: the turn has more than positions of other logs."""
+        """Record position and link; ``more``: the turn has more than positions of other logs."""
 
 
 class LogFollower:
     """Follows the log of another broker.
 
     ``take`` is called with each turn that contains something to take, and returns when it is
-    recorded; ``reached`` with position and link behind each turn, and whether it has more than
-    positions. ``acknowledged`` is called with the positions that the other log reports to have
-    taken of others.
+    recorded; ``reached`` with position and link after each turn, and whether it has more than
+    positions. ``acknowledged`` is called with the positions up to which the other log has recorded
+    that it took other logs.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class LogFollower:
         return self._announced
 
     def heard(self, sequence: int) -> None:
-        """Note that the other log is stored up to a record."""
+        """Record that the other log is stored up to a record."""
         if sequence > self._announced:
             self._announced = sequence
             self._news.set()
 
     async def run(self, through: Position, link: str) -> None:
-        """Follow the log behind a position until cancelled.
+        """Follow the log after a position until cancelled.
 
         Raises CorruptLog when the log is damaged, or is not the one that was followed before.
         """
@@ -137,7 +137,7 @@ class LogFollower:
                     return first, ChainChecker(taken, bytes.fromhex(link))
                 (record,) = await self._log.read_some([taken])
             except (LogUnavailable, LostLog) as error:
-                if taken or isinstance(error, LogUnavailable):  # else it may not exist yet
+                if taken or isinstance(error, LogUnavailable):  # otherwise it may not exist yet
                     self._say(str(error))
                 await asyncio.sleep(_RETRY)
                 continue
@@ -160,7 +160,7 @@ class LogFollower:
         return self._announced
 
     async def _turn(self, parts: list[Record], through: Position) -> None:
-        """Pass on what takes effect in a complete turn, behind a position."""
+        """Pass on the messages that take effect in a complete turn, after a position."""
         taken = Taken(
             position(parts[-1].sequence + 1, 0) - 1,
             {record.sequence: record.link.hex() for record in parts},
@@ -191,7 +191,7 @@ class LogFollower:
     async def _find(self, refs: list[Position], here: MessageStore) -> list[Message]:
         """Return messages of the other log; those not in memory are read again.
 
-        ``here`` are messages of the turn in which they were named.
+        ``here`` are messages of the turn that refers to them.
         """
         missing = {
             ref >> INDEX_BITS
@@ -210,7 +210,7 @@ class LogFollower:
         for ref in refs:
             message = here.get(ref) or self._unreleased.get(ref) or store.get(ref)
             if message is None:
-                what = f"of log {self.name} does not hold a message it should"
+                what = f"of log {self.name} lacks a message it should contain"
                 raise CorruptLog(ref >> INDEX_BITS, what)
             found.append(message)
         return found
@@ -223,7 +223,7 @@ class LogFollower:
                 found = await self._log.read_some(wanted)
             except CorruptLog:
                 tail = await self._log.tail()
-                if min(wanted) >= self._log.first:  # else it was cut meanwhile
+                if min(wanted) >= self._log.first:  # otherwise it was cut meanwhile
                     raise
             else:
                 for record in found:
@@ -232,7 +232,7 @@ class LogFollower:
         async for record in self._log.read(self._log.first, tail.sequence):
             for stored in messages_of(record):
                 store.add(stored)
-                self._unreleased.add(stored)  # their neighbours will be asked for next
+                self._unreleased.add(stored)  # adjacent messages will be needed next
             if all(store.get(ref) is not None for ref in refs if ref >> INDEX_BITS in wanted):
                 return
 

@@ -1,6 +1,6 @@
-"""What other brokers report about the members of shared subscriptions, applied in steps.
+"""Reports of other brokers about the members of shared subscriptions, applied in steps.
 
-Reports are in no log. They are repeated, as some may be lost; a log that reports nothing is taken
+Reports are in no log. They are repeated, as some may be lost; a log that reports nothing is assumed
 to have no connected members.
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _SILENT = 3.0
-"""Seconds after which a log that reports nothing has no connected members."""
+"""Seconds without a report after which a log counts as having no connected members."""
 _REPORTS = 64
 """Reports kept until the log of their sender has been taken up to their position."""
 _UNREAD = 8 * 1024 * 1024
-"""Bytes of reports that wait to be read, above which more are lost."""
+"""Bytes of reports waiting to be read above which further ones are dropped."""
 _APPLIED_AT_ONCE = 256
-"""Parts applied in one iteration of the event loop; a member that comes or goes counts as one."""
+"""Parts applied in one iteration of the event loop; a member that joins or leaves counts as one."""
 _LOST_AT_ONCE = 8
 """Parts whose members are disconnected in one iteration of the event loop: each may have many."""
 
@@ -44,7 +44,7 @@ class Offer(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """What a log reports at a position of its own."""
+    """The report of a log at one of its positions."""
 
     at: Position
     offers: dict[str, Offer]
@@ -55,8 +55,8 @@ class MemberReports:
 
     ``own`` is the name of this log. ``through`` returns the position up to which another log was
     taken, ``home_of`` the home of a shared subscription; empty: this log. The reports of a log are
-    applied in their order. One that waits gives way to a later one of the same part: that is the
-    same as if it had been lost.
+    applied in order. A waiting report is replaced by a later one of the same part, as if it had
+    been lost.
     """
 
     def __init__(
@@ -71,39 +71,40 @@ class MemberReports:
         self._through = through
         self._home_of = home_of
         self._since: Position = 0
-        """Position of this log from which on its assignments are known."""
+        """Position of this log from which reports must know its assignments."""
         self._heard: dict[str, float] = {}
         self._unread: deque[tuple[str, bytes]] = deque()
         self._unread_bytes = 0
         self._waiting: dict[str, deque[_Report]] = {}
-        """Reports of each other log. Those of logs that were not taken up to there yet wait."""
+        """Reports of each other log; they wait until that log was taken up to their position."""
         self._log = ""
         """The log whose report is being applied."""
         self._rest: Iterator[tuple[str, Offer]] = iter(())
-        """What is left of that report."""
+        """The rest of that report."""
         self._working = False
 
     def begin(self) -> None:
-        """Accept reports that know everything that was assigned before."""
+        """Accept only reports whose logs know everything assigned until now."""
         self._since = self._node.journal.last
 
     def heard(self, log: str, data: bytes) -> None:
-        """Take the report of another log."""
+        """Accept a report of another log."""
         if self._unread_bytes + len(data) <= _UNREAD:
             self._unread.append((log, data))
             self._unread_bytes += len(data)
             self._work()
 
     def reached(self, log: str) -> None:
-        """Apply what another log reported up to a position: the log was taken up to there.
+        """Apply the reports of another log up to the position that was taken of it.
 
-        So members that have left are gone when what they gave back is there, not before.
+        So members that left are removed when the messages that they returned have arrived, not
+        before.
         """
         if self._is_due(log):
             self._work()
 
     def look_after(self) -> None:
-        """Notice logs that say nothing."""
+        """Detect logs that have stopped reporting."""
         silent = self._node.clock.monotonic() - _SILENT
         for log in [log for log, heard in self._heard.items() if heard < silent]:
             del self._heard[log]
@@ -114,7 +115,7 @@ class MemberReports:
             self._node.in_parts(names, _LOST_AT_ONCE, partial(self._lost, log))
 
     def _lost(self, log: str, name: str) -> None:
-        """Take the members of a part for disconnected, unless their log was heard meanwhile."""
+        """Treat the members of a part as disconnected, unless their log has reported meanwhile."""
         if log not in self._heard:
             self._node.router.groups.lost(name, log)
 
@@ -136,7 +137,7 @@ class MemberReports:
             self._working = False
 
     def _step(self) -> bool:
-        """Read a report and apply some; return whether there may be more to do."""
+        """Read a report and apply some; return whether work may be left."""
         if self._unread:
             log, data = self._unread.popleft()
             self._unread_bytes -= len(data)
@@ -155,7 +156,7 @@ class MemberReports:
         return left <= 0 or bool(self._unread)
 
     def _read(self, log: str, data: bytes) -> None:
-        """Note a report, for the parts whose home is this log."""
+        """Store a report, for the parts whose home is this log."""
         try:
             at, through, offers = orjson.loads(data)
             known = through.get(self._own, 0)
@@ -167,7 +168,7 @@ class MemberReports:
         except (ValueError, TypeError, AttributeError) as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
-        if known < self._since:  # it does not know what was assigned before a restart
+        if known < self._since:  # its log does not know all assignments before a restart
             return
         self._heard[log] = self._node.clock.monotonic()
         waiting = self._waiting.setdefault(log, deque())

@@ -1,4 +1,4 @@
-"""QoS 0 messages between the brokers of a node: they are in no log and pass in batches."""
+"""QoS 0 messages between the brokers of a node: they are in no log and are sent in batches."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _UNROUTED = 64 * 1024 * 1024
-"""Bytes of QoS 0 messages of other brokers that wait to be routed above which more are dropped."""
+"""Bytes of waiting QoS 0 messages of other brokers above which further ones are dropped."""
 _KEPT = 100
-"""Bytes that such a message takes besides its topic, properties and payload."""
+"""Bytes that such a message takes in addition to its topic, properties and payload."""
 _SENT_AT_ONCE = 256 * 1024
 """Bytes of QoS 0 messages after which a batch is sent."""
 
@@ -71,7 +71,7 @@ class Qos0Exchange:
         """Messages of other brokers that wait for another turn."""
         self._unrouted_bytes = 0
         self._epochs: dict[str, int] = {}
-        """The highest epoch of each other log whose messages came."""
+        """Other log -> the highest epoch in its messages."""
 
     def pass_on(self, messages: Qos0Messages, *, gated: bool) -> None:
         """Send messages to the other brokers, at the end of this iteration of the loop.
@@ -99,7 +99,7 @@ class Qos0Exchange:
         self._frames_size += len(frame)
 
     def _send_apart(self, messages: Qos0Messages, *, gated: bool) -> None:
-        """Send messages that are too large together in halves."""
+        """Send messages that exceed the size of a batch in halves."""
         topics, payloads, blocks = messages[:3]
         if len(topics) == 1:
             self._node.count_dropped("exchange_too_large", 1)
@@ -118,9 +118,9 @@ class Qos0Exchange:
             self._node.count_dropped("exchange_unavailable", len(frames))
 
     def take(self, name: str, batch: bytes) -> None:
-        """Route a batch of another broker; what is too much for this turn is routed later.
+        """Route a batch of another broker; messages beyond the limit of this turn are routed later.
 
-        What a leader sends that was replaced would be out of order: it is dropped.
+        Messages of a leader that was replaced would be out of order: they are dropped.
         """
         waited = bool(self._unrouted)
         if waited and self._unrouted_bytes + len(batch) > _UNROUTED:
@@ -143,7 +143,7 @@ class Qos0Exchange:
             self.route()
 
     def route(self) -> None:
-        """Route what other brokers sent; what is too much for this turn waits for the next one."""
+        """Route messages of other brokers; those beyond the limit of this turn wait."""
         while self._unrouted:
             name, found = self._unrouted[0]
             publisher, topics = self._publishers[name], found.topics

@@ -21,7 +21,7 @@ _HEAD = struct.Struct(">II")
 
 
 class Qos0Messages(NamedTuple):
-    """Messages of QoS 0, all published with RETAIN 1 or none."""
+    """Messages of QoS 0; either all were published with RETAIN 1, or none."""
 
     topics: Sequence[bytes]
     payloads: Sequence[bytes]
@@ -30,9 +30,9 @@ class Qos0Messages(NamedTuple):
     retain: bool
     log: str = ""
     share: str = ""
-    """The log and the shared subscription that alone get them; empty: all that match do."""
+    """The only log and shared subscription that get them; empty: all matching ones do."""
     epoch: int = 0
-    """That of the leader of a log of a cluster that sends them; 0: there is no cluster."""
+    """Epoch of the leader that sends them; 0: there is no cluster."""
 
 
 def encode_frame(messages: Qos0Messages) -> bytes:
@@ -81,7 +81,7 @@ def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
             if own:
                 spread = [blocks[number] for number in block_of or [1] * len(which)]
             if area != at or len(sizes) != len(which):
-                raise ValueError("its columns do not fit together")
+                raise ValueError("its columns are inconsistent")
             chosen = [topics[one] for one in which]
             yield Qos0Messages(chosen, payloads, spread, bool(retain), log, share, int(epoch))
         except (struct.error, TypeError, IndexError, AttributeError) as error:

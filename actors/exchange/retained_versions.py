@@ -1,8 +1,8 @@
-"""The order of retained messages of one topic that different logs contain.
+"""The order of retained messages of one topic in different logs.
 
-All logs keep all retained messages. The last one of a topic is the one with the latest time of
-record; at the same time, that of the log with the highest number. So all logs end with the same
-message, whichever way they learn of it.
+All logs keep all retained messages. The last one of a topic is the one whose record has the latest
+time; if the times are equal, the log with the highest number decides. So all logs end with the same
+message, in whatever order they receive the messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MOST = 100_000
-"""Topics whose last change is known; forgotten ones count as old."""
+"""Maximum number of topics whose last change is remembered; forgotten changes count as old."""
 
 
 class RetainedVersion(NamedTuple):

@@ -1,4 +1,4 @@
-"""The parts of shared subscriptions in this log: their members and room, for the other brokers."""
+"""Reports the members and room of shared subscriptions in this log to other brokers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _PAUSE = 0.002
 """Seconds for which reports are collected before they are sent."""
 _REPEATED = 200
-"""Reports of parts that are repeated at a time."""
+"""Number of parts whose reports are repeated at a time."""
 _MEASURED_AT_ONCE = 1000
-"""Parts and connected members of them that are looked at for one report."""
+"""Maximum number of parts and of their connected members examined for one report."""
 _SIZE = 32
 """Bytes of a report of a part, besides its name."""
 
@@ -52,12 +52,12 @@ class SharedParts:
         self._began: dict[str, Position] = {}
         """Where the parts of this log began."""
         self._offers: dict[str, Callable[[], tuple[int, int]]] = {}
-        """What measures the members of each part of this log, and their room."""
+        """Part of this log -> function that returns the number of its members, and their room."""
         self._changed: set[str] = set()
         self._repeated = 0
         """Number of the part whose report is repeated next."""
         self._untold: OrderedDict[str, None] = OrderedDict()
-        """Parts that are to be reported."""
+        """Parts whose report is due."""
         self._loop = asyncio.get_running_loop()
 
     def home_of(self, name: str) -> str:
@@ -66,11 +66,11 @@ class SharedParts:
         return "" if number == self._own else self._names[number]
 
     def part_began(self, name: str, at: Position) -> None:
-        """Note where a part began."""
+        """Record where a part began."""
         self._began[name] = at
 
     def part_ended(self, name: str) -> None:
-        """Note that a part has ended."""
+        """Record that a part has ended."""
         self._began.pop(name, None)
         if self._offers.pop(name, None) is not None:
             self._change(name)
@@ -84,7 +84,7 @@ class SharedParts:
         return not home or taken_by.get(home, 0) >= self._began.get(name, 0)
 
     def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
-        """Report the members of a part soon, even if nothing changed: more was taken."""
+        """Report the members of a part soon, even if they are unchanged: more was taken."""
         if name in self._began:
             self._offers[name] = measure
             self._change(name)
@@ -100,13 +100,13 @@ class SharedParts:
             self._tell(changed)
 
     def look_after(self) -> None:
-        """Repeat some reports, as they may be lost; without parts, report that this log is here."""
+        """Repeat some reports, as they may be lost; without parts, send an empty report."""
         some = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
         self._repeated = self._repeated + _REPEATED if len(some) == _REPEATED else 0
         self._tell(some)
 
     def end(self) -> None:
-        """Report that no member is connected any longer."""
+        """Report that no member is connected."""
         gone, self._offers = self._offers, {}
         self._tell(gone)
         while self._untold:
@@ -130,12 +130,12 @@ class SharedParts:
             self._tell_rest_soon()
 
     def _report_some(self) -> None:
-        """Send a report of the next parts: it is not too large, and measuring them not too long."""
+        """Report the next parts, limited in size and in the number of examined members."""
         some: list[tuple[str, int, int]] = []
         room, work = self._largest // 2, _MEASURED_AT_ONCE
         while self._untold and work > 0:
             name = next(iter(self._untold))
-            room -= _SIZE + 6 * len(name)  # a character takes six bytes in JSON at most
+            room -= _SIZE + 6 * len(name)  # a character takes at most six bytes in JSON
             if some and room < 0:
                 break
             del self._untold[name]

@@ -1,4 +1,4 @@
-"""What takes effect in the records of another log, as columns."""
+"""The messages and changes that take effect in the records of another log, as columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TakenMessages:
-    """Messages that take effect at consecutive positions of another log, all retained or none."""
+    """Messages that take effect at consecutive positions of another log; all retained or none."""
 
     first: Position
     """Where the first one takes effect; the others follow it."""
@@ -47,9 +47,9 @@ class TakenMessages:
     blocks: Sequence[bytes] = ()
     expires: Sequence[int] = ()
     live: bool = True
-    """Whether subscribers get them; else they are only retained, and were passed on before."""
+    """Whether subscribers get them; otherwise they are only retained, and were passed on before."""
     share: str = ""
-    """The shared subscription that alone gets them; empty: all that match do."""
+    """The only shared subscription that gets them; empty: all matching ones do."""
     refused: Sequence[str] = ()
     """The logs whose members may not receive or do not accept them."""
 
@@ -60,9 +60,10 @@ class TakenMessages:
 
 @dataclass(slots=True)
 class TakenReferences:
-    """Messages that are named by position only, and have to be found first.
+    """Messages of which only the position is known, and which must be read first.
 
-    QoS 2 messages that were released, or those that a shared subscription assigned to this log.
+    These are QoS 2 messages that were released, or messages that a shared subscription assigned to
+    this log.
     """
 
     first: Position
@@ -93,7 +94,7 @@ class TakenClearing:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """How far the other log has taken a log."""
+    """The position up to which the other log has taken a log."""
 
     log: str
     through: Position
@@ -106,12 +107,12 @@ _Found: TypeAlias = (
 
 _RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed", "Assigned"})
 _OF_SESSIONS = frozenset({"SessionOpened", "SessionExpired"})
-"""Events that are relevant of shared subscriptions only."""
+"""Events that are relevant only if a shared subscription has them."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a broker has to take of a complete turn of another log."""
+    """The effects that a broker must take from a complete turn of another log."""
 
     through: Position = 0
     """The last position of the turn."""
@@ -126,7 +127,7 @@ def _is_relevant(raw: dict[str, Any]) -> bool:
 
 
 def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
-    """Yield what takes effect in a record behind a position, and QoS 2 messages to be released.
+    """Yield the effects in a record after a position, and QoS 2 messages to be released.
 
     ``own`` is the name of the log that takes it.
     """
@@ -199,7 +200,7 @@ def _published(
 
 
 def with_content(found: TakenReferences, messages: Sequence[Message]) -> Iterator[TakenMessages]:
-    """Yield messages that were named, retained ones apart from others."""
+    """Yield the referenced messages with their content, retained ones separate from others."""
     shared = bool(found.share)
     begin = 0
     for stop in range(1, len(messages) + 1):

@@ -1,4 +1,4 @@
-"""The topics with the most messages: sampled, and only while they are queried."""
+"""The topics with the most messages, counted by sampling and only while they are queried."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Queries and answers are JSON objects, described in ``docs/inspector.md``. Long queries run in slices
 of 0.3 ms, with pauses between them while messages flow, so that a list of a hundred thousand actors
-delays no client noticeably. Lists are returned in pages; each page is made when it is requested.
+does not delay clients noticeably. Lists are returned in pages; each page is created when it is
+requested.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log = structlog.get_logger("foldmq")
 
 Answer: TypeAlias = "dict[str, Any]"
 Work: TypeAlias = "Generator[asyncio.Future[Any] | None, None, Answer | Listing]"
-"""Makes an answer; yields where it can be interrupted, or a future to wait for."""
+"""Creates an answer; yields where it can be interrupted, or a future to wait for."""
 Handler: TypeAlias = "Callable[[Mapping[str, Any]], Answer | Work | Listing]"
 
 SLICE = 0.0003
@@ -50,7 +51,7 @@ _MOST_WAITING = 256
 
 
 class Listing:
-    """Rows, made when they are requested."""
+    """Rows, created when they are requested."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Listing:
         self.used = 0.0
 
     def page(self) -> Generator[None, None, tuple[Answer, bool]]:
-        """Make the next page; return it and whether there are more."""
+        """Create the next page; return it and whether there are more."""
         rows: list[dict[str, Any]] = []
         room = _PAGE_BYTES
         more = True
@@ -96,7 +97,7 @@ class _Question(NamedTuple):
 
 
 class _NextSlice(NamedTuple):
-    """Time for the next slice."""
+    """Message: it is time for the next slice."""
 
 
 @dataclass(slots=True)
@@ -110,8 +111,8 @@ class _PendingAnswer:
 class Inspector(LoopActor):
     """Answers queries, one slice at a time.
 
-    ``handlers`` are functions by endpoint: they get the request, and return an answer, the work of
-    making one, or a listing.
+    ``handlers`` are functions by endpoint: they get the request, and return an answer, the work
+    that creates one, or a listing.
     """
 
     def __init__(self, node: NodeContext, handlers: Mapping[str, Handler]) -> None:
@@ -152,7 +153,7 @@ class Inspector(LoopActor):
         self._jobs.extend(self._parked.values())
         self._parked.clear()
         while self._jobs:
-            self._settle(self._jobs.popleft(), Refused("the broker ends"))
+            self._settle(self._jobs.popleft(), Refused("the broker is shutting down"))
 
     def on_failure(self, *_exc_info: object) -> None:
         """Fail the pending queries."""
@@ -174,7 +175,7 @@ class Inspector(LoopActor):
         if isinstance(found, Listing):
             found = self._page(None, found)
         if len(self._jobs) + len(self._parked) >= _MOST_WAITING:
-            raise Refused("busy: too many questions wait for their answers, try again")
+            raise Refused("busy: too many queries are pending, try again")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._begin(_PendingAnswer(found, answer))
         return answer
@@ -242,7 +243,7 @@ class Inspector(LoopActor):
 
         def give_up() -> None:
             if self._parked.pop(id(job), None) is not None:
-                self._settle(job, Refused("not done yet, and it may still be done: look again"))
+                self._settle(job, Refused("not done yet, but it may still be done: check again"))
                 job.work.close()
 
         awaited.add_done_callback(go_on)
@@ -253,7 +254,7 @@ class Inspector(LoopActor):
             return
         if isinstance(found, Exception):
             job.answer.set_exception(found)
-            job.answer.exception()  # the caller may be gone
+            job.answer.exception()  # the caller may have left
         else:
             job.answer.set_result(found)
 
@@ -266,7 +267,7 @@ class Inspector(LoopActor):
     def _next_page(self, cursor: str) -> Work:
         listing = self._cursors.pop(cursor, None)
         if listing is None:
-            raise Refused("this list was forgotten: ask for it again")
+            raise Refused("this list has expired: request it again")
         return self._page(cursor, listing)
 
     def _page(self, cursor: str | None, listing: Listing) -> Work:

@@ -1,7 +1,7 @@
 """Operators' changes to a running broker: kick, restart, remove.
 
 Each change is an event of the log that names the operator, followed in the same turn by its
-consequences; the answer is sent when they are on disk. Archives of the log, and logins at the web
+consequences; the answer is sent when they are on disk. Archives of the log, and logins to the web
 page, are recorded in the same way.
 """
 
@@ -46,7 +46,7 @@ _LONGEST_TIME = 32
 _LATEST_MS = 1 << 53
 _OUTCOMES = ("login", "refused", "denied", "token_added", "token_removed")
 _LAST_RECORD = 1 << 43
-"""Sequences are smaller."""
+"""Upper limit of sequences."""
 
 
 class Operations:
@@ -78,7 +78,7 @@ class Operations:
         return action(request, by)
 
     def _kick(self, request: Mapping[str, Any], by: str) -> Work:
-        """Close the connection of a client, or one without a client yet."""
+        """Close the connection of a client, or a connection whose client is not known yet."""
         node = self._node
         urn = optional(request, "actor")
         session: LoopActor | None
@@ -95,7 +95,7 @@ class Operations:
             session = actor.session if isinstance(actor, Connection) else actor
             if not isinstance(session, Session):
                 raise Refused(
-                    f"{urn} is neither a session nor a connection: there is nothing to kick"
+                    f"{urn} is neither a session nor a connection, so it cannot be kicked"
                 )
             name = session.name
         if not isinstance(session, Session) or session.connection is None:
@@ -113,9 +113,9 @@ class Operations:
         urn = text(request, "actor")
         actor = _actor(urn, node)
         if isinstance(actor, Connection):
-            raise Refused("a connection cannot be restarted, only kicked: the client comes back")
+            raise Refused("a connection cannot be restarted, only kicked: the client reconnects")
         if isinstance(actor, Session) and actor.name in node.rebuilding:
-            raise Refused(f"{urn} is being rebuilt already")
+            raise Refused(f"{urn} is already being rebuilt")
         if not isinstance(actor, (Session, Subscription)):
             raise Refused(f"{urn} cannot be restarted alone: only sessions and subscriptions can")
         name = actor.name if isinstance(actor, Session) else actor.subscriber.session
@@ -138,9 +138,9 @@ class Operations:
             command.one_of_many = len(names) > 1
             commands.append((name, command))
             if name == NATS_SESSION:
-                command.refuse("is not a client's: it ends with the broker")
+                command.refuse("belongs to the broker, not to a client")
             elif name.startswith(LOG_SESSION):
-                command.refuse("is not a client's: it stands for another log")
+                command.refuse("represents another log, not a client")
             elif name in node.state.sessions:
                 node.tell_session(node.directory.session(name), Remove(command, before))
             else:
@@ -171,7 +171,7 @@ class Operations:
         }
 
     def _archived(self, request: Mapping[str, Any], by: str) -> Work:
-        """Record up to which record the log is archived, if the archive is of this log."""
+        """Record up to which record the log is archived, if the archive belongs to this log."""
         node = self._node
         through = number(request, "through", 0, _LAST_RECORD)
         link, where = text(request, "link"), text(request, "where")
@@ -186,7 +186,7 @@ class Operations:
             # Nothing changed: recording it again would make the log grow without end.
             return {"through": known.said.through, "position": known.at}
         if (yield from self._link_of(through)) != link:
-            raise Refused(f"record {through} is another one here than in {shown(where)}")
+            raise Refused(f"record {through} differs from the one in {shown(where)}")
         command = OperatorCommand("archived", by, where, None)
         at = command.put_on_record(node, LogArchived(through, link, by, where))
         _log.info("log archived", through=through, by=by, where=where)
@@ -194,7 +194,7 @@ class Operations:
         return {"through": through, "position": at}
 
     def _web_accessed(self, request: Mapping[str, Any], by: str) -> Work:
-        """Record logins at the web page, accepted or refused, and changes of its tokens."""
+        """Record logins to the web page, accepted or refused, and changes of its tokens."""
         outcome = text(request, "outcome")
         if outcome not in _OUTCOMES:
             raise Refused(f"outcome must be one of {', '.join(_OUTCOMES)}")
@@ -216,12 +216,12 @@ class Operations:
         node = self._node
         last, first = node.journal.durable, node.log.first
         if sequence > last:
-            raise Refused(f"there is no record {sequence} here: the log ends with {last}")
+            raise Refused(f"there is no record {sequence}: the log ends with {last}")
         cut = node.state.cuts[-1] if node.state.cuts else None
         if cut is not None and sequence == cut.first - 1:
             return cut.link
         if sequence < first:
-            raise Refused(f"record {sequence} is not here any more: the log begins with {first}")
+            raise Refused(f"record {sequence} was deleted: the log begins with {first}")
         reading = asyncio.get_running_loop().create_task(_read_link(node, sequence))
         yield reading
         found = reading.result()

@@ -1,8 +1,8 @@
 """The current problems of clients: the figures of ``foldmq doctor``, without its sentences.
 
 A problem is an object with its ``code``, the client or shared subscription, and the figures that
-prove it. The search covers all sessions, and all clients with a known history. Frozen sessions for
-which nothing waits have no problems and stay unread.
+prove it. The search covers all sessions, and all clients with a known history. Frozen sessions
+without waiting messages have no problems and are not decoded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ProblemSearch:
             state = sessions.peek(name)
             if state is not None:
                 self._take(name, self._of_state(name, state))
-            if pause or frozen:  # to read a frozen session takes longer
+            if pause or frozen:  # reading a frozen session takes longer
                 yield None
         histories = node.clients.items()
         if client is not None:
@@ -89,9 +89,9 @@ class ProblemSearch:
         }
 
     def _refusals(self) -> Iterator[Problem]:
-        """Yield the latest refusal for each reason, with the number of them.
+        """Yield the latest refusal for each reason, with the number of refusals.
 
-        ``recent`` is that of the last hour, at most ``MOST_TIMES``.
+        ``recent`` is their number in the last hour, at most ``MOST_TIMES``.
         """
         node, refused = self._node, self._node.limits.refused
         now = node.clock.monotonic()
@@ -162,7 +162,7 @@ class ProblemSearch:
     def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
         """Yield the problems of deliveries that a connected client does not complete.
 
-        Their age counts from the first transmission over the connection.
+        Their age is counted from the first transmission on the current connection.
         """
         connection, now = actor.connection, self._now
         begun = connection.connected_ms if isinstance(connection, Connection) else 0
@@ -212,7 +212,7 @@ class ProblemSearch:
             }
 
     def _decided_by(self, history: ClientHistory) -> Problem:
-        """Return the permission file that denied something, and for whom; empty: not known."""
+        """Return the permission file that denied an action, and the user; empty: not known."""
         path = self._node.permissions.permissions.path
         if history.denied_as is None or not path:
             return {}

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 _MOST_TOP = 500
 _LONGEST_PATTERN, _MOST_STARS = 256, 16
-"""The cost of a pattern grows with both."""
+"""Limits of a pattern, whose cost grows with both."""
 _MOST_PART = 1000
 _PART = 100
 _LARGEST_SIZE = 1 << 28
-"""Bytes of a PUBLISH packet at most."""
+"""Maximum bytes of a PUBLISH packet."""
 _CENSUS_LIFE = 5.0
 """Maximum age in seconds of the totals over all sessions."""
 _EPOCH = 1.0
@@ -196,7 +196,7 @@ class Queries:
     def sessions(self, request: Mapping[str, Any]) -> Work | Listing:
         """Sessions in no order, or those with the highest value of a column.
 
-        With ``without_logs`` the sessions that stand for other logs are left out.
+        With ``without_logs`` the sessions that represent other logs are left out.
         """
         node = self._node
         table = node.state.sessions
@@ -293,7 +293,7 @@ class Queries:
             raise NotReady("it has just started, and does not have all retained messages yet")
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
-        """Preview a message on a topic: its fate for each matching subscription."""
+        """Preview a message on a topic: its outcome for each matching subscription."""
         node = self._node
         topic = _topic(request)
         size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None

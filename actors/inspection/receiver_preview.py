@@ -1,6 +1,6 @@
 """Preview of a message on a topic: one row for each matching subscription.
 
-The size of its payload is by default that of the messages that wait for the client, on average.
+The default size of its payload is the average of the messages that wait for the client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Previewed(NamedTuple):
     topic: str
     qos: int
     size: int | None
-    """Bytes of its payload; None: as the messages that wait for the client."""
+    """Bytes of its payload; None: the average of the messages that wait for the client."""
 
 
 def match_of(found: Subscriber, topic: str) -> Match:

@@ -14,19 +14,19 @@ _SHOWN = 120
 _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, of a name that is suggested."""
 _MOST_MORE: Final = 3
-"""Maximum characters that it may have more or less."""
+"""Maximum difference in length, in characters, of a suggested name."""
 
 
 class Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A query without an answer, or a change that is refused; the text says why."""
+    """A query that cannot be answered, or a change that is refused; the text gives the reason."""
 
 
 class TooLarge(Refused):
-    """The answer would be too large: the caller can request less at once."""
+    """The answer would be too large: the caller can request fewer items."""
 
 
 class NotReady(Refused):
-    """The broker does not have all of the answer yet: the caller can ask another one, or later."""
+    """The broker cannot answer completely yet: the caller can ask another broker, or later."""
 
 
 def shown(name: str) -> str:

@@ -1,9 +1,9 @@
 """Broker statistics for MQTT clients: the topics ``$SYS/broker/...``.
 
-Names and payloads are those of Mosquitto. The values are like retained messages: a subscriber gets
-them at once, and changes every ``sys_interval`` seconds. They are sent at QoS 0 and are not in the
-log. Without subscribers only the averages (``load``) are updated. The totals over sessions are
-counted a few sessions at a time, and subscribers are found and sent the values a few at a time.
+Names and payloads are the same as in Mosquitto. The values are like retained messages: a subscriber
+gets them immediately, and changes every ``sys_interval`` seconds. They are sent at QoS 0 and are
+not in the log. Without subscribers only the averages (``load``) are updated. Sessions are counted,
+and subscribers served, a few at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPANS = (("1min", _MINUTE), ("5min", 5 * _MINUTE), ("15min", 15 * _MINUTE))
 _COUNTED_AT_ONCE = 200
 """Sessions counted at a time."""
 _FOUND_AT_ONCE, _TOLD_AT_ONCE = 1024, 256
-"""Subscriptions looked at, and subscribers that are sent something, at a time."""
+"""Number of subscriptions examined, and of subscribers served, at a time."""
 _PAUSE = 0.002
 """Seconds between two steps."""
 
@@ -94,13 +94,13 @@ class SysTopicTree:
         """Replaced whenever the interval changes."""
         self._interval = 0.0
         self._uncounted: Iterator[str] | None = None
-        """Sessions still to be counted; None while nothing is counted."""
+        """Sessions that are not counted yet; None while no count is in progress."""
         self._counting = self._owed = OutstandingTotals()
         """Totals over sessions: of the current count, and of the last one."""
         self._read = self._values
         """Called when the count is done."""
         self._telling: Iterator[object] | None = None
-        """The rest of the work of sending values; None: it is done."""
+        """The remaining work of sending values; None: it is done."""
 
     def begin(self) -> None:
         """Publish from now on every ``sys_interval`` seconds; 0 stops it."""
@@ -116,7 +116,7 @@ class SysTopicTree:
             self._arm(self._life)
 
     def retained(self, topic_filter: str, acl: TopicAcl | None = None, /) -> Batch | None:
-        """Return the messages that a new subscription gets at once, or None.
+        """Return the messages that a new subscription gets immediately, or None.
 
         ``acl`` contains the topics that the client may read; None: all.
         """

@@ -45,7 +45,7 @@ class _Room:
         """Return a row if there is room for it; otherwise raises TooLarge."""
         self._left -= sum(len(value) for value in row.values() if isinstance(value, str))
         if self._left < 0:
-            raise TooLarge("the names in the answer are too long: ask for less at once")
+            raise TooLarge("the names in the answer are too long: request fewer items")
         return row
 
 
@@ -107,7 +107,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
         "client": client_of(actor),
         "parent": actor.parent.actor_urn if actor.parent is not None else None,
         "state": state_of(actor, node),
-        # The message that the inspector handles now is not waiting.
+        # The message that the inspector is handling does not count as waiting.
         "mailbox": actor.mailbox_depth if not isinstance(actor, Inspector) else 0,
         "high_water": actor.high_water,
         "handled": actor.handled,
@@ -200,7 +200,7 @@ def history_fields(
     """Return a client's history, and its current rates.
 
     ``counted_since_ms`` is None if the client has no history: nothing happened to it, or the
-    history was forgotten.
+    history was dropped.
     """
     history = node.clients.find(name)
     rates: tuple[float, float] | None = None
@@ -226,7 +226,7 @@ def history_fields(
 def session_view(
     name: str, state: SessionState, node: NodeContext, offset: int, most: int
 ) -> dict[str, Any]:
-    """Return a session in detail; of its lists ``most`` items from ``offset`` on."""
+    """Return a session in detail; its lists contain at most ``most`` items from ``offset`` on."""
     actor = node.directory.find_session(name)
     connection = actor.connection if actor is not None else None
     topic = _topics(node)

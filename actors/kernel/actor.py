@@ -66,7 +66,7 @@ class LoopActor:
     kernel: Kernel
     parent: LoopActor | None
     begins_turns: ClassVar[bool] = False
-    """Whether its messages may wait for the next turn: none completes a decision of this one."""
+    """Whether its messages may wait for the next turn, as none completes a decision of this one."""
 
     def __init__(self) -> None:
         self._serial = next(_serial)
@@ -137,7 +137,7 @@ class LoopActor:
             timer.cancel()
 
     def on_start(self) -> None:
-        """Handle the beginning of the actor's life, before its first message."""
+        """Handle the start of the actor, before its first message."""
 
     def on_receive(self, message: Any) -> Any:
         """Handle a message; the result is the answer to an ``ask``."""
@@ -165,7 +165,7 @@ class LoopActor:
         """Prepare for one of its deferred reads, which is handled next."""
 
     def on_part_done(self, seconds: float) -> None:
-        """Handle the duration of a part of this actor's longer work, with its consequences."""
+        """Handle the report how long a part of this actor's longer work took, in seconds."""
 
     def on_dead_letters(self, messages: list[Any]) -> None:
         """Handle the messages that this actor did not handle before it stopped."""

@@ -1,6 +1,6 @@
 """The observer of an actor: the kernel and a connection report the actor's actions to it.
 
-An actor has an observer while it is traced. While the actor runs, the kernel has it, too.
+An actor has an observer while it is traced. While the actor runs, the kernel also refers to it.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class SystemClock:
 
 
 _AT_ONCE, _REMOVED_AT_ONCE = 256, 2048
-"""Timers run in one iteration of the event loop, since those of a crowd are due at the same moment,
-and timers removed from the heap in it: most of them may be cancelled."""
+"""Maximum number of timers run in one iteration of the event loop, since those of many clients may
+be due at the same time, and of timers removed from the heap, most of which may be cancelled."""
 
 
 _REBUILT_AT_MOST = 32_768
@@ -72,13 +72,12 @@ class Timer:
 
 
 class Timers:
-    """Callbacks at deadlines, in one heap: a timer costs no task and no handle of the loop.
+    """Callbacks at deadlines, in one heap: a timer needs no task and no handle of the loop.
 
-    ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
-    may be called again with a shorter delay. A cancelled timer stays in the heap, without its
-    callback, until it is due, or many are cancelled of no more than 32,768. A call is not requested
-    while an earlier one is due in time. Of many timers that are due some run at each call, in their
-    order.
+    ``arm(delay)`` requests a call of :meth:`run_due` in ``delay`` seconds; it may be called again
+    with a shorter delay, but not while an earlier call is due in time. A cancelled timer stays in
+    the heap, without its callback, until it is due, or until many timers of a heap of at most
+    32,768 are cancelled. If many timers are due, each call runs some of them, in order.
     """
 
     __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "cancelled", "lateness")
@@ -94,7 +93,7 @@ class Timers:
         self.cancelled = 0
         """Number of cancelled timers in the heap."""
         self.lateness = 0.0
-        """Seconds by which the timers now running are late: the process was stopped."""
+        """Seconds by which the timers now running are late, if the process was suspended."""
 
     def __len__(self) -> int:
         """Return the number of pending timers."""
@@ -113,7 +112,7 @@ class Timers:
         return timer
 
     def _remove_cancelled(self) -> None:
-        """Remove cancelled timers if they are many, and the heap is not too long."""
+        """Remove cancelled timers if there are many and the heap is not too long."""
         heap = self._heap
         if 3 * self.cancelled > len(heap) and len(heap) < _REBUILT_AT_MOST:
             before = len(heap)

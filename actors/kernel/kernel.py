@@ -1,10 +1,10 @@
 """pykka's actors on an event loop.
 
 The programming model is pykka's: subclass an actor, ``Kernel.spawn`` it, ``tell`` and ``ask`` its
-ref; ``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` frame
-its life. What runs the actors is different:
+ref; ``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` are
+called at its start and end. The execution differs:
 
-- An actor costs no thread. A mailbox is a list that exists while there is something in it.
+- An actor needs no thread. A mailbox is a list that exists while it contains a message.
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
@@ -13,18 +13,18 @@ its life. What runs the actors is different:
   of a turn are the same whether it is split or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
   ready are done. While light clients are active (``shared``), or new clients wait, each part is a
-  turn of its own, and its actor is notified how long it took (``on_part_done``), so that it can
-  make the next one shorter; otherwise the parts that are due share a turn.
-- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run when
-  those that are ready have nothing left to do, for no longer than ``SLICE``. If others are busy,
-  they then pause for as long as that took: they get at most half of the time.
-- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`ActorFailed` with
-  the message that it failed on and those not handled yet: no message is lost silently. Messages
-  left by a stopped actor are passed to its ``on_dead_letters``.
+  separate turn, and its actor is notified how long it took (``on_part_done``), so that it can make
+  the next one shorter; otherwise the parts that are due share a turn.
+- ``tell_low_priority`` is ``tell`` for work that other actors must not wait for. Such actors run
+  when no other actor is ready, for no longer than ``SLICE``. If others are busy, they then pause
+  for the same time: they get at most half of the time.
+- Actors form a tree. An actor that fails is stopped and its parent gets an :class:`ActorFailed`
+  with the message that it failed on and those not handled yet: no message is lost silently.
+  Messages that a stopped actor has not handled are passed to its ``on_dead_letters``.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
 - Each actor counts what it handled, for how long, and how full its mailbox was; this takes one
   reading of the clock for each run of an actor.
-- An actor may have an ``observer``. Other actors pay nothing for that.
+- An actor may have an ``observer``. This costs other actors nothing.
 
 Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
 proxies are not supported, since nothing may block the loop.
@@ -67,12 +67,12 @@ A = TypeVar("A", bound=LoopActor)
 TURN_SLICE = 0.006
 """Seconds after which a turn is split, so that the event loop runs."""
 _LONG = 0.002
-"""Seconds of running without a break above which processor time is recorded."""
+"""Seconds of running without a break from which the processor time is recorded, too."""
 _LOOK_EVERY = 4
 """Messages of one mailbox handled between two readings of the clock."""
 LATER_SLICE = 0.001
-"""Target duration in seconds of a part of longer work while light clients are active; no further
-part starts after it before the event loop runs."""
+"""Target duration in seconds of a part of longer work while light clients are active; after that
+time no further part starts before the event loop runs."""
 _TOGETHER = 16
 """Maximum number of parts of longer work that share a turn."""
 _READS_TOGETHER, _SMALL = 64, 2048
@@ -86,10 +86,9 @@ _AT_WORK = 0.02
 class Kernel(ActorRegistry):
     """Runs actors; see the module's docstring.
 
-    ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
-    simulation calls it itself. ``clock`` gives the seconds in which work is measured. ``delay``
-    runs a callback after some seconds (``loop.call_later``); without it low-priority work has no
-    breaks.
+    ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a simulation
+    calls it itself. ``clock`` returns seconds, to measure work. ``delay`` runs a callback after
+    some seconds (``loop.call_later``); without it low-priority work has no breaks.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class Kernel(ActorRegistry):
         self._delay = delay
         self.clock = clock
         self._processor = processor or clock
-        """Seconds of processor time, by which parts of longer work are measured: a part is not
-        longer because another program had the processor."""
+        """Returns seconds of processor time, to measure parts of longer work: a part does not count
+        as longer if another program used the processor meanwhile."""
         self._ready: list[LoopActor] = []
         self._gathered: list[tuple[Any, bytes]] = []
         """Reads of actors that are not handled yet; those left by an earlier turn come first."""
@@ -114,33 +113,33 @@ class Kernel(ActorRegistry):
         self._left_of: set[Any] = set()
         """Actors of these reads."""
         self._aside: list[tuple[Any, bytes]] = []
-        """These reads while parts of longer work run, which do not handle them."""
+        """These reads, set aside while parts of longer work run."""
         self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
         """Handles reads of actors, all in one pass; returns how many. It passes the others to the
         actors as messages."""
         self._rest: list[LoopActor] = []
         """The rest of a turn that was split."""
         self._split = False
-        """The turn continues in the next run."""
+        """Whether the turn continues in the next run."""
         self._between = False
-        """The event loop runs between two parts of a turn."""
+        """Whether the event loop runs between two parts of a turn."""
         self._next: list[LoopActor] = []
-        """Actors of the next turn that were ready for one that was split."""
+        """Actors that were ready in a split turn but may wait for the next one."""
         self._came: list[tuple[LoopActor, Any, bool | None]] = []
-        """Messages sent while a turn is split: they belong to the next turn. For low-priority ones,
-        whether they go first; None: not low-priority."""
+        """Messages sent while a turn is split: they belong to the next turn. With each one, whether
+        it goes first among low-priority ones; None: not low-priority."""
         self._came_later: list[tuple[LoopActor, Any]] = []
-        """Parts of longer work that are due from then on: they follow the messages above."""
+        """Parts of longer work requested while a turn is split: they follow these messages."""
         self._began = self._began_work = 0.0
         """When the current run began, in seconds of the clock and of processor time."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due: actor and message."""
         self._parts_had = False
-        """Parts have run since the messages that arrived during a split turn were delivered."""
+        """Whether parts have run since the messages of a split turn were delivered."""
         self._low_priority_ran = False
-        """Low-priority actors have run since then."""
+        """Whether low-priority actors have run since then."""
         self._parts_deferred = False
-        """The last run left the parts to the next one, so that its output is sent first."""
+        """Whether the last run left the parts to the next one, so that its output is sent first."""
         self.light_at = -_ABOUT
         """When a light client last sent something; set by its connection."""
         self._low_priority = LowPriorityQueue()
@@ -148,12 +147,12 @@ class Kernel(ActorRegistry):
         self._rescheduled: list[tuple[LoopActor, Any]] = []
         """Messages that actors rescheduled in this run."""
         self._told = -_AT_WORK
-        """When the last turn with other than low-priority work began."""
+        """When the last turn with work of normal priority began."""
         self._scheduled = False
         self._yields = False
-        """The next turn lets the callbacks that are due run first."""
+        """Whether the callbacks of the event loop that are due run before the next turn."""
         self.turn_ended: Callable[[], None] = _nothing
-        """Called when a turn has run out of messages."""
+        """Called when no messages of a turn are left."""
         self.turn_split: Callable[[], None] = _nothing
         """Called when a turn was split and continues later."""
         self.turn_slice = TURN_SLICE
@@ -161,12 +160,11 @@ class Kernel(ActorRegistry):
         self.longest = 0.0
         """Longest time in seconds that actors ran without a break; its reader resets it."""
         self.longest_work = 0.0
-        """The same in processor time: without time that the host gave to other programs, or the
-        disk took."""
+        """The same in processor time, which excludes other programs and waits for the disk."""
         self.splits = 0
-        """How often turns were split."""
+        """Number of times that turns were split."""
         self.parts = 0
-        """Parts of longer work that had a turn of their own."""
+        """Number of parts of longer work that ran in separate turns."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
         """Called for each actor before it starts, while there is an observer."""
         self.observer: ActorObserver | None = None
@@ -257,9 +255,9 @@ class Kernel(ActorRegistry):
         return len(reads)
 
     def _run_gathered(self) -> None:
-        """Handle the gathered reads, first those that have waited longest.
+        """Handle the gathered reads, those that have waited longest first.
 
-        When there are more than a turn may handle, the others stay for the next one.
+        If there are more than a turn may handle, the rest stays for the next turn.
         """
         reads, self._gathered = self._gathered, []
         waited, self._left = self._left, 0
@@ -284,7 +282,7 @@ class Kernel(ActorRegistry):
             self._left_of = {actor for actor, _ in left + self._aside}
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
-        """Like :meth:`tell`, but the actor runs only when others have nothing to do.
+        """Like :meth:`tell`, but the actor runs only when no other actor has work.
 
         With ``first`` it runs before actors told without it. An actor that is already ready or
         queued keeps its place. For messages of an actor to itself see :meth:`reschedule`.
@@ -301,24 +299,24 @@ class Kernel(ActorRegistry):
             self.wake()
 
     def reschedule(self, actor: LoopActor, message: Any) -> None:
-        """Tell the running actor a message from itself at low priority: others run in between."""
+        """Send the running actor a message to itself at low priority: others run in between."""
         self._rescheduled.append((actor, message))
 
     def later(self, actor: LoopActor, message: Any) -> None:
-        """Tell an actor a message in a turn of its own, after the others that are ready."""
+        """Send an actor a message in a separate turn, after the actors that are ready."""
         (self._came_later if self._between else self._later).append((actor, message))
         self.wake()
 
     def stop_now(self, actor: LoopActor) -> None:
-        """Stop an actor at once, from within its own handler.
+        """Stop an actor immediately, from within its handler.
 
-        The messages behind the current one in its mailbox go to its ``on_dead_letters``.
+        The messages after the current one in its mailbox go to its ``on_dead_letters``.
         """
         if not actor.stopped:
             self._stop(actor)
 
     def stop_other(self, actor: LoopActor) -> None:
-        """Stop an actor other than the running one at once.
+        """Stop an actor other than the running one immediately.
 
         The messages in its mailbox go to its ``on_dead_letters`` before this returns.
         """
@@ -333,7 +331,7 @@ class Kernel(ActorRegistry):
         """Make an actor fail, so that its parent replaces it.
 
         Raises pykka.ActorDeadError if it has stopped; the answer raises it if the actor stops
-        before.
+        before it fails.
         """
         answer = LoopFuture()
         self.tell(actor, Ask(RESTART, answer))
@@ -354,7 +352,7 @@ class Kernel(ActorRegistry):
 
     @property
     def busy_recently(self) -> bool:
-        """True if there was other than low-priority work recently."""
+        """True if there was work of normal priority recently."""
         return self.clock() - self._told < _AT_WORK
 
     @property
@@ -379,13 +377,14 @@ class Kernel(ActorRegistry):
                 self._run_gathered()
             self._run_ready()
             if self._later and not self._parts_deferred and not self._split and self.shared:
-                # The event loop sends at the end of a run: light clients do not wait for parts.
+                # The event loop sends output at the end of a run: light clients need not wait for
+                # the parts.
                 self._parts_deferred = True
                 self._end_run()
                 return
         self._parts_deferred = False
-        # Each runs once before the messages that arrived meanwhile are delivered, however often
-        # they are split: none of the three starves.
+        # Turn, parts and low-priority actors each run once before the messages that arrived
+        # meanwhile are delivered, however often they are split: none of the three starves.
         if not self._split and not self._parts_had:
             self._parts_had = True
             if self._later:
@@ -399,7 +398,7 @@ class Kernel(ActorRegistry):
         self._end_run()
 
     def _end_run(self) -> None:
-        """End the turn; begin the next one with what arrived while it was split."""
+        """End the turn; begin the next one with the messages that arrived while it was split."""
         self._parts_had = self._low_priority_ran = False
         self._scheduled = False
         self.turns += 1
@@ -484,7 +483,7 @@ class Kernel(ActorRegistry):
     def _run_one_by_one(self) -> None:
         """Run parts, each as a turn, for as long as light clients may wait."""
         began = self._read
-        # A part that comes meanwhile may wait for a read that is left for the next turn.
+        # A part that is requested meanwhile may depend on a read that is left for the next turn.
         for _ in range(len(self._later)):
             if self._split or not self._later:
                 break
@@ -504,7 +503,7 @@ class Kernel(ActorRegistry):
                 break
 
     def _run_together(self) -> None:
-        """Run the parts that are due as one turn: no client waits for a shorter one."""
+        """Run the parts that are due as one turn: no client waits for the end of the turn."""
         for _ in range(min(len(self._later), _TOGETHER)):
             actor, message = self._later.popleft()
             self.parts += 1
@@ -571,11 +570,11 @@ class Kernel(ActorRegistry):
                 else:
                     self._run_observed(actor, actor.observer)
                 if self._read >= until:
-                    # The turn continues at this place: the order does not change.
+                    # The turn continues here: the order does not change.
                     first = [actor] if actor._waiting else []
                     rest = first + ready[at:] + self._ready
-                    # Actors that begin turns can wait for the next one, unless a later read of
-                    # theirs is left, which the next turn handles first.
+                    # Actors that begin turns can wait for the next one, unless one of their later
+                    # reads is left, which the next turn handles first.
                     later = [one for one in rest if one.begins_turns and one not in self._left_of]
                     self._next += later
                     self._rest = [one for one in rest if one not in later] if later else rest
@@ -597,7 +596,7 @@ class Kernel(ActorRegistry):
         handled, observer = 0, actor.observer
         message = None
         try:
-            # A mailbox that grows while it is being emptied is emptied to its end.
+            # Messages that are added to the mailbox meanwhile are also handled.
             for message in waiting:
                 handled += 1
                 kind = type(message)
@@ -617,8 +616,8 @@ class Kernel(ActorRegistry):
             self._fail(actor, error, message, waiting[handled:])
             return
         finally:
-            # Only this actor ran since the last reading of the clock. Inlined: this runs for each
-            # run of each actor.
+            # Only this actor has run since the clock was last read. Inlined, since this code runs
+            # for each run of each actor.
             now = self.clock()
             if actor.epoch != self.epoch:
                 actor.epoch = self.epoch

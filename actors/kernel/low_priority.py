@@ -1,4 +1,4 @@
-"""Low-priority actors: they run when others have nothing left to do."""
+"""Low-priority actors: they run when no other actor has work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLICE = 0.0005
 """Seconds of a turn after which no further low-priority actor runs while there is other work."""
 _LONGEST_SLICE = 0.004
 """Maximum length in seconds of a slice that begins late, and length of a slice without other work:
-events of a longer turn share a record."""
+the events of a longer turn share a record."""
 _BREAK, _LONGEST_BREAK = 1.0, 0.05
 """Length of the break after a slice, relative to the slice; its maximum in seconds."""
 
@@ -27,16 +27,16 @@ class LowPriorityQueue:
         self._first: deque[LoopActor] = deque()
         """Actors that run before the others."""
         self.cooling_down = False
-        """There is a break."""
+        """Whether there is a break."""
         self._cooldown_due = 0.0
-        """When the break was due to end; 0 once that was taken into account."""
+        """When the break should have ended; 0 once that was taken into account."""
 
     def __bool__(self) -> bool:
         """Return whether actors are queued."""
         return bool(self.others) or bool(self._first)
 
     def add(self, actor: LoopActor, *, first: bool) -> None:
-        """Add an actor; ``first``: before those that are added without."""
+        """Add an actor; ``first``: before those added without it."""
         (self._first if first else self.others).append(actor)
 
     def pop(self) -> LoopActor:

@@ -11,8 +11,8 @@ import sys
 import threading
 
 _NICENESS = 5
-"""No higher: on a busy host such a thread would rarely run, perhaps while it holds the
-interpreter's lock, and logins would wait for seconds."""
+"""The niceness of worker threads. With a higher one, a thread would rarely run on a busy host,
+possibly while it holds the interpreter's lock, and logins would wait for seconds."""
 _SHORTEST = 100_000
 """Time slice in nanoseconds: the minimum of Linux."""
 _USUAL = 0
@@ -40,7 +40,7 @@ def set_short_time_slice() -> None:
     """Set a short time slice for the calling thread and the threads that it starts later.
 
     Linux (6.12 and later) runs threads with short time slices first. The event loop and the NATS
-    server run briefly between two waits, and each message waits for both of them twice. Their share
+    server run briefly between two waits, and each message waits for each of them twice. Their share
     of the processors does not change.
     """
     if sys.platform == "linux":
@@ -56,4 +56,4 @@ def _run_for(nanoseconds: int) -> None:
     attributes = _ATTRIBUTES.pack(
         _ATTRIBUTES.size, os.SCHED_OTHER, 0, niceness, 0, nanoseconds, 0, 0
     )
-    ctypes.CDLL(None).syscall(number, 0, attributes, 0)  # refused: it stays as it is
+    ctypes.CDLL(None).syscall(number, 0, attributes, 0)  # on failure it stays unchanged

@@ -32,7 +32,7 @@ class LoopFuture(pykka.Future[Any]):
         """Return the answer if it is available.
 
         Raises the exception that the actor raised, or pykka.Timeout if there is no answer yet: code
-        on an event loop must not block. Use ``await``.
+        on an event loop must not block. Use ``await`` to wait.
         """
         if not self._future.done():
             raise pykka.Timeout("not answered yet; await the future instead")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from actors.kernel.actor import LoopActor
 
 _SERIAL_DIGITS = 20
-"""Maximum digits of an actor's number; Python does not convert text of thousands of digits."""
+"""Maximum digits of an actor's number; Python rejects numbers with thousands of digits."""
 _BLOCK_BITS = 8
 
 

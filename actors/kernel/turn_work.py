@@ -17,7 +17,7 @@ _AT_ONCE = 64
 class TurnWork(LoopActor):
     """Does work in the turn in which it was begun, one piece of work after the other.
 
-    ``failed`` is called with the error of work that fails: what is half done must not go on.
+    ``failed`` is called with the error of work that fails: half-finished work must not continue.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
@@ -25,15 +25,15 @@ class TurnWork(LoopActor):
         self._failed = failed
         self._pieces: deque[Iterator[object]] = deque()
         self.at_once = _AT_ONCE
-        """How many receivers a step of work serves; the kernel looks at the clock after a few."""
+        """Number of receivers that a step serves; the kernel reads the clock after a few steps."""
 
     @property
     def pending(self) -> bool:
-        """Whether work is left. What must not overtake it is to be added behind it."""
+        """Whether work is left. Work that must not overtake it must be added with ``begin``."""
         return bool(self._pieces)
 
     def begin(self, work: Iterator[object]) -> None:
-        """Add work, which does a step each time that its next item is taken."""
+        """Add work, an iterator that does one step for each item."""
         if not self._pieces:
             self.kernel.tell(self, _STEP)
         self._pieces.append(work)

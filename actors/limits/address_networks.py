@@ -14,8 +14,8 @@ _REMEMBERED = 4096
 def network_of(host: str) -> str:
     """Return the network under which ``host`` is counted: "192.0.2.1", "2001:db8:1:2::/64".
 
-    A customer has at least an IPv6 /64, so single addresses of it cost nothing. Anything else (a
-    Unix socket, a name from a proxy) counts by itself.
+    A customer has at least an IPv6 /64, and could use any number of addresses in it. Anything else
+    (a Unix socket, a name from a proxy) counts separately.
     """
     if ":" not in host:
         return host

@@ -28,9 +28,9 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 _MOST_DEBT = 2.0
 """Maximum debt in seconds of an address or user that may open another connection."""
 _LINES = 10
-"""Log lines in ten seconds about protocol errors and silent clients."""
+"""Maximum log lines in ten seconds about protocol errors and silent clients."""
 _LOGINS = 100
-"""The same about rejected logins: operators look for the reason."""
+"""The same about rejected logins, whose reasons operators need."""
 
 
 class ClientLimits(Generic[ReaderT]):
@@ -85,7 +85,7 @@ class ClientLimits(Generic[ReaderT]):
     def change(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
         """Apply other limits; existing connections stay. Existing rate limiters do not change.
 
-        Blocked or indebted parties remain so unless their limits changed.
+        Parties that are blocked or in debt remain so unless their limits changed.
         """
         before, self._options = self._options, options
         known, self._listeners = self._listeners, dict(listeners)
@@ -104,11 +104,12 @@ class ClientLimits(Generic[ReaderT]):
         self.unauthenticated.max_bytes = options.max_unauthenticated_bytes
 
     def refuses(self, listener: str, address: str, now: float) -> bool:
-        """Return whether a connection being accepted must be closed at once.
+        """Return whether a connection being accepted must be closed immediately.
 
-        That is the cheapest way: nothing is allocated for it. It is not counted, so several may
-        pass at the same time where one is allowed. ``address`` is the host, without the port; it is
-        empty for a Unix socket, and if it becomes known later (:meth:`locate`).
+        That is the cheapest way: nothing is allocated for it. The connection is not counted, so
+        several may pass at the same time where only one is allowed. ``address`` is the host,
+        without the port; it is empty for a Unix socket, and if it becomes known later
+        (:meth:`locate`).
         """
         reason = "overload" if self.overload.reason is not None else None
         reason = reason or self._blamed(address, now)
@@ -118,7 +119,7 @@ class ClientLimits(Generic[ReaderT]):
         return reason is not None
 
     def _blamed(self, address: str, now: float) -> str | None:
-        """Return why a connection of an address is rejected before anything is allocated for it."""
+        """Return why a connection of an address is rejected before allocation; None: it is not."""
         if self._faulty.refuses(network_of(address), now):
             return "faults"
         if self._rates.debt(address, None, now) > _MOST_DEBT:
@@ -178,7 +179,7 @@ class ClientLimits(Generic[ReaderT]):
         return wait
 
     def owes(self, address: str, user: str | None, now: float) -> bool:
-        """Return whether a new connection is refused: its address or user published too much.
+        """Return whether a new connection is refused because its address or user is in debt.
 
         Otherwise a throttled client could open another connection for each message.
         """

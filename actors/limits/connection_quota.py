@@ -1,7 +1,7 @@
 """Connection quotas: the number of connections and the rate of new ones.
 
-Counted per listener, per address and per user. Refused connections are not counted and cost no
-credit. An empty address (a Unix socket) and a missing user are not limited.
+Connections are counted per listener, per address and per user. Refused connections do not count. An
+empty address (a Unix socket) and a missing user are not limited.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PartyQuota:
         self._burst = burst
 
     def refusal(self, party: str, now: float) -> str | None:
-        """Return why a party may have no further connection now, or None."""
+        """Return why a party may not open a connection now, or None."""
         most = self._quota.connections
         if most and self._count[party] >= most:
             return f"{self._kind}_connections"
@@ -80,7 +80,7 @@ class ConnectionQuotas:
 
     A connection passes :meth:`arrive` when it is accepted, :meth:`locate` once a PROXY header has
     given its address, :meth:`identify` when its user is known, and :meth:`leave` with the same
-    arguments once it is gone.
+    arguments when it ends.
     """
 
     def __init__(

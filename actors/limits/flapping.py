@@ -18,8 +18,8 @@ class Flapping:
     """Counts connects by key, such as user and client identifier.
 
     ``connects`` within ``window`` seconds are allowed; with one more, the key is refused for
-    ``backoff`` seconds. Connects while it is refused do not extend that, so a client that keeps
-    trying gets in when the time is over. At most ``most`` keys are remembered.
+    ``backoff`` seconds. Connects during that time do not extend it, so a client that keeps trying
+    is accepted afterwards. At most ``most`` keys are remembered.
     """
 
     __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
@@ -29,7 +29,7 @@ class Flapping:
         self._backoff = backoff
         self._most = most
         self._refused_until: dict[Hashable, float] = {}
-        """End of each refusal, in order: all refusals last equally long."""
+        """End of each refusal, in order, since all refusals have the same duration."""
 
     def __len__(self) -> int:
         """Return the number of refused keys."""
@@ -57,7 +57,7 @@ class Flapping:
         return self._backoff
 
     def sweep(self, now: float) -> None:
-        """Remove keys whose time is over, or whose connects are old; to be called once a second."""
+        """Remove keys whose refusal ended or whose connects are old; to be called once a second."""
         if self._seen is not None:
             self._seen.forget_full(now)
         while self._refused_until:

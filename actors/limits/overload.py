@@ -1,8 +1,8 @@
-"""Overload detection: the broker has more work than it gets done, for longer than a moment.
+"""Overload detection: the broker has had more work than it can do for some time.
 
-Machines stall now and then, so a single late sample says nothing; lasting lateness does. Time above
-the limit fills a bucket, time below half of the limit empties it. Overload begins when the bucket
-is full and ends when it is empty.
+Machines stall occasionally, so a single late sample does not mean overload. Time above the limit
+fills a bucket, time below half of the limit empties it. Overload begins when the bucket is full and
+ends when it is empty.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Several rates may apply to one connection: its own, and those it shares with the connections of its
 user, of its address and of its listener. The longest of the resulting pauses applies.
 
-Only exceeding its own rate counts against a client's patience limit: the debt of a shared rate may
-be caused by others. A shared rate is divided among the connections that wait for it, and each waits
-until its part has paid its own debt: a client that sends little is read again soon, however much
+Only pauses for its own rate count towards the disconnection of a client: others may cause the debt
+of a shared rate. A shared rate is divided among the connections that wait for it, and each waits
+until its share has paid its own debt: a client that sends little is soon read again, however much
 others send.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from actors.configuration import Quota
 
 _SHORTEST = 0.05
-"""Minimum seconds of a pause; otherwise each packet would be a read of its own."""
+"""Minimum seconds of a pause; otherwise each packet would be read separately."""
 _BREAK = 1.0
-"""Seconds of idleness after which the patience of a client is reset."""
+"""Seconds without a pause after which the time for which a client was throttled is reset."""
 
 
 class RateLimiter:
@@ -67,8 +67,8 @@ class RateLimiter:
             if self._held_since is None or now > self._due + _BREAK:
                 self._held_since = now
             if self._patience:
-                # Not longer than the patience: only reading notices that a client is gone, and a
-                # client that then sends even more is disconnected.
+                # Not longer than ``patience``: only reading detects that a client has left, and a
+                # client that sends even more after the pause is disconnected.
                 own = min(own, self._held_since + self._patience - now)
         wait = max(own, shared, _SHORTEST)
         self._due = now + wait
@@ -80,7 +80,7 @@ class RateLimiter:
         return max((share.debt(now) for share in shares), default=0.0)
 
     def is_throttled_too_long(self, now: float) -> bool:
-        """Return whether its own rate throttled it for too long: it does not slow down."""
+        """Return whether the client was throttled by its own rate for too long."""
         since = self._held_since
         return bool(self._patience) and since is not None and now - since >= self._patience
 
@@ -95,7 +95,7 @@ class RateShare:
         self._party = party
         self._waiting = waiting
         self._paid_at = 0.0
-        """When its part of the rate has paid its own debt."""
+        """When its share of the rate has paid its own debt."""
 
     def take(self, amount: float, now: float) -> float:
         """Take credit; return for how many seconds this connection must wait."""
@@ -114,7 +114,7 @@ class RateShare:
 
 
 class RatePool:
-    """The buckets of all parties of a kind: each is shared by the connections of one party."""
+    """The buckets of all parties of a kind; the connections of a party share a bucket."""
 
     __slots__ = ("_waiting", "buckets", "rate")
 

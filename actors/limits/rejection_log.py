@@ -29,10 +29,10 @@ class LatestRejections:
 
 
 class RejectionLog:
-    """Rejections and disconnects because of a limit; ``what`` begins the log lines.
+    """Rejections and disconnects because of a limit; log lines begin with ``what``.
 
-    For each reason ``lines`` are logged in ten seconds. ``counted`` is the log in which they are
-    counted; by default they are counted here.
+    For each reason at most ``lines`` lines are logged in ten seconds. ``counted`` is the log that
+    counts them; by default this one.
     """
 
     __slots__ = ("_lines", "_said", "_what", "counts", "latest")
@@ -65,7 +65,7 @@ class RejectionLog:
 
 
 class _LoggedReason:
-    """The log lines of a reason: since when, how many, and the count at the last one."""
+    """The log lines of a reason: begin of the period, their number, and the count at the last."""
 
     __slots__ = ("count", "lines", "since")
 

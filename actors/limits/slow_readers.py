@@ -1,8 +1,8 @@
 """Slow readers: clients that do not read the data waiting for them.
 
 They are found by checking some clients at a time, without a timer for each: a client is suspected
-when data waits for it, and closed when it has read nothing for the configured time. When too much
-data waits for all of them, those with the most are closed.
+when data waits for it, and disconnected when it has read nothing for the configured time. If too
+much data waits in total, the clients with the most are disconnected.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class SlowReaders(Generic[ReaderT]):
         self._total = 0
 
     def __len__(self) -> int:
-        """Return the number of clients with waiting data."""
+        """Return the number of suspected clients."""
         return len(self._suspects)
 
     @property
     def unread(self) -> int:
-        """Bytes waiting for all of them, when last checked."""
+        """Bytes waiting for all suspected clients, when last checked."""
         return self._total
 
     def sweep(self, readers: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
@@ -98,7 +98,7 @@ class SlowReaders(Generic[ReaderT]):
         return found + self._largest()
 
     def forget(self, reader: ReaderT) -> None:
-        """Remove a client that is gone from the suspects, if it is one."""
+        """Remove a client that has left from the suspects, if it is one."""
         suspect = self._suspects.pop(reader, None)
         if suspect is not None:
             self._total -= suspect.unread
@@ -113,7 +113,7 @@ class SlowReaders(Generic[ReaderT]):
         taken = reader.bytes_out - unread
         if taken > suspect.taken:
             suspect.since = now
-        # It shrinks when nothing is read and TLS adds to the written bytes.
+        # The figure decreases when nothing is read and TLS adds to the written bytes.
         suspect.taken = taken
         self._total += unread - suspect.unread
         suspect.unread = unread
@@ -142,5 +142,5 @@ class _Suspect:
         self.taken = taken
         """Bytes that it has read so far."""
         self.since = now
-        """When that last grew, or was first checked."""
+        """When that number last increased, or was first checked."""
         self.unread = 0

@@ -16,8 +16,8 @@ class SubscriptionRate:
     def add(self, count: int, now: float, rate: float, burst: int) -> float:
         """Count changes; return for how many seconds the session must wait, usually 0.
 
-        ``rate`` is the average number per second (0: unlimited), ``burst`` the number allowed at
-        once.
+        ``rate`` is the average number per second (0: unlimited), ``burst`` the number allowed
+        without a pause.
         """
         if not rate:
             return 0.0

@@ -1,7 +1,7 @@
 """Token buckets: an average rate and a burst.
 
 A bucket may be overdrawn, since input is counted after it was read: then it is in debt, and returns
-for how long to pause reading. Times are monotonic seconds and come from the caller.
+how long to pause reading. Times are monotonic seconds, passed by the caller.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Buckets:
     """A bucket for each key.
 
     Full buckets are dropped (:meth:`forget_full`). At most ``most`` are kept: beyond that, one that
-    is full soon is dropped.
+    will soon be full is dropped.
     """
 
     __slots__ = ("_buckets", "_burst", "_due", "_most", "_rate", "_serial")
@@ -61,7 +61,7 @@ class Buckets:
         self._most = most
         self._buckets: dict[Hashable, Bucket] = {}
         self._due: list[tuple[float, int, Hashable]] = []
-        """When to check whether a bucket is full, once each: a heap."""
+        """Time at which to check whether a bucket is full, one entry for each: a heap."""
         self._serial = 0
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Unauthenticated connections: their total number and memory is limited.
+"""Unauthenticated connections: their total number and memory are limited.
 
 Each has its own limits (the time until its CONNECT is accepted, the bytes until then), which do not
-help against many connections. When there are too many, connections that look most like an attack
+help against many connections. If there are too many, the connections most likely to be an attack
 are closed one by one: each time the oldest of the address that takes the most memory at that point.
 An address with a few newly opened connections loses them last.
 """
@@ -16,7 +16,7 @@ from actors.limits.address_networks import network_of
 ConnectionT = TypeVar("ConnectionT")
 
 _OWN_COST = 8192
-"""Bytes that an idle connection costs, without the operating system's part."""
+"""Bytes that an idle connection takes, without the memory of the operating system."""
 _KEPT = 7 / 8
 """Fraction of a limit to which its use is reduced once it is reached, so that this is rare."""
 
@@ -28,7 +28,7 @@ class Unauthenticated(Generic[ConnectionT]):
 
     def __init__(self, max_connections: int, max_bytes: int) -> None:
         self.max_connections = max_connections
-        """0: unlimited, as with ``max_bytes``; both may be changed."""
+        """Maximum number, 0: unlimited, as ``max_bytes``; both may be changed."""
         self.max_bytes = max_bytes
         self._addresses: dict[str, _Address[ConnectionT]] = {}
         self._bytes = 0
@@ -44,9 +44,9 @@ class Unauthenticated(Generic[ConnectionT]):
         return self._bytes
 
     def join(self, connection: ConnectionT, address: str) -> list[ConnectionT]:
-        """Add a new connection; return those that must be closed for it, with the reasons.
+        """Add a new connection; return the connections that must be closed because of it.
 
-        They are removed already. The new one may be among them.
+        They have already been removed. The new one may be among them.
         """
         name = network_of(address)
         at = self._addresses.get(name)
@@ -61,7 +61,7 @@ class Unauthenticated(Generic[ConnectionT]):
     def holds(self, connection: ConnectionT, address: str, size: int) -> list[ConnectionT]:
         """Record that a connection holds ``size`` bytes; return those that must be closed.
 
-        They are removed already. An unknown connection is ignored.
+        They have already been removed. An unknown connection is ignored.
         """
         at = self._addresses.get(network_of(address))
         before = at.held.get(connection) if at is not None else None
@@ -74,7 +74,7 @@ class Unauthenticated(Generic[ConnectionT]):
         return self._make_room() if more > 0 else []
 
     def leave(self, connection: ConnectionT, address: str) -> None:
-        """Remove a connection that is accepted or gone; it may have been removed already."""
+        """Remove a connection that was accepted or has ended; it may already have been removed."""
         name = network_of(address)
         at = self._addresses.get(name)
         if at is not None:

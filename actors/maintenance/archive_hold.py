@@ -1,8 +1,8 @@
-"""Holds back deletions from the log until the records are archived, if configured.
+"""Prevents deletions from the log until the records are archived, if configured.
 
-The archive job reports the archived position to the broker (``LogArchived``); it is recorded in the
-log, and so known after a restart. The last value counts, even if it is lower: an archive may have
-been restarted because another one was lost.
+The archive job reports the archived position to the broker, which records it in the log
+(``LogArchived``), so that it is known after a restart. The last value counts, even if it is lower:
+an archive may have been started again because it was lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ArchiveHold:
         return archived.said.through if archived is not None else 0
 
     def lets_go(self, first: int) -> bool:
-        """Return whether the log may begin with this record."""
+        """Return whether the records before this one may be deleted."""
         return not self._node.options.keep_until_archived or first - 1 <= self.through
 
     def allowed(self, wanted: Cut | None, size: int, begins_ms: int) -> Cut | None:
@@ -80,7 +80,7 @@ class ArchiveHold:
             return
         self._reminded = now
         _log.warning(
-            f"the log outgrows {bound}: it is kept until it is archived",
+            f"the log exceeds {bound}: it is kept until it is archived",
             bytes=size,
             first=node.log.first,
             archived=self.through,

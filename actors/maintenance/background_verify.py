@@ -64,7 +64,7 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
 
 def _tell(damage: CorruptLog) -> None:
     _log.error(
-        "the log is damaged: the broker's state is not, but what happened before is not all there",
+        "the log is damaged: the broker's state is intact, but older records are damaged",
         reason=f"record {damage.sequence} {damage.what}",
         advice="see 'foldmq log verify'",
     )

@@ -64,7 +64,7 @@ def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
         if state is None:
             return []
         texts = [orjson.dumps(part) for part in encode_session(state)]
-    # Already JSON: it is measured and written without being encoded again.
+    # Already encoded as JSON: it is measured and written without encoding it again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [
         StateEvent(SessionSnapshot(name, part, number, number == len(parts) - 1))
@@ -102,7 +102,7 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEv
 
 
 def _distinct(names: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return the distinct names, and of each name the index there; no indexes of a single one."""
+    """Return the distinct names, and the index of each name; no indexes if there is only one."""
     found: dict[str, int] = {}
     of = [found.setdefault(name, len(found)) for name in names]
     return [*found], of if len(found) > 1 else []
@@ -126,7 +126,7 @@ def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessa
 def repeat_messages(
     messages: Iterable[tuple[Position, Message]], waiting: AbstractSet[Position]
 ) -> Iterator[StateEvent]:
-    """Repeat messages under their positions; ``waiting`` are retained with their PUBREL."""
+    """Yield events that repeat messages; those in ``waiting`` are retained with their PUBREL."""
     some: list[tuple[Position, Message]] = []
     size = 0
     for ref, message in messages:

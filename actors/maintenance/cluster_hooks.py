@@ -1,7 +1,7 @@
 """The cluster's interface to the broker that leads it: its stored records and its clients.
 
-While leadership is uncertain, output without a record of its own (QoS 0, PINGRESP) waits for a
-``LeaderProved`` record. Messages at QoS 1 and 2 and acknowledgements always wait for their own.
+While leadership is uncertain, output without a record (QoS 0, PINGRESP) waits for a
+``LeaderProved`` record. Messages at QoS 1 and 2 and acknowledgements always wait for their record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ClusterHooks:
     """The part of a broker used by the leader of a cluster."""
 
     def __init__(self, node: NodeContext, connections: Iterable[ClientConnection]) -> None:
-        """Take the parts of a broker; ``connections`` are its open connections at any time."""
+        """Use the parts of a broker; ``connections`` are its currently open connections."""
         self._node = node
         self._connections = connections
 
@@ -43,7 +43,7 @@ class ClusterHooks:
     def prove(self, epoch: int) -> int:
         """Append a LeaderProved; return the sequence of its record.
 
-        Output without a record of its own waits until that record is stored.
+        Output without a record waits until that record is stored.
         """
         node = self._node
         node.emit(LeaderProved(epoch))
@@ -58,14 +58,14 @@ class ClusterHooks:
         return sequence
 
     def let_go(self, reason: str) -> None:
-        """Close all clients, and accept none until the reason is cleared by an empty one."""
+        """Disconnect all clients, and accept none until this is called with an empty reason."""
         self._node.unsure = reason
         if not reason:
             _log.info("this node leads the cluster: clients may connect again")
             return
         connections = list(self._connections)
         _log.error(
-            "clients are closed until this node knows again that it leads the cluster",
+            "clients are disconnected until this node knows again that it leads the cluster",
             connections=len(connections),
         )
         for connection in connections:

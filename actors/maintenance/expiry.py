@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _BUCKETS_PER_SECOND = 10
 _AT_ONCE, _SUBSCRIPTIONS_AT_ONCE = 256, 1024
-"""Names processed at a time, and subscriptions of their sessions: a fleet that went offline at once
-also expires together."""
+"""Maximum number of names processed at a time, and of their subscriptions: a fleet that went
+offline at the same time also expires at the same time."""
 _PAUSE = 0.01
 
 
@@ -42,7 +42,7 @@ class Expiries:
     def watch(self, name: str, delay: float) -> None:
         """Call back with a name after some seconds, up to a tenth of a second later.
 
-        The call is earlier if an earlier one was requested before; the callback then calls this
+        If an earlier call was requested before, the callback is called then; it calls this method
         again.
         """
         bucket = int((self._monotonic() + delay) * _BUCKETS_PER_SECOND) + 1

@@ -1,9 +1,9 @@
 """The quota of the log, ``keep_bytes``, and the pause of input when it is reached.
 
-The log is cut when it has filled three quarters of ``keep_bytes``. If clients fill the rest faster
-than that is done, the cut first gets a larger share of the time (:attr:`LogQuota.pressed`), then
-input waits (``Journal.ceiling``) until the log is cut. What remains after a cut is needed: the
-limit moves up with it, so that input does not wait for it.
+The log is cut when it has filled three quarters of ``keep_bytes``. If clients fill the rest before
+the cut is done, the cut first gets a larger share of the time (:attr:`LogQuota.pressed`), then
+input waits (``Journal.ceiling``) until the log is cut. The records that remain after a cut are
+needed: the limit is raised by their size, so that input does not wait forever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LogQuota:
         self._before = 0
         """Bytes of the log at the last measurement, minus those appended by then."""
         self._left = 0
-        """Bytes of the log after the last attempt to cut it: they are needed."""
+        """Bytes of the log after the last attempt to cut it, which are needed."""
         self._bound = 0
         self._repeated = 0
         self._told: float | None = None
@@ -63,8 +63,8 @@ class LogQuota:
 
     @property
     def _more(self) -> int:
-        """Bytes that may always be appended to what remains."""
-        # Growth from which another checkpoint is worthwhile.
+        """Bytes that may always be appended to the remaining log."""
+        # The growth from which another checkpoint is worthwhile.
         return self._node.options.keep_bytes // _EIGHTHS + self._repeated // 2
 
     def measured(self, size: int) -> None:
@@ -82,7 +82,7 @@ class LogQuota:
             self._repeated = repeated
         journal, bound = self._node.journal, self._node.options.keep_bytes
         if bound != self._bound:
-            # At the start, or after a change of settings: the limit could not be kept until now.
+            # At the start, or after a change of settings: the limit did not apply until now.
             self._bound, self._left = bound, self.size
         if not bound:
             journal.raise_ceiling(None)
@@ -98,7 +98,7 @@ class LogQuota:
             )
 
     def stop_waiting(self, why: str) -> None:
-        """Resume input: the cut is held up."""
+        """Resume input, because the cut is delayed."""
         if self.full:
             _log.warning(
                 "the log grows beyond keep_bytes: it cannot be cut",

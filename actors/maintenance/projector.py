@@ -1,12 +1,11 @@
 """Writes the projections beside the log, in the background.
 
-Changes since the last round are written, retained messages first, each in its current state and not
-before the log has it on disk; the histories of clients that have a session come last. A round ends
-with the mark: everything up to its record is reflected.
-Work is done in slices of some milliseconds with pauses several times as long, and a round is
-followed by a pause in proportion to its cost. While the log grows fast the next round waits, since
-the same sessions will change again and clients need the time: a restart then reads a tail of the
-log that is bounded.
+Each round writes the changes since the last one, retained messages first, each in its current state
+and not before the log has it on disk; the histories of clients that have a session come last. A
+round ends with the mark: everything up to its record is reflected. Work is done in slices of some
+milliseconds with pauses several times as long, and a round is followed by a pause in proportion to
+its cost. While the log grows fast the next round waits, since the same sessions will change again
+and clients need the time; the part of the log that a restart must read remains bounded.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ _log = structlog.get_logger("foldmq")
 _ROUND_EVERY = 1.0
 """Minimum seconds from the end of a round to the next one."""
 _SHARE = 10
-"""A round takes at most one in this many seconds of the broker's time."""
+"""A round takes at most one part in this many of the broker's time."""
 _FAST = 1000
 """Entries per second from which the log grows fast."""
 _TAIL, _LATEST = 200_000, 10.0
-"""Entries since the last round began, and seconds since it ended, for which a round waits at most.
-A restart folds so many entries in about a second."""
+"""Maximum entries since the last round began, and seconds since it ended, for which a round waits.
+A restart folds this number of entries in about a second."""
 _SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
 """Length of the pause after a slice, relative to the slice."""
 _PRESSED = 4
-"""Factor by which slices are longer while it is urgent; pauses are no longer than slices then."""
+"""Factor by which slices are longer while a cut waits; pauses are then no longer than slices."""
 _POLL = 0.005
 _UNCONFIRMED = 2000
 """Messages sent before their arrival is checked."""
@@ -81,7 +80,7 @@ class _Sent(NamedTuple):
 
 
 class Projector:
-    """Keeps the projections of a broker up to date: first ``go_on`` or ``begin``, then ``run``."""
+    """Updates the projections of a broker: first call ``go_on`` or ``begin``, then ``run``."""
 
     def __init__(self, node: NodeContext, store: KeyedStore) -> None:
         self._node = node
@@ -103,14 +102,14 @@ class Projector:
         """Whether the stored projections are unusable."""
         self._hurry = False
         self.pressed: Callable[[], bool] = bool
-        """Whether the log is to be cut soon, for which the projections must have caught up."""
+        """Whether a cut of the log waits until the projections have caught up."""
         self.progress = 0
         """Increases with each write."""
         self._busy = 0.0
         self._begun = 0
         """Entries written when the last round began."""
         self.trouble: str | None = None
-        """Why writing fails now; None if it does not."""
+        """The reason why writing fails; None if it does not."""
 
     @property
     def marked(self) -> int:
@@ -118,7 +117,7 @@ class Projector:
         return self._marked.sequence if self._marked is not None else 0
 
     def go_on(self, loaded: LoadedProjections) -> None:
-        """Start from loaded projections, which are those stored."""
+        """Start from loaded projections, which equal the stored ones."""
         node_state = self._node.state
         node_state.dirty = {}
         node_state.retained.dirty = {}
@@ -132,7 +131,7 @@ class Projector:
     def begin(self) -> None:
         """Begin with empty projections: everything must be written."""
         node_state = self._node.state
-        # What changes from now on; the rest is added before it is written.
+        # The changes from now on; everything else is added before the first round.
         node_state.dirty = {}
         node_state.retained.dirty = {}
         self._node.clients.dirty = {}
@@ -170,7 +169,7 @@ class Projector:
                 await self._rest(max(_ROUND_EVERY, self._busy * _SHARE))
 
     async def _mark_all(self) -> None:
-        """Count everything as changed since it was written, which it never was."""
+        """Count everything as changed, since nothing was ever written."""
         node_state = self._node.state
         topics: dict[str, Position] = {}
         for part in node_state.retained.parts():
@@ -188,7 +187,7 @@ class Projector:
         clients.dirty = {**names, **dict.fromkeys(clients.dirty or (), 0)}
 
     async def _rest(self, seconds: float) -> None:
-        """Pause for some time, and while the log grows fast; not for long when it is urgent."""
+        """Pause for some time, and while the log grows fast; only briefly if a cut waits."""
         began = looked = self._now()
         before = self._node.journal.stats.entries
         while True:
@@ -231,7 +230,7 @@ class Projector:
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:
             return
-        # All changes up to the last closed record are in these, or stored already.
+        # These contain all changes up to the last closed record that are not stored yet.
         topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
         sessions, node_state.dirty = node_state.dirty or {}, {}
         histories, clients.dirty = clients.dirty or {}, {}
@@ -272,7 +271,7 @@ class Projector:
                 await self._until_whole(self._node.journal.next_position)
                 started = self._now()
                 for entry, before, parts in entries:
-                    if parts:  # the last one of its name: now it counts as sent
+                    if parts:  # the last message of its name, which now counts as sent
                         del taken[entry.name]
                     await self._put(entry, kind, before, parts)
             finally:
@@ -308,7 +307,7 @@ class Projector:
 
     def _history(self, name: str) -> list[StoredEntry]:
         node = self._node
-        if name not in node.clients:  # others changed later
+        if name not in node.clients:  # dropped, because others changed later
             return []
         history = node.clients.find(name)
         if name not in node.state.sessions:
@@ -342,7 +341,7 @@ class Projector:
     ) -> bool:
         """Add the messages that update a name, each with the version it replaces.
 
-        The last one has the number of parts that are stored then, the others have 0. Returns
+        The last one has the number of parts that are stored after it, the others have 0. Returns
         whether there are any.
         """
         if kind == RETAINED and made and made[0].version == before:
@@ -358,7 +357,7 @@ class Projector:
         return bool(made)
 
     async def _until_whole(self, bound: Position) -> None:
-        """Wait until the turns before a position are on disk as a whole."""
+        """Wait until the turns before a position are completely on disk."""
         journal = self._node.journal
         while journal.last_complete_turn < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
@@ -366,7 +365,7 @@ class Projector:
     async def _put(self, entry: StoredEntry, kind: int, before: Position, parts: int) -> None:
         """Send a message; ``parts``: as :meth:`_add` returns it.
 
-        If that is cut short, the message may arrive: :meth:`_take_back` must follow.
+        If the call is interrupted, the message may still arrive: :meth:`_take_back` must follow.
         """
         key = key_of(kind, entry.name, entry.part)
         gone = entry.kind == GONE
@@ -413,7 +412,7 @@ class Projector:
         await self._confirm(mark)
 
     async def _confirm(self, mark: ProjectionMark) -> None:
-        """Store a mark behind all sent messages: if it is stored, so are they."""
+        """Store a mark after all sent messages: if it is stored, they are too."""
         entry = StoredEntry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
         self._offered = mark
         self._unsure = True

@@ -40,7 +40,7 @@ _log = structlog.get_logger("foldmq")
 _POLL = 0.002
 _FROZEN_AT_ONCE = 16
 _FREEZE_PAUSE = 0.005
-"""Sessions frozen at a time, about a millisecond of work, and the seconds between two times."""
+"""Number of sessions frozen together, about a millisecond of work, and seconds between batches."""
 _REPORTED_AT_ONCE = 256
 _RESTORED_AT_ONCE = 64
 """Sessions whose subscriptions are restored in one iteration of the event loop."""
@@ -54,7 +54,7 @@ async def recover(
     reset: Callable[[], NodeState],
     progress: Callable[[int, int], None],
 ) -> ProjectionMark | None:
-    """Restore the broker's state, open the journal, record the end of connections.
+    """Restore the broker's state, open the journal, record the end of some connections.
 
     ``reset`` empties the state and returns it. Returns the mark of the projections if they were
     used: the log up to it was not read. :func:`end_connections` must follow.
@@ -86,11 +86,11 @@ async def recover(
 async def adopt(
     node: NodeContext, projector: Projector, found: FollowedState, since_ms: int
 ) -> None:
-    """Take the state of a follower, which has folded the log up to this broker's BrokerStarted.
+    """Take over the state of a follower, which has folded the log up to this BrokerStarted.
 
-    The node has its router. ``since_ms`` is the time of the last record, Unix time in milliseconds:
-    later ones are not earlier. The expiry of offline sessions is not watched yet.
-    :func:`end_connections` must follow.
+    The node already has its router. ``since_ms`` is the time of the last record, Unix time in
+    milliseconds: no later record gets an earlier time. The expiry of offline sessions is not
+    scheduled yet. :func:`end_connections` must follow.
     """
     node.state = found.state
     if node.bridge is not None:
@@ -102,7 +102,7 @@ async def adopt(
     _take_clients(node)
     projector.begin()
     await _begin_anew(node)
-    # Clients wait for this broker, but not for that.
+    # Clients wait for this broker, but need not wait for this work.
     node.spawn_task(_freeze(node, _offline(node), _FREEZE_PAUSE))
 
 
@@ -118,7 +118,7 @@ def _offline(node: NodeContext) -> list[str]:
 
 
 async def _freeze(node: NodeContext, names: list[str], pause: float) -> None:
-    """Freeze sessions, unless they are in use meanwhile, with pauses of some seconds."""
+    """Freeze sessions that are not in use, with pauses of ``pause`` seconds."""
     for number, name in enumerate(names):
         if number % _FROZEN_AT_ONCE == 0:
             await asyncio.sleep(pause)
@@ -146,7 +146,7 @@ async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> 
 
 
 async def _begin_anew(node: NodeContext) -> None:
-    """Record the limits, and the end of those connections that cause nothing else."""
+    """Record the limits, and the end of the connections whose end has no other effect."""
     node.emit(applied_limits(node.options, node.permissions.permissions))
     grace = node.will_grace
     for number, (name, state) in enumerate(list(node.state.sessions.live.items())):
@@ -164,7 +164,7 @@ async def _begin_anew(node: NodeContext) -> None:
 
 
 async def _crash_time(node: NodeContext, tail: LogTail) -> int:
-    """Return when the previous run wrote last if it did not end cleanly, otherwise 0; log it."""
+    """Return when the previous run last wrote if it did not end cleanly, otherwise 0; log it."""
     if not tail.sequence or tail.sequence < node.log.first:
         return 0
     try:
@@ -218,8 +218,8 @@ async def end_connections(node: NodeContext) -> None:
     """Record the end of the other connections of the previous run of the broker.
 
     Wills are published as for any connection that ended without a DISCONNECT, or wait for their
-    clients, and unacknowledged messages of shared subscriptions are returned to them. The sessions
-    do that, some in each turn; no client may connect before.
+    clients, and unacknowledged messages of shared subscriptions are returned to them. Some sessions
+    do this in each turn; no client may connect before all are done.
     """
     grace = node.will_grace
     number = 0
@@ -237,7 +237,7 @@ async def rebuild_session(node: NodeContext, name: str) -> tuple[int, SessionSta
     """Return the sequence of the last folded record, and a session's state from the log.
 
     The state is None if there is no such session. Waits until all events appended so far are on
-    disk. Nothing may append for this session meanwhile.
+    disk. No event of this session may be appended meanwhile.
     """
     with node.retention.holding_still():
         return await _rebuild(node, name)
@@ -264,7 +264,7 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
             await asyncio.sleep(0)
         if node.failed.done():
             break
-        # A turn that continues in the next record counts as a whole or not at all.
+        # A turn that continues in the next record counts completely or not at all.
         last += not whole
     return last, node_state.sessions.get(name)
 

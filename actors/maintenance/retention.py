@@ -1,8 +1,8 @@
 """Retention: repeats the state in the log from time to time, and deletes older records.
 
-A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
-cut, messages that sessions still refer to are repeated as well, the projections have caught up, and
-the cut is recorded: a reader of the log knows which records are gone, and that this is correct.
+A log can begin wherever a *checkpoint*, a repetition of the whole state, begins. Before the log is
+cut, messages that sessions still refer to are also repeated, the projections have caught up, and
+the cut is recorded, so that a reader of the log knows which records were removed intentionally.
 
 With ``keep_until_archived`` nothing is deleted before it is archived
 (:mod:`actors.maintenance.archive_hold`). Near ``keep_bytes`` this work takes precedence, and at the
@@ -60,22 +60,22 @@ _LOOK_EVERY = 0.5
 _RETRY = 5.0
 _POLL = 0.02
 _PARTS = 8
-"""Checkpoints within the retention time, which determine how much more is kept."""
+"""Number of checkpoints within the retention time; more of them mean less excess in the log."""
 _QUARTERS = 4
 _SMALL = 32
-"""Growth worth a checkpoint near the limit, as a part of it."""
+"""Growth, as a fraction of the limit, from which a checkpoint near the limit is worthwhile."""
 _LEAST = 1024 * 1024
 """Growth in bytes from which a checkpoint is worthwhile."""
 _SLICE = 0.002
 _SLICE_SHARE = 6
 _PRESSED = 4
-"""Factor by which slices are longer near the limit; pauses are no longer than slices then."""
+"""Factor by which slices are longer near the limit; pauses are then no longer than slices."""
 _MOST_PAUSES = 5
 """Maximum number of times that a slice near the limit waits for the disk."""
 _PATIENCE = 15.0
-"""Maximum seconds for which input waits for a cut that is held up."""
+"""Maximum seconds for which input waits for a delayed cut."""
 _HOLDERS = 3
-"""Sessions named in a warning."""
+"""Number of sessions named in a warning."""
 _REMIND = 3600.0
 _RECORDS_AT_ONCE = 16
 
@@ -92,13 +92,13 @@ class Retention:
         self._begun_at: dict[int, int] = {}
         """Bytes appended when a checkpoint began, by its number."""
         self._took: Counter[str] = Counter()
-        """Approximate bytes of the last checkpoint and of repeated messages, which are not growth:
-        of sessions, retained messages, and waiting messages."""
+        """Approximate bytes of the last checkpoint and of repeated messages, which do not count as
+        growth: of sessions, retained messages, and waiting messages."""
         self._queues: dict[str, int] = {}
         """Bytes held in the log by messages waiting for sessions."""
         self._readers = 0
         self._held_up: tuple[str, float, object] = "", 0.0, None
-        """The last obstacle to a cut, since when, and its progress then."""
+        """The last obstacle to a cut, the time at which it began, and its progress at that time."""
         self._warned: tuple[str, float] | None = None
         self._guard = ArchiveHold(node)
         projector.pressed = lambda: self._room.pressed
@@ -122,7 +122,7 @@ class Retention:
         except CorruptLog as error:
             self._give_up(error)
         except EventTooLarge as error:
-            # It was appended while NATS accepted larger ones. A checkpoint needs all of them.
+            # It was appended while NATS accepted larger records. A checkpoint needs all messages.
             _log.error(
                 "a message in the log cannot be repeated: the log is not cut", reason=str(error)
             )
@@ -144,7 +144,7 @@ class Retention:
             try:
                 await self.look()
             except LogUnavailable as error:
-                _log.warning("log cannot be cut at present", reason=str(error))
+                _log.warning("log cannot be cut now", reason=str(error))
                 self._room.stop_waiting(str(error))
                 await asyncio.sleep(_RETRY)
 
@@ -154,7 +154,7 @@ class Retention:
         _log.error("the log is damaged and will not be cut", reason=what)
 
     async def look(self) -> None:
-        """Finish the current work, write a checkpoint if one is due, cut if that is due."""
+        """Finish the current work, write a checkpoint if it is due, cut the log if that is due."""
         node_state, log = self._node.state, self._node.log
         if node_state.cuts and node_state.cuts[-1].first > log.first:
             await self._purge(node_state.cuts[-1].first)
@@ -163,7 +163,7 @@ class Retention:
         if self._checkpoint_due():
             await self.checkpoint()
         await self._cut_if_wanted()
-        if self._room.full:  # everything possible was done
+        if self._room.full:  # nothing more can be done
             self._room.settle()
 
     async def _cut_if_wanted(self) -> None:
@@ -204,7 +204,7 @@ class Retention:
         grown = (self._room.size if last is None else self._behind(last)) - self._repeated
         little = min(_LEAST, options.keep_bytes // _SMALL)
         if self._room.pressed and grown >= max(little, self._repeated // 2):
-            # With the existing checkpoint too little could be deleted, or too much of it is needed.
+            # With the existing checkpoint too few records can be deleted.
             return True
         if grown < max(_LEAST, 2 * self._repeated):
             return False
@@ -212,7 +212,7 @@ class Retention:
             return True
         since_ms = self._begins_ms if last is None else last.time_ms
         age = (self._node.clock.time_ms() - since_ms) / 1000
-        # A clock set back says nothing about the age.
+        # If the clock was set back, the age is not known.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
     def _wanted(self) -> tuple[Checkpoint, str] | None:
@@ -311,7 +311,7 @@ class Retention:
         room.look()
         await asyncio.sleep((self._now() - started) * (1 if room.pressed else _SLICE_SHARE))
         pauses = 0
-        # The disk sets the pace; but clients would keep it busy until the log is full.
+        # The disk sets the pace, but clients could keep it busy until the log is full.
         while journal.lagging and (pauses < _MOST_PAUSES or room.full or not room.pressed):
             await asyncio.sleep(_POLL)
             pauses += 1
@@ -346,7 +346,7 @@ class Retention:
         # repeated.
         while self._projector.marked < needed:
             await self._wait("the projections have not caught up", self._projector.progress)
-        # Messages that were released meanwhile are not repeated, and other logs need them until
+        # Messages that were released meanwhile are not repeated, but other logs need them until
         # they have taken the release.
         last = node.exchange.last_to_take if node.exchange is not None else 0
         while node.exchange is not None and not node.exchange.is_taken(last):
@@ -373,9 +373,9 @@ class Retention:
         queued = sum(self._queues.values())
         needed = 2 * (took["sessions"] + took["retained"]) + queued > bound
         why = (
-            "what sessions and retained messages need does not fit"
+            "sessions and retained messages need more than that"
             if needed
-            else "it is written faster than it is cut"
+            else "clients write faster than it is cut"
         )
         if self._warned is not None:
             reason, at = self._warned
@@ -409,7 +409,7 @@ class Retention:
         """Repeat the messages before a position that sessions, or retained ones, refer to.
 
         A message that was sent before the checkpoint and released after it is retained under a
-        position that the checkpoint did not renew.
+        position that the checkpoint did not repeat.
         """
         node_state = self._node.state
         self._queues.clear()
@@ -434,7 +434,7 @@ class Retention:
             for ref in (ref for at in some for ref in sorted(needed[at])):
                 message = store.get(ref)
                 if message is None:
-                    raise CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
+                    raise CorruptLog(ref >> INDEX_BITS, "lacks a message it should contain")
                 messages.append((ref, message))
             self._say(repeat_messages(messages, waiting), "waiting")
             await self._breathe(started)
@@ -442,7 +442,7 @@ class Retention:
     async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:
         """Add to ``needed``, by record, messages before a position that sessions refer to.
 
-        Returns those of them that are retained with their PUBREL.
+        Returns those that become retained with their PUBREL.
         """
         node_state = self._node.state
         waiting: set[Position] = set()
@@ -454,7 +454,7 @@ class Retention:
                 started = self._now()
             if not node_state.sessions.holds(name, before):
                 continue
-            # As of now: later messages are behind the checkpoint.
+            # The current state: messages that arrive later are after the checkpoint.
             state = node_state.sessions.peek(name)
             runs = list(reference_runs(state)) if state is not None else []
             if state is not None and state.queued_bytes:
@@ -470,7 +470,7 @@ class Retention:
         return waiting
 
     def _must_carry(self, ref: Position, before: Position) -> bool:
-        """Return whether a message is not repeated behind a position yet."""
+        """Return whether a message is not yet repeated after a position."""
         carriers = self._node.state.carried.get(ref >> INDEX_BITS, ())
         return not any(at >= before >> INDEX_BITS for at in carriers)
 

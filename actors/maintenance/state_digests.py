@@ -10,8 +10,8 @@ A client of the broker's NATS account sends JSON objects and gets one back for e
     ended meanwhile]), ``retained`` ([topic, digest or null]), ``more``. Each session and topic of
     the beginning is on one page.
 ``{"session": NAME}``
-    all of one session: ``parts`` (``projections.state.snapshot``; null: no such session),
-    ``digest`` and ``pending``; if there is ``more``, the other parts are pages.
+    the whole state of one session: ``parts`` (``projections.state.snapshot``; null: no such
+    session), ``digest`` and ``pending``; if there is ``more``, the other parts are pages.
 ``{"retained": TOPIC}``
     the retained message: ``message`` (null, or ``qos``, ``ref``, ``size``, ``digest``).
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _SLICE = 0.001
-"""Approximate seconds for making a page."""
+"""Approximate seconds for building a page."""
 _SLICE_SHARE = 6
 """Length of the pause after a page, relative to the page."""
 _PAGE_BYTES = 256 * 1024
@@ -75,7 +75,7 @@ class _BadRequest(FoldmqError):  # noqa: N818 - named for the condition, as in e
 
 
 class _OpenPages:
-    """Pages, made one at a time when they are requested."""
+    """Pages, built one at a time when they are requested."""
 
     __slots__ = ("last", "more", "number", "pages", "used")
 
@@ -121,13 +121,13 @@ class StateDigestService:
             return self._begin(self._session(_text(request, "session")))
         if fields == {"retained"}:
             return self._said(self._retained(_text(request, "retained")))
-        raise _BadRequest("a request is {}, or has id and page, or session, or retained")
+        raise _BadRequest("a request must be {}, or have id and page, or session, or retained")
 
     def _begin(self, pages: Iterator[dict[str, Any]]) -> bytes:
         if len(self._begun) >= _MOST_OPEN:
             done = next((key for key, one in self._begun.items() if not one.more), None)
             if done is None:
-                raise _BadRequest("busy: the state is being told to others, try again in a minute")
+                raise _BadRequest("busy: other attestations are in progress, try again in a minute")
             del self._begun[done]
         key = secrets.token_hex(8)
         begun = _OpenPages(pages)
@@ -141,12 +141,12 @@ class StateDigestService:
     def _page(self, key: str, number: object) -> bytes:
         begun = self._begun.get(key)
         if begun is None:
-            raise _BadRequest("unknown id: it was forgotten, or the broker was started anew")
+            raise _BadRequest("unknown id: it has expired, or the broker was restarted")
         begun.used = self._node.clock.monotonic()
         if number == begun.number:
             return begun.last
         if type(number) is not int or number != begun.number + 1 or not begun.more:
-            raise _BadRequest("no such page: they are asked for one after the other")
+            raise _BadRequest("no such page: pages must be requested in order")
         return self._next(key, begun)
 
     def _next(self, key: str, begun: _OpenPages) -> bytes:
@@ -238,7 +238,7 @@ class StateDigestService:
 
 
 def _told(node_state: NodeState, name: str) -> str | None:
-    """Return the digest of a session; an impossible one if its state is broken."""
+    """Return the digest of a session; an impossible digest if its state is inconsistent."""
     try:
         return session_digest(node_state, name)
     except Exception as error:  # noqa: BLE001 - all the others are to be told all the same
@@ -248,18 +248,18 @@ def _told(node_state: NodeState, name: str) -> str | None:
 
 def _request(data: bytes) -> dict[str, Any]:
     if len(data) > _REQUEST_BYTES:
-        raise _BadRequest(f"a request has at most {_REQUEST_BYTES} bytes")
+        raise _BadRequest(f"a request must have at most {_REQUEST_BYTES} bytes")
     try:
         request = orjson.loads(data)
     except ValueError:
-        raise _BadRequest("a request is JSON") from None
+        raise _BadRequest("a request must be JSON") from None
     if not isinstance(request, dict):
-        raise _BadRequest("a request is a JSON object")
+        raise _BadRequest("a request must be a JSON object")
     return request
 
 
 def _text(request: dict[str, Any], field: str) -> str:
     value = request[field]
     if not isinstance(value, str):
-        raise _BadRequest(f"{field} is a string")
+        raise _BadRequest(f"{field} must be a string")
     return value

@@ -1,8 +1,7 @@
 """The state of a node, read from its projections and its log.
 
 The projections are read first, if they are intact; then the log is folded from their mark on.
-Without them it is folded from its beginning: its first record, or the checkpoint before which it
-was cut.
+Without them it is folded from its beginning: record 1, or the checkpoint before which it was cut.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _RELEASES = ("Released", "TurnReleased")
 _BREATHE_EVERY = 64
 """Records folded between two returns to the event loop."""
 _FREEZE_FROM = 50_000
-"""Number of sessions in memory from which offline ones are frozen while the log is folded."""
+"""Offline sessions are frozen while the log is folded if more sessions than this are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class StateReader:
         self._on_loaded = on_loaded
         self._state: NodeState
         self._before: Position | None = None
-        """Messages from before it may be unknown, because projections were loaded."""
+        """Position before which messages may be unknown, because projections were loaded."""
 
     async def read(
         self,
@@ -94,7 +93,7 @@ class StateReader:
     ) -> ReadState:
         """Return the state; ``progress(done, total)`` counts the records that are folded.
 
-        ``state`` is empty; ``reset`` returns another one if projections turn out to be bad.
+        ``state`` is empty; ``reset`` returns another empty one if the projections are unusable.
 
         Raises CorruptLog when a record is damaged or missing, LogUnavailable when JetStream does
         not answer.
@@ -141,7 +140,7 @@ class StateReader:
                 return None
             loaded = loader.finish(await log.projections.last())
         except LogUnavailable as error:
-            # If the log does not answer either, reading it reports that.
+            # If the log cannot be read either, reading it reports that.
             raise BadProjection(f"the projections cannot be read: {error}") from None
         await self._check_mark(loaded)
         self._state.begin = log.first
@@ -164,10 +163,10 @@ class StateReader:
         if not any(
             one.sequence == mark.sequence and one.link.hex() == mark.link for one in records
         ):
-            raise BadProjection("the projections are those of another log")
+            raise BadProjection("the projections belong to another log")
 
     async def _fill_carried(self, loaded: LoadedProjections) -> None:
-        """Read which messages some records repeat, and where the log was cut."""
+        """Read which messages are repeated in which records, and where the log was cut."""
         node_state, mark = self._state, loaded.mark
         node_state.take_marks(
             mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch, mark.followed
@@ -180,9 +179,9 @@ class StateReader:
                         node_state.apply(event, position(record.sequence, index), record.time_ms)
 
     async def _recall(self, wanted: dict[str, list[Position]]) -> None:
-        """Find retained messages that sessions sent at QoS 2 and did not release.
+        """Find retained messages that sessions sent at QoS 2 and have not released.
 
-        The projections hold their identifiers; the messages are in the log.
+        The projections contain their identifiers; the messages are in the log.
         """
         if not wanted:
             return
@@ -206,13 +205,13 @@ class StateReader:
     async def _read(self, sequences: Iterable[int]) -> list[Record]:
         """Return records that the projections refer to; raise BadProjection if one is missing.
 
-        Projections that lost their end may refer to records deleted since.
+        Projections that lost their end may refer to records that were deleted later.
         """
         try:
             return await self._log.read_some(sequences)
         except CorruptLog as error:
             raise BadProjection(
-                f"what the projections refer to is not there: {error.what}"
+                f"a record that the projections refer to is missing: {error.what}"
             ) from None
 
     async def _fold(
@@ -273,18 +272,18 @@ class StateReader:
                     yield state
 
     def _check_begin(self, tail: LogTail) -> None:
-        """Raise CorruptLog unless the log begins where it was cut, with a whole checkpoint."""
+        """Raise CorruptLog unless the log begins where it was cut, with a complete checkpoint."""
         log, node_state = self._log, self._state
         if log.first == 1 or not tail.sequence:
             return
         if not any(cut.first >= log.first for cut in node_state.cuts):
             raise LostBeginning(log.first, node_state.cuts[-1] if node_state.cuts else None)
         if node_state.partial:
-            raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
+            raise CorruptLog(log.first - 1, "is missing, and no complete checkpoint follows it")
 
 
 def _with_clients(state: NodeState) -> NodeState:
-    """Return an empty state; the histories of clients are read with it."""
+    """Let a state include the histories of clients; return it."""
     state.clients = ClientHistories()
     return state
 

@@ -1,4 +1,4 @@
-"""What actors share beneath sessions: counters, backpressure, operator commands."""
+"""State of a node that does not depend on sessions: counters, backpressure, operator commands."""
 
 from actors.node.backpressure import BACKLOG, Backlog, SlowReaderBackpressure
 from actors.node.counters import Counters, watch_loop

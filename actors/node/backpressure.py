@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from actors.kernel import Clock, Timers
 
 _LONGEST = 1.0
-"""Maximum seconds for which a slow reader slows its publishers down."""
+"""Maximum seconds for which publishers wait for a slow reader."""
 BACKLOG = 2048
 """Length of a connected client's queue from which its publishers wait."""
 _LOOK = 0.5
-"""Seconds between two checks how fast a backlog gets shorter."""
+"""Seconds between two checks of how fast a backlog becomes shorter."""
 _SOON = 2.0
-"""Seconds within which it must be empty at that speed; otherwise no publisher waits for it."""
+"""Seconds within which it must become empty at that speed; otherwise no publisher waits for it."""
 _AT_MOST = 5.0
 """Maximum seconds for which publishers wait for a client without a break."""
 _GIVEN_UP = 10.0
@@ -34,7 +34,7 @@ class SlowedPublisher(Protocol):
         """True once the connection is closed or being closed."""
 
     def pause(self, reason: int) -> None:
-        """Stop reading until every reason to pause is gone."""
+        """Stop reading until every reason to pause is removed."""
 
     def resume(self, reason: int) -> None:
         """Remove a reason to pause; read again if it was the last one."""
@@ -83,7 +83,7 @@ class SlowReaderBackpressure:
         publisher.pause(ReadPause.SLOW_READER)
 
     def release(self) -> None:
-        """Resume all publishers: the client has caught up, or is gone."""
+        """Resume all publishers: the client has caught up, or has left."""
         held, self._held = self._held, set()
         for publisher in held:
             publisher.resume(ReadPause.SLOW_READER)
@@ -97,10 +97,10 @@ class SlowReaderBackpressure:
 class Backlog:
     """Publishers that wait for the queue of one client to become shorter.
 
-    They wait while the queue will soon be short, at the speed at which the client reads. No
-    publisher waits for a client that is dead or much slower: its messages go into its queue, whose
-    limits apply. Only publishers that publish at least as much as the mean wait. ``state`` returns
-    how many messages wait, and how many ever left the queue.
+    They wait as long as the queue will soon be short at the speed at which the client reads. No
+    publisher waits for a client that does not read or reads much more slowly: its messages are
+    queued within the limits of its queue. Only publishers that publish at least as much as the mean
+    wait. ``state`` returns how many messages wait, and how many have left the queue.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
 """Counters of the broker since its start.
 
-They are increased by batch, never by message. The journal counts records and commit latencies in
-``eventstore.log.journal_stats``; the kernel counts the work of actors.
+They are incremented per batch, never per message. The journal counts records and commit latencies
+in ``eventstore.log.journal_stats``; the kernel counts the work of actors.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class OperatorCommand:
     """One operator command on a session, an actor or the retained messages.
 
     The executing actor calls :meth:`carry_out` in the same turn, before the consequences. The
-    command is also a sink of the gate, which calls :meth:`write` when all of it is in the log.
+    command is also a sink of the gate, which calls :meth:`write` when all its events are on disk.
     """
 
     __slots__ = (
@@ -54,9 +54,9 @@ class OperatorCommand:
         self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.one_of_many = False
-        """Whether its log line would be one of many alike, and is logged at debug level."""
+        """Whether it is one of many similar commands, and logged at debug level."""
         self.refusal: str | None = None
-        """The reason for a refusal; None while there is none."""
+        """The reason for the refusal; None if the command was not refused."""
         self.answer: asyncio.Future[Position | None]
         """Resolved with the position of the event when that is on disk; with None if refused."""
         self.answer = asyncio.get_running_loop().create_future()
@@ -77,7 +77,7 @@ class OperatorCommand:
         )
 
     def put_on_record(self, node: EventRecorder, event: Event) -> Position:
-        """Append the event that records it; the answer follows when this turn is on disk."""
+        """Append the event of the command; the answer follows when this turn is on disk."""
         at = node.emit(event)
         node.journal.send_when_durable(self, at.to_bytes(8, "big"))
         node.kernel.wake()

@@ -21,9 +21,9 @@ class ReadPause:
     RATE: Final = 1 << 6
     """The client exceeds its publish rate."""
     TURN: Final = 1 << 7
-    """The input is handled in parts, other clients come first."""
+    """The input is handled in parts, and other clients have priority."""
     WORK: Final = 1 << 8
-    """Earlier input is more work than fits into a turn and continues."""
+    """The handling of earlier input takes more than one turn and continues."""
     BACKLOG: Final = 1 << 9
     """The client publishes faster than its receivers read."""
 

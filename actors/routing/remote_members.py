@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class RemoteMembers:
     """Members of one log: how many are connected, and how many messages they have room for.
 
-    The other log reports both as of a position of this log up to which it has taken it; what was
-    assigned behind that position takes room that it does not know of.
+    The other log reports both as of the position up to which it has taken this log; messages that
+    were assigned after that position take some of the reported room.
     """
 
     __slots__ = ("_assigned", "log", "online", "room", "under_way")
@@ -24,21 +24,21 @@ class RemoteMembers:
         self.online = 0
         """Number of connected members."""
         self.room = 0
-        """Number of messages that they had room for."""
+        """Number of messages that they had room for, as reported."""
         self._assigned: deque[tuple[Position, int]] = deque()
-        """Position and number of messages that were assigned and that it does not know of."""
+        """Position and number of messages that were assigned after the report."""
         self.under_way = 0
         """The number of messages that were assigned since then."""
 
     def reported(self, online: int, room: int, through: Position) -> None:
-        """Note what the log reports as of a position of this one."""
+        """Record a report of the log as of a position of this one."""
         self.online, self.room = online, room
         assigned = self._assigned
         while assigned and assigned[0][0] <= through:
             self.under_way -= assigned.popleft()[1]
 
     def assigned(self, at: Position, count: int) -> None:
-        """Note messages that were assigned to the log."""
+        """Record messages that were assigned to the log."""
         self._assigned.append((at, count))
         self.under_way += count
 
@@ -48,5 +48,5 @@ class RemoteMembers:
         return max(0, self.room - self.under_way)
 
     def room_of(self, number: int) -> int:
-        """Return the room that is left for one of the connected members, if all have the same."""
+        """Return the remaining room of one of the connected members, if it is divided equally."""
         return (self.left + self.online - 1 - number) // self.online if self.online else 0

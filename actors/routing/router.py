@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from projections.state import SessionState, SubscriptionState
 
 _REMOVED_AT_ONCE = 64
-"""Subscriptions of an ended session that are removed from the index at once."""
+"""Number of subscriptions of an ended session that are removed from the index in one step."""
 _THAWED_AT_ONCE = 64
-"""Passive sessions activated in one turn for one client."""
+"""Maximum number of passive sessions activated in one turn for one client."""
 _EVALUATED = 1024
 _MATCHES, _ABANDONED = 8, 1.0
-"""Maximum topics with more than ``_EVALUATED`` subscriptions that are matched at a time, and the
-seconds after which a match that is not continued makes room for another one."""
+"""Maximum number of topics with more than ``_EVALUATED`` subscriptions that are matched at a time,
+and seconds after which a match that is not continued may be replaced by another one."""
 _POSTPONED = 1024
-"""Number of topics waiting for that above which abandoned ones are removed."""
+"""Number of waiting topics above which abandoned ones are removed."""
 
 
 class SubscriptionObserver(Protocol):
@@ -57,8 +57,8 @@ class SubscriptionObserver(Protocol):
 class Router:
     """The subscription index of this node.
 
-    Subscriptions of a passive session are in the index with its name only; ``activate`` is called
-    with the name of a session that is needed, and calls :meth:`restore`.
+    For subscriptions of a passive session, the index has only the name of the session; ``activate``
+    is called with the name of a session that is needed, and calls :meth:`restore`.
     """
 
     def __init__(
@@ -72,8 +72,7 @@ class Router:
         """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
         """Notified of each subscription that begins or ends, including those of passive sessions;
-        of those to requests from NATS (``$nats/request/...``) only while the session is
-        connected."""
+        for requests from NATS (``$nats/request/...``) only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate or _no_session
@@ -99,8 +98,8 @@ class Router:
         self._matches: dict[str, TopicMatch] = {}
         """Topics that are being matched."""
         self._postponed: dict[str, float] = {}
-        """Topics with many subscriptions that wait for others to be matched, and when they were
-        last asked for: meanwhile nothing is looked up for them."""
+        """Topics with many subscriptions that wait until others are matched, and the time of their
+        last request; they are not looked up meanwhile."""
         self.evaluated_at_once = _EVALUATED
         """Matching subscriptions that are evaluated between two readings of the clock."""
 
@@ -110,7 +109,7 @@ class Router:
         observer: SubscriptionObserver | None,
         clock: Callable[[], float],
     ) -> None:
-        """Serve a broker, which has the states from which the index was filled.
+        """Serve a broker that has the states from which the index was filled.
 
         The observer is not notified of existing subscriptions: see :meth:`report`.
         """
@@ -165,7 +164,8 @@ class Router:
     def _begin_match(self, topic: str, *, limited: bool) -> TopicMatch:
         """Look a topic up in the index.
 
-        If it is ``limited`` and needs several turns, raises EnoughMatched while too many do.
+        If the time is ``limited`` and the match needs several turns, raises EnoughMatched while too
+        many other matches do.
         """
         if limited and topic in self._postponed and not self._may_begin():
             self._postpone(topic)
@@ -185,7 +185,7 @@ class Router:
         raise EnoughMatched
 
     def _may_begin(self) -> bool:
-        """Return whether a match that takes several turns may begin: few may at a time."""
+        """Return whether a match that takes several turns may begin: their number is limited."""
         return not self.is_matching() or len(self._matches) < _MATCHES
 
     def is_matching(self) -> bool:
@@ -200,7 +200,7 @@ class Router:
     def indexed(self, topic: str) -> list[Subscriber | str]:
         """Return what the index has for a topic: subscriptions, and the names of passive sessions.
 
-        Some subscriptions may have ended. There may be many: look at some at a time.
+        Some subscriptions may have ended. There may be many: process some at a time.
         """
         return self._index.match(topic)
 
@@ -215,7 +215,7 @@ class Router:
         return tuple(best.values())
 
     def set_acl(self, session: str, access: TopicAcl | None) -> None:
-        """Set the ACL of a session; None: it may read everything.
+        """Set the ACL of a session; None: it may read all topics.
 
         Offline sessions have no ACL; queued messages are checked when they are sent.
         """
@@ -251,7 +251,7 @@ class Router:
     ) -> Subscriber:
         """Add a subscription, or change QoS and options of the one with this filter.
 
-        ``access`` is the ACL of the client; None: it may read everything, or is offline.
+        ``access`` is the ACL of the client; None: it may read all topics, or is offline.
         """
         held = self._subscribers.setdefault(session, {})
         found = held.get(topic_filter)
@@ -316,7 +316,7 @@ class Router:
         return list(self._subscribers.get(session, {}).values())
 
     def remove_session(self, session: str) -> list[Subscriber]:
-        """Remove and return all subscriptions of an ended session. They match nothing from now on.
+        """Remove and return all subscriptions of an ended session, which no longer match topics.
 
         Many are removed from the index gradually (:meth:`sweep`).
         """
@@ -412,9 +412,9 @@ class Router:
 
 
 def routed(state: SessionState) -> list[SubscriptionState]:
-    """Return the subscriptions of a session that belong into the index.
+    """Return the subscriptions of a session that belong in the index.
 
-    That is without those that say where the members of a shared subscription are.
+    Those that only record where the members of a shared subscription are do not.
     """
     held = state.active()
     if not is_shared(state.session):

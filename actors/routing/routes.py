@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
 _MATCHED_AT_ONCE, _MATCHING = 256, 0.001
-"""Maximum topics matched in one turn for one client, and maximum seconds spent on them."""
+"""Maximum number of topics matched in one turn for one client, and seconds spent on them."""
 _LARGE = 4096
 """Receivers of a route above which it is not hashed."""
 _COMPARED = 8
-"""Routes with many receivers that are compared with those of a topic."""
+"""Maximum number of routes with many receivers that the receivers of a topic are compared with."""
 _STALE = 1024
-"""Maximum sets of receivers kept although no known topic has them."""
+"""Maximum number of receiver sets that are kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
 
 
 class Route:
-    """The subscribers of a topic, one for each session. Compared by identity."""
+    """The subscribers of a topic, one for each session. Routes are compared by identity."""
 
     __slots__ = ("denied", "no_local", "observed", "own", "plain", "targets")
 
@@ -93,10 +93,10 @@ class Routes(dict[bytes, Route]):
         self._router = router
         self._interned: dict[tuple[Receivers, bool], Route] = {}
         self._large: dict[tuple[object, ...], deque[Route]] = {}
-        """Routes with many receivers, by the number of these and some of them: few for each."""
+        """Routes with many receivers, by the number of receivers and a sample of them."""
         self._size = 0
         self._forgot = False
-        """All routes were dropped since this was set to False."""
+        """Whether all routes were dropped since this was set to False."""
         self._left = _UNBOUNDED
         """Topics that may still be matched."""
         self._until = 0.0
@@ -108,8 +108,8 @@ class Routes(dict[bytes, Route]):
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
         """Return the routes of the first topics: of all if there are few, otherwise of some.
 
-        Return none while the first topic is being matched, which takes several turns if it has many
-        receivers or passive ones.
+        The list is empty while the first topic is being matched, which takes several turns if it
+        has many receivers or passive ones.
         """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
@@ -164,7 +164,7 @@ class Routes(dict[bytes, Route]):
         targets, denied, own, no_local = receivers
         alike: deque[Route] | None = None
         if len(targets) + len(denied) > _LARGE:
-            # The hash of many receivers takes longer than comparing them with those that are known.
+            # Hashing many receivers takes longer than comparing them with known ones.
             key = (len(targets), len(denied), *targets[:1], *targets[-1:], *denied[-1:])
             alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
             for known in alike:
@@ -193,7 +193,7 @@ class Routes(dict[bytes, Route]):
         if self.pop(raw, None) is not None:
             self._size -= len(raw)
             if len(self._interned) + len(self._large) > len(self) + _STALE:
-                self.forget()  # sets of receivers that no topic has any longer
+                self.forget()  # receiver sets that no topic has any more
 
     def forget(self) -> None:
         """Drop all routes: the subscriptions changed, or there are too many."""

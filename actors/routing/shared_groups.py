@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from eventstore.format import Position
 
 _REMOTE_AT_MOST = 1024
-"""Maximum members of another log that are distinguished."""
+"""Maximum number of members of another log that are distinguished."""
 _RETURNED_AT_MOST = 65_536
-"""Maximum messages returned by other logs that are remembered as such."""
+"""Maximum number of messages that are remembered as returned by other logs."""
 _HIGHEST_QOS = 2
 
 
@@ -53,21 +53,21 @@ class SharedGroup:
         self.remote: dict[str, RemoteMembers] = {}
         """Their connected members, by log."""
         self.returned: dict[Position, None] = {}
-        """Messages that another log gave back: they are older than their positions."""
+        """Messages that another log returned: they are older than their positions suggest."""
         self.refused: dict[Position, list[str]] = {}
         """Message -> the logs whose members may not receive or do not accept it."""
         self.online: dict[str, Subscriber] = {}
-        """The connected members, with their subscriptions; those of other logs under names of the
-        broker."""
+        """The connected members, with their subscriptions; those of other logs have names that the
+        broker assigns."""
         self.last_served = ""
-        """The member that got a message last."""
+        """The member that got the last message."""
         self.told = False
         """Whether the group's session has been notified that a member has room."""
         self._names: list[str] = []
         """The names of the connected members, sorted."""
 
     def rotated(self) -> Iterator[Subscriber]:
-        """Yield the connected members, beginning behind the one served last.
+        """Yield the connected members, beginning after the one served last.
 
         No member may connect or disconnect meanwhile.
         """
@@ -106,7 +106,7 @@ class SharedGroup:
 
     @property
     def has_present(self) -> bool:
-        """Whether a connected member may read what matches its subscription."""
+        """Whether a connected member may read messages that match its subscription."""
         return any(one.may_read for one in self.online.values())
 
     def note_returned(self, refs: Sequence[Position]) -> None:
@@ -119,7 +119,7 @@ class SharedGroup:
     def set_remote(self, remote: RemoteMembers, name: str, online: int) -> int:
         """Set the number of connected members that another log has in the rotation.
 
-        Return how many have come or gone.
+        Return how many have joined or left.
         """
         online = min(online, _REMOTE_AT_MOST)
         changed = abs(online - remote.online)
@@ -138,7 +138,7 @@ def _name_of(log: str, place: int) -> str:
 
 
 _EMPTY: Final = SharedGroup()
-"""Stands for a shared subscription that does not exist."""
+"""Placeholder for a shared subscription that does not exist."""
 
 
 class SharedGroups:
@@ -160,7 +160,8 @@ class SharedGroups:
         """Called with the name of a shared subscription that got its first member or lost its last
         one."""
         self.wake: Callable[[str], object] = _nothing
-        """Called with the name of one with queued messages when a member may have room."""
+        """Called with the name of a shared subscription with queued messages when a member may have
+        room."""
 
     def __len__(self) -> int:
         """Return the number of shared subscriptions."""
@@ -212,7 +213,7 @@ class SharedGroups:
             self.on_change(name)
 
     def log_left(self, name: str, log: str) -> None:
-        """Record that another log has no members any longer."""
+        """Record that another log no longer has members."""
         group = self._groups.get(name)
         if group is None or log not in group.logs:
             return
@@ -222,9 +223,9 @@ class SharedGroups:
         self._end_if_empty(name, group)
 
     def report(self, name: str, log: str, online: int, room: int, through: Position) -> int:
-        """Note the connected members of another log: see ``RemoteMembers.reported``.
+        """Record the connected members of another log: see ``RemoteMembers.reported``.
 
-        Return how many have come or gone.
+        Return how many have joined or left.
         """
         group = self._groups.get(name)
         if group is None or log not in group.logs:
@@ -247,7 +248,7 @@ class SharedGroups:
         ]
 
     def lost(self, name: str, log: str) -> None:
-        """Take the members of a log that is silent for disconnected."""
+        """Treat the members of a log that no longer reports as disconnected."""
         group = self.find(name)
         remote = group.remote.get(log)
         if remote is not None and remote.online:

@@ -1,4 +1,4 @@
-"""A subscription of a session, as the subscription index knows it."""
+"""A subscription of a session in the subscription index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_shared(topic_filter: str) -> bool:
 
 
 class SessionEnd:
-    """Tells all subscriptions of a session, removed ones included, whether it has ended."""
+    """Shared by all subscriptions of a session, including removed ones: whether it has ended."""
 
     __slots__ = ("happened",)
 
@@ -27,7 +27,7 @@ class SessionEnd:
 
 
 class Subscriber:
-    """One subscription of one session, as the index knows it."""
+    """One subscription of one session in the index."""
 
     __slots__ = (
         "acl",
@@ -63,15 +63,15 @@ class Subscriber:
         denied."""
 
         self.remote: RemoteMembers | None = None
-        """The members in another log, if it stands for one of them; None: it is a client's."""
+        """The members in another log, if it represents one of them; None: it is a client's."""
         self.place = 0
-        """Its number among them."""
+        """Its number among these members."""
 
     @property
     def ended(self) -> bool:
-        """True once its session is gone: pending messages are discarded.
+        """True once its session has ended: pending messages are discarded.
 
-        A subscription ended by UNSUBSCRIBE still gets what matched before.
+        A subscription ended by UNSUBSCRIBE still gets messages that matched before.
         """
         return self.session_end.happened
 

@@ -6,7 +6,7 @@
 - Retain Handling: ``actors.session.subscription_handler`` sends retained messages.
 
 The fast path leaves topics with a receiver that has No Local to the publisher. Subscription
-identifiers are a property of SUBSCRIBE and no option: see ``actors.session.mqtt5``.
+identifiers are a property of SUBSCRIBE, not an option: see ``actors.session.mqtt5``.
 """
 
 from __future__ import annotations

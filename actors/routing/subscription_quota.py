@@ -1,8 +1,8 @@
 """Counts subscriptions by owner, so that no owner can use up the limit of all sessions.
 
-The *owner* of a session's subscriptions is the user, or the address of clients without one, that
-subscribed first. A new subscription is refused if its owner has as many as are left to all: the
-first owner that takes all it can gets half of the limit, the next one half of the rest.
+The *owner* of a session's subscriptions is the user that subscribed first, or the address of a
+client without a user. A new subscription is refused if its owner already has as many as remain for
+all: so the first owner that takes all it can gets half of the limit, the next one half of the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 
 
 class SubscriptionQuota:
-    """Subscriptions of each owner since the start; those from before have none."""
+    """Subscriptions of each owner since the start; earlier subscriptions have no owner."""
 
     __slots__ = ("_held", "_sessions")
 
@@ -35,7 +35,7 @@ class SubscriptionQuota:
         self._held[owner] += 1
 
     def ended(self, session: str) -> None:
-        """Stop counting a subscription; one that was never counted does not matter."""
+        """Stop counting a subscription; one that was not counted is ignored."""
         counted = self._sessions.get(session)
         if counted is not None:
             owner, count = counted

@@ -22,11 +22,10 @@ have No Local."""
 class TopicMatch:
     """The evaluation of the subscriptions that match a topic.
 
-    Each session receives through its matching subscription with the highest QoS; among several
-    with that QoS, one with Retain As Published. Subscriptions may change between the steps: the
-    router reports each change, and only the sessions concerned are evaluated again. So what is left
-    to do in the last step depends on what changed since the one before it, not on the number of
-    receivers.
+    Each session receives through its matching subscription with the highest QoS; among several with
+    that QoS, one with Retain As Published. Subscriptions may change between the steps: the router
+    reports each change, and only the sessions concerned are evaluated again. So the work of the
+    last step depends on the changes since the previous one, not on the number of receivers.
     """
 
     __slots__ = (
@@ -56,7 +55,7 @@ class TopicMatch:
         self._found = found
         self._at = 0
         self._held: dict[str, Subscriber | dict[Subscriber, None]] = {}
-        """Session -> its subscription that matches, or several, so far."""
+        """Session -> its matching subscription, or several, found so far."""
         self._gone: set[Subscriber] = set()
         """Subscriptions that ended since the match began."""
         self._best: dict[str, Subscriber] = {}
@@ -67,7 +66,7 @@ class TopicMatch:
         self._no_local: set[str] = set()
         """Sessions whose best subscription has No Local."""
         self._changed: dict[str, None] = {}
-        """Sessions to be evaluated anew."""
+        """Sessions to be evaluated again."""
         self._passive: dict[str, None] = {}
         """Sessions that became passive since the match began."""
         self._activated: set[str] = set()
@@ -79,9 +78,9 @@ class TopicMatch:
         return self._at >= len(self._found) and not self._changed and not self._passive
 
     def evaluate(self, most: int) -> str | None:
-        """Evaluate up to ``most`` subscriptions, and then of changed sessions.
+        """Evaluate up to ``most`` subscriptions, those of changed sessions last.
 
-        Return the name of the passive session at which it stops, if any.
+        Returns the name of the passive session at which it stops, if any.
         """
         begin = self._at
         for found in self._found[begin : begin + most]:
@@ -101,7 +100,7 @@ class TopicMatch:
         return next(iter(self._passive), None)
 
     def _take(self, found: Subscriber) -> None:
-        """Add a subscription; that of a session without another one is evaluated at once."""
+        """Add a subscription; it is evaluated immediately if its session has no other one."""
         session = found.session
         held = self._held.get(session)
         if held is None:
@@ -161,17 +160,17 @@ class TopicMatch:
         self._no_local.discard(session)
 
     def activated(self, session: str) -> None:
-        """Note that a passive session was activated: its subscriptions are now in the index."""
+        """Record that a passive session was activated: its subscriptions are now in the index."""
         self._activated.add(session)
         self._passive.pop(session, None)
 
     def changed(self, session: str) -> None:
-        """Note that what a session may read changed."""
+        """Record that the read permissions of a session changed."""
         if session in self._held:
             self._changed[session] = None
 
     def began(self, found: Subscriber) -> None:
-        """Note that a subscription is new, or has another QoS or other options."""
+        """Record that a subscription is new, or has another QoS or other options."""
         if matches(found.filter, self.topic):
             if self._held.get(found.session) is found:
                 self._changed[found.session] = None
@@ -179,7 +178,7 @@ class TopicMatch:
                 self._take(found)
 
     def ended(self, found: Subscriber) -> None:
-        """Note that a subscription ended."""
+        """Record that a subscription ended."""
         if not matches(found.filter, self.topic):
             return
         self._gone.add(found)
@@ -193,7 +192,7 @@ class TopicMatch:
             self._forget(session)
 
     def left(self, session: str) -> None:
-        """Note that a session ended; its subscriptions know it."""
+        """Record that a session ended; its subscriptions already show it."""
         self._held.pop(session, None)
         self._forget(session)
         self._changed.pop(session, None)
@@ -201,14 +200,14 @@ class TopicMatch:
         self._activated.discard(session)
 
     def passivated(self, session: str, held: Iterable[Subscriber], filters: Iterable[str]) -> None:
-        """Note that a session became passive: it had some subscriptions, and has these filters."""
+        """Record that a session became passive, with its subscriptions and remaining filters."""
         self.left(session)
         self._gone.update(held)
         if any(matches(topic_filter, self.topic) for topic_filter in filters):
             self._passive[session] = None
 
     def receivers(self) -> Receivers:
-        """Return what was found, once it is done."""
+        """Return the receivers; call this once all is evaluated."""
         return (
             tuple(self._best.values()),
             tuple(self._denied.values()),

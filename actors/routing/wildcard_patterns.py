@@ -7,7 +7,7 @@ every match. 8,192 filters such as ``a/+/a/...`` in all combinations have 8,192 
 a million filters of the form ``site/+/sensor/42`` have one.
 
 A single client cannot use up the limit of all sessions: a pattern that is new to the index counts
-for the user or address that added it, for as long as it is there, and none may add more patterns
+for the user or address that added it, as long as it is in the index, and none may add more patterns
 than remain for the others. The first that adds as many as it can gets half of the limit, the next
 one half of the rest.
 """
@@ -31,7 +31,7 @@ def pattern_of(topic_filter: str) -> int:
             at = topic_filter.index("+", at + 1)
             pattern |= 1 << topic_filter.count("/", 0, at)
         return pattern
-    # Digits, not a sum of bits: that takes time with the square of the number of levels.
+    # Digits, not a sum of bits, whose time is quadratic in the number of levels.
     levels = reversed(topic_filter.split("/"))
     return int(bytes(map("+".__eq__, levels)).translate(_DIGITS), 2)
 
@@ -45,7 +45,7 @@ class Patterns:
         self._all: Counter[int] = Counter()
         """Filters in the index with each pattern; 0: granted, and about to be added."""
         self._owners: dict[int, str] = {}
-        """The user or address that added a pattern; unknown after a restart."""
+        """Pattern -> the user or address that added it; unknown after a restart."""
         self._brought: Counter[str] = Counter()
         """Number of patterns added by each of them."""
         self._sessions: dict[str, Counter[int]] = {}

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from protocol.mqtt import Connect
 
 _APPLIED_AT_ONCE = 64
-"""Clients that get changed permissions in one iteration of the event loop."""
+"""Number of clients that get changed permissions in one iteration of the event loop."""
 
 
 class Authorizer:
-    """Decides what clients may do, and refuses everything else."""
+    """Decides which actions clients may perform; counts and logs refusals."""
 
     def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
@@ -59,7 +59,7 @@ class Authorizer:
             self._node.router.set_acl(session.name, connection.access)
 
     def grant(self, connection: ClientConnection) -> None:
-        """Give a connection the permissions of its client, which has just been authenticated."""
+        """Set the permissions of a connection whose client has just been authenticated."""
         verdict = connection.identity
         if verdict is None:
             return
@@ -82,8 +82,8 @@ class Authorizer:
         """Return whether a session's will, permitted when it was armed, may still be published.
 
         The log is the only source about a client that connected before the broker restarted. If
-        permissions come from elsewhere than the permission file, or if pseudonyms replace client
-        identifiers, the will is published unless its topic is denied to everybody.
+        permissions do not only come from the permission file, or if pseudonyms replace client
+        identifiers, the will is published unless its topic is denied to all clients.
         """
         if connection is not None:
             access = connection.access
@@ -92,7 +92,7 @@ class Authorizer:
         if not options.users_elsewhere and not options.pseudonym_key:
             access = self.permissions.access(state.user, (), state.session)
             return self._permits_will(access, state, topic, None)
-        # It is unknown whether the will is allowed, but known whether it is denied to everybody.
+        # It is not known whether the will is allowed, only whether it is denied to all clients.
         if self.permissions.access(None, (), "").forbids(topic):
             self._tell("will", state.session, topic, None)
             return False
@@ -126,7 +126,7 @@ class Authorizer:
             return ReasonCode.TOPIC_FILTER_INVALID
         reason = self._node.limits.topics.refuses_filter(topic_filter, 0, new=False)
         if reason == "wildcards" and connection.deep_filter in (None, topic_filter):
-            reason = None  # the standard has no such limit; it does no harm here
+            reason = None  # the standard has no such limit, and here it is not needed
             connection.deep_filter = topic_filter
         if reason is not None:
             now = self._node.clock.monotonic()
@@ -183,9 +183,9 @@ class Authorizer:
     def _denied_as(
         self, connection: ClientConnection | None
     ) -> tuple[str | None, tuple[str, ...]] | None:
-        """Return user and groups with which the permission file denied something.
+        """Return the user and groups for which the permission file denied an action.
 
-        None: other rules denied it, or the identifier that they apply to is not shown.
+        None: other rules denied it, or the identifier that they apply to is hidden.
         """
         verdict = connection.identity if connection is not None else None
         if verdict is None or verdict.rules is not None or self._node.options.pseudonym_key:
@@ -194,7 +194,7 @@ class Authorizer:
 
 
 def owner_of(connection: ClientConnection) -> str:
-    """Return the user or network for which shares of the limits of all sessions are counted."""
+    """Return the user or network to which a client's share of limits for all sessions counts."""
     verdict = connection.identity
     if verdict is not None and verdict.user is not None and not verdict.claimed:
         return f"user {verdict.user}"

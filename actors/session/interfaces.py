@@ -113,7 +113,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes on their way to the client: at the gate, or not read by the client yet."""
+        """Bytes in transit to the client: at the gate, or not read by the client yet."""
 
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets to a session, which has accepted the CONNECT."""
@@ -143,10 +143,10 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """Close the connection after the messages already in its mailbox."""
 
     def close_when_written(self) -> None:
-        """Close the transport behind the output handed to the gate so far."""
+        """Close the transport after the output handed to the gate so far."""
 
     def abort(self, reason: str) -> None:
-        """Close at once, without waiting for output at the gate."""
+        """Close immediately, without waiting for output at the gate."""
 
 
 class SessionDirectory(Protocol):
@@ -163,7 +163,7 @@ class SessionDirectory(Protocol):
         """Return the actor of a session; None: it is passive, or does not exist."""
 
     def install(self, session: Session) -> None:
-        """Make an actor the one that receives the messages of its session from now on."""
+        """Make an actor the receiver of its session's messages from now on."""
 
     def redirect(self, name: str, messages: list[Any]) -> None:
         """Forward messages to the successor of a session that ended."""
@@ -184,7 +184,7 @@ class SessionDirectory(Protocol):
         """Reduce an offline session to the minimum needed to restore it."""
 
     def take_passive(self, state: SessionState) -> None:
-        """Add a session whose state is frozen already."""
+        """Add a session whose state is already frozen."""
 
     def watch_expiry(self, state: SessionState) -> None:
         """Check an offline session again when it may have expired."""
@@ -193,7 +193,7 @@ class SessionDirectory(Protocol):
         """Replace a session that has just failed."""
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
-        """Stop actors that get no more messages; many of them gradually."""
+        """Stop actors that get no more messages, gradually if there are many."""
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session gets ``Loaded``."""
@@ -236,13 +236,13 @@ class NatsBridge(Protocol):
 
     @property
     def filter_changes(self) -> int:
-        """The number of changes of filters that the bridges of other logs have to know."""
+        """The number of changes of filters that the bridges of other logs must know."""
 
     def is_known(self, changes: int) -> bool:
-        """Return whether the bridges of other logs have subscribed for so many changes."""
+        """Return whether the bridges of other logs have subscribed for this number of changes."""
 
     def reported(self, log: str, report: bytes) -> None:
-        """Take a report of the bridge of another log."""
+        """Process a report of the bridge of another log."""
 
 
 class MessageExchange(Protocol):
@@ -265,25 +265,25 @@ class MessageExchange(Protocol):
         """Let messages without a record wait until the events of this turn are on disk."""
 
     def settle(self) -> None:
-        """Record how far the other logs were taken; this belongs to each new subscription."""
+        """Record how far the other logs were taken; called in the turn of a new subscription."""
 
     def home_of(self, name: str) -> str:
         """Return the log that is the home of a shared subscription; empty: this one."""
 
     def part_began(self, name: str, at: Position) -> None:
-        """Note where the part of a shared subscription began that belongs to this log."""
+        """Record where the part of a shared subscription in this log began."""
 
     def part_ended(self, name: str) -> None:
-        """Note that a part has ended."""
+        """Record that a part has ended."""
 
     def is_known(self, name: str) -> bool:
         """Return whether the home of a shared subscription knows that this log has members."""
 
     def give_back(self, name: str, returned: dict[Position, Message]) -> None:
-        """Return a client's unacknowledged messages to the home: this log has no member left."""
+        """Return a client's unacknowledged messages to the home: this log has no more members."""
 
     def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
-        """Tell the home of a shared subscription how many members are connected, and their room.
+        """Report the number of connected members, and their room, to a shared subscription's home.
 
         ``measure`` returns both. It is called soon, and again from time to time.
         """
@@ -293,25 +293,25 @@ class MessageExchange(Protocol):
 
     @property
     def sessions(self) -> int:
-        """The number of sessions that stand for other logs."""
+        """The number of sessions that represent other logs."""
 
     @property
     def catching_up(self) -> bool:
-        """Whether this log still takes what the others had when the broker started."""
+        """Whether this log still takes messages that the others had when the broker started."""
 
     @property
     def last_to_take(self) -> Position:
-        """The last position that other logs must take: later records only note other positions."""
+        """The last position that other logs must take; after it there are only positions."""
 
     def is_taken(self, through: Position) -> bool:
-        """Return whether all other logs record to have taken this one up to a position."""
+        """Return whether all other logs have recorded that they took this one up to a position."""
 
 
 class SystemTopics(Protocol):
     """The topics ``$SYS/...``: ``actors.inspection.sys_topics.SysTopicTree``."""
 
     def retained(self, topic_filter: str, access: TopicAcl | None = None, /) -> Batch | None:
-        """Return the messages that a new subscription gets at once; None: there are none."""
+        """Return the messages that a new subscription gets immediately; None: there are none."""
 
 
 class LogHold(Protocol):

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STARTED_AT_ONCE: Final = 512
-"""Subscriptions of a resumed session that are started in one turn."""
+"""Number of subscriptions of a resumed session that are started in one turn."""
 _USER_PROPERTIES: Final = 1024
 """Maximum characters of a CONNECT's user properties that are recorded; longer ones are not."""
 
@@ -148,7 +148,7 @@ class SessionLifecycle:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         if connect.properties is not None and connect.properties.user:
-            connect.properties.user = ()  # they are in the log, or too long for it
+            connect.properties.user = ()  # recorded, or too long for the log
         _log.debug(
             "connected",
             client=session.name,
@@ -178,7 +178,7 @@ class SessionLifecycle:
         connection.attached(session, self._keep_alive(connect))
         counters = self._node.counters
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
-        if not accepted:  # the client accepts no packet of that size
+        if not accepted:  # the client does not accept a packet of that size
             connection.abort("packet_too_large")
 
     def _encoder(self, state: SessionState, properties: ConnectProperties) -> DeliveryEncoder:
@@ -223,7 +223,7 @@ class SessionLifecycle:
         return connect.keep_alive
 
     def _connack(self, connection: ClientConnection, connect: Connect, *, resumed: bool) -> bytes:
-        """Return the CONNACK; empty if the client accepts no packet of its size."""
+        """Return the CONNACK; empty if the client does not accept a packet of its size."""
         asked = connect.properties
         if asked is None:
             return encode_connack(
@@ -261,8 +261,8 @@ class SessionLifecycle:
         will = self._session.state.will
         if will is None or self._will is not None:
             return True
-        # It was armed before the session became passive, or the broker started: only the log has
-        # it.
+        # It was armed before the session became passive, or before the broker started: only the log
+        # contains it.
         found = self._delivery.find([will.ref])
         if found is None:
             self._delivery.load([will.ref], then)
@@ -271,20 +271,20 @@ class SessionLifecycle:
         return True
 
     def _grace(self, reason: str) -> int:
-        """Return the seconds that the will waits for its client; 0: it does not."""
+        """Return the seconds for which the will waits for its client; 0: it does not wait."""
         if self._session.state.will is None:
             return 0
         return self._node.will_grace if reason in BROKER_ENDS else 0
 
     def _is_will_routed(self) -> bool:
-        """Return whether the receivers of an armed will are known; look for them otherwise."""
+        """Return whether the receivers of an armed will are known; otherwise start matching."""
         will = self._session.state.will
         return will is None or self._publisher.is_routed(will.topic.encode())
 
     def _route_will(self, then: Callable[[], None]) -> bool:
-        """Return whether the receivers of an armed will are known; else match its topic in parts.
+        """Return whether the receivers of a will are known; otherwise match its topic in parts.
 
-        ``then`` is called when they are known; until then all else waits, except deliveries.
+        ``then`` is called when they are known; until then everything except deliveries waits.
         """
         if self._is_will_routed():
             return True
@@ -298,7 +298,7 @@ class SessionLifecycle:
         then()
 
     def _load_closing(self, then: Callable[[], None], *, keeps_will: bool = False) -> bool:
-        """Return whether all that is needed to end a connection is in memory; else load it.
+        """Return whether the messages needed to end a connection are in memory; load them if not.
 
         These are the will and its receivers, unless it is not published now, and the messages
         returned to shared subscriptions.
@@ -314,8 +314,8 @@ class SessionLifecycle:
         """Cancel a will that waits, or publish it.
 
         [MQTT-3.1.3-9] forbids publishing it once the client has reconnected; a reconnect with Clean
-        Start ends the session. A will that waits only because the broker ended is cancelled in both
-        cases.
+        Start ends the session, so that the will is published. A will that waits only because the
+        broker ended is cancelled in both cases.
         """
         if discard:
             self._will = None
@@ -367,7 +367,7 @@ class SessionLifecycle:
             message.command.refuse("no such session")
             return
         if before and (state.connected or state.closed_ms > before):
-            message.command.refuse("came back meanwhile")
+            message.command.refuse("reconnected meanwhile")
             return
         message.command.carry_out(self._node)
         if session.connection is not None:
@@ -394,7 +394,7 @@ class SessionLifecycle:
             lambda: self._on_detached(message),
             keeps_will=message.orderly or self._grace(message.reason) > 0,
         ):
-            if connection is not None:  # behind the events of its end, which are in this turn
+            if connection is not None:  # after the events of its end, which are in this turn
                 connection.close_when_written()
             self._disconnected(
                 message.reason, orderly=message.orderly, code=message.code, expiry=message.expiry
@@ -420,7 +420,7 @@ class SessionLifecycle:
         code: int = 0,
         expiry: int | None = None,
     ) -> None:
-        """End everything bound to the connection: its will, and all of a clean session.
+        """End everything bound to the connection: its will, and the whole of a clean session.
 
         ``resumed``: the subscriptions continue with the connection that took over. ``code`` and
         ``expiry`` are those of an MQTT 5 DISCONNECT.
@@ -467,7 +467,7 @@ class SessionLifecycle:
         """Return unacknowledged deliveries to their shared subscriptions.
 
         ``ends``: the session ends with its connection. Deliveries of a shared subscription without
-        other members then end as well; those of one that ended before are for this client alone.
+        other members then end, too; those of one that has already ended are for this client only.
         """
         session, groups = self._session, self._node.router.groups
         state, exchange = session.state, self._node.exchange
@@ -476,7 +476,7 @@ class SessionLifecycle:
             is_part = exchange is not None and bool(exchange.home_of(name))
             if group.is_empty:
                 stays = not (ends and is_part)
-            else:  # of a part there may be members in other logs
+            else:  # if it is a part, there may be members in other logs
                 only = group.members == {session.name} and not group.logs
                 stays = ends and only and not is_part
             if stays:

@@ -1,7 +1,7 @@
 """Shared state of all actors of a node: journal, state, router, clock and timers.
 
-The broker creates it and passes it to each actor; no actor knows the broker. An actor reaches other
-sessions by :class:`actors.session.interfaces.SessionDirectory`.
+The broker creates it and passes it to each actor; no actor refers to the broker. An actor reaches
+other sessions through :class:`actors.session.interfaces.SessionDirectory`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from projections.state import NodeState
 from protocol.mqtt5 import AliasNumbers
 
 NEVER_EXPIRES = 0xFFFF_FFFF
-"""Session expiry in seconds: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
+"""Session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -59,7 +59,7 @@ _log = structlog.get_logger("foldmq")
 class NodeContext:
     """Shared state of the actors of a node.
 
-    ``failed`` is resolved with an error when the broker must stop at once.
+    ``failed`` is resolved with an error when the broker must stop immediately.
     """
 
     __slots__ = (
@@ -147,19 +147,17 @@ class NodeContext:
         self.system_topics: SystemTopics
         self.retention: LogHold
         self.observers: list[PublishObserver] = []
-        """Notified of all messages before these are passed to their receivers. While there are any,
-        no message is handled by the fast path."""
+        """Notified of all messages before these are passed to their receivers."""
         self.topic_observers: list[TopicObserver] = []
         """Notified of the messages on some topics."""
         self.clients = ClientHistories()
-        """History of each client; recovery replaces it by the one that the log and the projections
-        tell."""
+        """History of each client; recovery replaces it by that from the log and the projections."""
         self.dropped: Counter[str] = Counter()
         """Number of dropped messages by reason, since the start."""
         self.paused: set[Paused] = set()
-        """Connections that are not read because too much waits for the disk."""
+        """Connections that are not read because too much output waits for the disk."""
         self.rebuilding: set[str] = set()
-        """Failed sessions whose state is not in the fold at present."""
+        """Failed sessions whose state is currently not in the fold."""
         self.crashed_ms = 0
         """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
         self.recovered = False
@@ -258,7 +256,7 @@ class NodeContext:
             self.failed.set_result(error)
 
     def not_ready_reasons(self) -> list[str]:
-        """Return why the broker does not serve, or keeps its clients waiting; empty: it serves."""
+        """Return the reasons why the broker does not serve, or delays, clients; empty: none."""
         if self.failed.done():
             return ["failed"]
         if not self.recovered:
@@ -283,7 +281,7 @@ class NodeContext:
 
     @property
     def will_grace(self) -> int:
-        """Seconds for which wills wait after the end of the leader; 0: they do not."""
+        """Seconds for which wills wait after the end of the leader; 0: they do not wait."""
         return math.ceil(self.options.will_grace)
 
     def will_due_in(self, state: SessionState) -> float:

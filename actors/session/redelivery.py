@@ -1,8 +1,8 @@
 """Sends unacknowledged deliveries again: after a reconnect, and after ``ack_wait``.
 
-A client that connects again gets its unfinished deliveries before anything else [MQTT-4.4.0-1], no
-more of them at once than it accepts. One that stays connected with MQTT 3.1.1 gets those that it
-has not acknowledged for a while.
+A client that reconnects gets its unfinished deliveries before anything else [MQTT-4.4.0-1], no more
+at a time than it accepts. A client that stays connected with MQTT 3.1.1 gets those again that it
+has not acknowledged for some time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ACKS_UNREAD: Final = 1.0
 class Redelivery:
     """Sends unacknowledged deliveries of one session again.
 
-    It has no reference to its :class:`Delivery`, which passes itself: it would be garbage in a
-    cycle when the session ends.
+    It has no reference to its :class:`Delivery`, which passes itself as an argument: both would be
+    a reference cycle when the session ends.
     """
 
     __slots__ = ("_ack_check_set", "_first", "_node", "_session", "_v5", "pending", "resumed")
@@ -50,10 +50,9 @@ class Redelivery:
         self._ack_check_set = False
         self._v5 = False
         self._first: FirstTransmissions | None = None
-        """Deliveries that were sent again because of ``ack_wait``, as they were before; None:
-        none."""
+        """Deliveries that ``ack_wait`` repeated, as they were before; None: there are none."""
         self.pending: deque[int] | None = None
-        """Packet identifiers that remain to be redelivered after a reconnect; None: none."""
+        """Packet identifiers still to be redelivered after a reconnect; None: there are none."""
         self.resumed = False
         """Whether deliveries were unfinished when the client connected."""
 
@@ -64,7 +63,7 @@ class Redelivery:
         self.resumed = False
 
     def begin(self) -> None:
-        """Send PUBREL packets again, and note the deliveries that remain to be sent again."""
+        """Send PUBREL packets again, and record which deliveries must be sent again."""
         state = self._session.state
         self.pending = deque(state.inflight) if state.inflight else None
         self.resumed = bool(state.inflight or state.releasing)
@@ -72,7 +71,7 @@ class Redelivery:
             self._resend_pubrel(list(state.releasing), "resumed")
 
     def send_more(self, delivery: Delivery) -> None:
-        """Continue redelivery after a reconnect, with no more at once than the client accepts."""
+        """Continue redelivery after a reconnect, within the Receive Maximum of the client."""
         connection, state = self._session.connection, self._session.state
         steps = 0
         while self.pending and connection is not None and delivery.accepts_output(connection):
@@ -99,7 +98,7 @@ class Redelivery:
     def _end_too_large(self, delivery: Delivery, unacked: Sequence[int]) -> bool:
         """End deliveries that exceed the client's new maximum packet size [MQTT-3.1.2-25].
 
-        They end as if they had been sent. Returns False while their messages are read from the log.
+        They end as if they had been sent. Returns False while their messages must be loaded.
         """
         encoder, state = delivery.encoder, self._session.state
         if encoder is None or not encoder.limit or not unacked:
@@ -180,7 +179,7 @@ class Redelivery:
             self.expect_acks()
 
     def _keep_first(self, pids: Sequence[int], *, released: bool) -> None:
-        """Remember deliveries that are about to be sent again, which sets their time anew."""
+        """Remember deliveries that are about to be sent again, which overwrites their time."""
         if self._first is None:
             self._first = FirstTransmissions()
         self._first.keep(self._session.state, pids, released=released)
@@ -189,7 +188,7 @@ class Redelivery:
         """Return when the oldest unfinished delivery was first sent; 0: there is none.
 
         ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
-        Redelivery after ``ack_wait`` does not count, but that to a client that connected again.
+        Redelivery after ``ack_wait`` does not count; redelivery after a reconnect does.
         """
         state = self._session.state
         if self._first is not None:
@@ -247,7 +246,7 @@ class Redelivery:
 def _alike(
     entries: list[tuple[int, InFlight]],
 ) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group neighbours by flags; retained and shared messages also by subscription."""
+    """Group adjacent deliveries by flags; retained and shared messages also by subscription."""
     groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:
         key = sent.flags, sent.subscription if _is_alone(sent) else None
@@ -258,8 +257,8 @@ def _alike(
 
 
 def _is_alone(sent: InFlight) -> bool:
-    """Return whether a delivery belongs to one subscription, whatever others match.
+    """Return whether a delivery belongs to one subscription only, even if others match.
 
-    That is so for retained messages, and those of a shared subscription.
+    This holds for retained messages, and for those of a shared subscription.
     """
     return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)

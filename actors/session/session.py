@@ -1,15 +1,15 @@
 """The session actor: one for each client identifier, its state a fold of its events.
 
-Every decision becomes events; an event is appended to the journal and applied to the state at once.
-The resulting output for the client (acknowledgements, deliveries) is handed to the gate and leaves
-when the events are on disk.
+Every decision becomes events; an event is appended to the journal and applied to the state
+immediately. The resulting output for the client (acknowledgements, deliveries) is handed to the
+gate and sent when the events are on disk.
 
 A session whose client is offline has no connection and no subscription actors: messages that match
-its subscriptions come straight to it and are queued. After a while without messages it is
+its subscriptions are sent directly to it and queued. After some time without messages it is
 passivated.
 
 Work of unbounded length (many filters, many messages, many receivers) is done in parts, each in a
-turn of its own. Until it is done, all other messages to the session wait, except deliveries.
+separate turn. Until it is done, all other messages to the session wait, except deliveries.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _ENDS_REST: Final = frozenset({ConnectionAttached, ConnectionDetached, Kick, Remove})
-"""Messages that end the wait of a client whose subscription changes are throttled."""
+"""Messages that end the pause of a client whose subscription changes are throttled."""
 _CONTINUE: Final = object()
 """Tells the session to do the next part of longer work."""
 _PAUSE: Final[Iterator[object]] = iter(())
@@ -105,15 +105,15 @@ class Session(LoopActor):
         self._stash: list[Any] | None = None
         """Deferred messages; None: there are none."""
         self._work: Iterator[object] | None = None
-        """Longer work with parts left."""
+        """Longer work that is not finished."""
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] | None = None
         """Remaining deliveries of a failed subscription; None: there are none."""
         self.held_back = 0
-        """Number of messages in the mailboxes of its subscriptions: what is sent to the client
+        """Number of messages in the mailboxes of its subscriptions; output sent to the client
         meanwhile would overtake them."""
         self.last_subscription: Subscription | None = None
-        """The subscription whose mailbox has the last of them."""
+        """The subscription whose mailbox contains the last of these messages."""
 
     def __str__(self) -> str:
         """Return the client identifier."""
@@ -134,8 +134,8 @@ class Session(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Handle one message; while messages are being loaded, all others wait except deliveries.
 
-        That includes deliveries of a failed subscription: the publisher is acknowledged as soon as
-        the publication is on disk, so deliveries must be recorded with it, as queued.
+        Deliveries include those of a failed subscription: the publisher gets its acknowledgement as
+        soon as the publication is on disk, so deliveries must be recorded with it, as queued.
         """
         if self._recorded is not None:
             if type(message) is Outgoing:
@@ -238,7 +238,7 @@ class Session(LoopActor):
         return self._delivery.resumed
 
     def expect_acks(self) -> None:
-        """Check after a while for missing acknowledgements."""
+        """Check for missing acknowledgements after some time."""
         self._delivery.expect_acks()
 
     # Shared subscriptions: the session is a member of some, or is one itself.
@@ -288,7 +288,7 @@ class Session(LoopActor):
             return
 
     def _defer(self, message: Any) -> None:
-        """Handle a message when those deferred before have been handled."""
+        """Handle a message after those that were deferred before it."""
         if self._stash is None:
             self._stash = [message]
         else:
@@ -318,7 +318,7 @@ class Session(LoopActor):
         self.kernel.later(self, _CONTINUE)
 
     def _unstash(self) -> None:
-        """Handle the deferred messages, each in a turn of its own."""
+        """Handle the deferred messages, each in a separate turn."""
         if self.stopped or self.occupied:
             return
         stash = self._stash
@@ -413,7 +413,7 @@ class Session(LoopActor):
     # Rebuild after a failure.
 
     def begin_rebuild(self) -> None:
-        """Take the place of a failed session: record deliveries, defer everything else.
+        """Replace a failed session: record deliveries, defer everything else.
 
         The state left by the failed session suffices to find the queue that messages must join.
         """
@@ -457,7 +457,7 @@ class Session(LoopActor):
             self.kernel.tell(self, message)
 
     def on_failure(self, *_exc_info: object) -> None:
-        """Replace the session at once: no message may go to a dead actor."""
+        """Replace the session immediately: no message may go to a stopped actor."""
         self._delivery.release_publishers()
         self._subscriptions.withdraw_announced()
         if self._lifecycle.attaching is not None:
@@ -465,7 +465,7 @@ class Session(LoopActor):
         self._node.directory.on_session_failure(self)
 
     def release(self) -> None:
-        """Drop the references back to this stopped actor; they would be garbage in cycles."""
+        """Drop the references to this stopped actor, which would form reference cycles."""
         self._delivery.forget()
         self._subscriptions.withdraw_announced()
         self._work = None

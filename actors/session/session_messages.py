@@ -1,4 +1,4 @@
-"""Messages among connections, sessions and subscriptions. MQTT messages travel in batches.
+"""Messages among connections, sessions and subscriptions. MQTT messages are passed in batches.
 
 The properties of MQTT 5 messages are the ``blocks`` of a batch: bytes that only ``protocol.mqtt5``
 reads.
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from protocol.mqtt5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
-"""Yielded by longer work: the next part is a turn of its own, and others come in between. If a
-number is yielded, the next part begins after that many seconds."""
+"""Yielded by longer work: the next part is a separate turn, and others run in between. If a number
+is yielded, the next part begins after that many seconds."""
 SAME_TURN: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, but the event loop may run
 first."""
@@ -39,7 +39,7 @@ NOT_LOGGED: Final[tuple[int, int]] = (0, 0)
 
 
 class Batch:
-    """Messages on their way to the subscribers that match all of them.
+    """Messages for the subscribers that match all of them.
 
     The output is prepared once for each variant, however many receivers there are.
     """
@@ -94,7 +94,7 @@ class Batch:
         self.size = size
         """Sum of the payload sizes in bytes (0 at QoS 0)."""
         self.retain = retain
-        """Whether it is sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
+        """Whether it is sent because of a new subscription, not a publication [MQTT-3.3.1-8]."""
         self.packets = packets
         """At QoS 0: the whole packets, which receivers at the same protocol level get unchanged."""
         self.expires = expires
@@ -110,8 +110,8 @@ class Batch:
         self._publishers = publishers
         """The connection that published each message; empty: one connection published all."""
         self.gated = gated
-        """Whether it waits for the log to be on disk, even at QoS 0: a will, which would be
-        published again after a crash."""
+        """Whether it waits for the disk even at QoS 0: a will, which would otherwise be published
+        again after a crash."""
         self._prepared: dict[PacketVariant | int, PublishEncoder | PublishEncoderV5 | bytes] = {}
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Batch:
         self._blocks = blocks
 
     def _cut(self, whole: Batch, chosen: Sequence[int]) -> None:
-        """Take topics and properties from the batch that this one is a part of."""
+        """Copy topics and properties from the batch that this one is a part of."""
         self._whole = None
         topics, blocks = whole.topics, whole.blocks
         self._topics = [topics[at] for at in chosen]
@@ -342,7 +342,7 @@ class ConnectionDetached(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The end of a connection, sent again to a session that failed on it before."""
+    """The end of a connection, sent again to a session that failed while handling it."""
 
     message: ConnectionDetached
     attempts: int
@@ -390,7 +390,7 @@ class Remove(NamedTuple):
 
     command: OperatorCommand
     offline_before_ms: int
-    """Remove only if offline since this Unix time in milliseconds or earlier; 0: in any case."""
+    """Remove only if offline since this Unix time in milliseconds or earlier; 0: always."""
 
 
 class Expire(NamedTuple):

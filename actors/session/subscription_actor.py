@@ -61,9 +61,9 @@ class Subscription(LoopActor):
     def enqueue(self, messages: Batch | list[RetainedMessage]) -> None:
         """Put messages for the client into a mailbox, in the order of all its subscriptions.
 
-        If this subscription and another one of the session both have messages in their mailboxes,
-        and the newest are in that of the other one, the messages go into that mailbox: in their
-        own one they would overtake those. The other subscription passes them on.
+        If another subscription of the session has the newest waiting messages in its mailbox, the
+        messages are put there: in the mailbox of this subscription they could overtake those. The
+        other subscription passes them on.
         """
         session = self.session
         last = session.last_subscription
@@ -96,8 +96,8 @@ class Subscription(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Handle a batch that matches, or the retained messages requested by a SUBSCRIBE.
 
-        Or record which matching messages the client may not read, or pass on the delivery of
-        another subscription of the session.
+        Other messages report matching messages that the client may not read, which are recorded, or
+        contain the delivery of another subscription of the session, which is passed on.
         """
         if type(message) is Batch:
             self.matched += len(message)

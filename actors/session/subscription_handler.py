@@ -46,24 +46,24 @@ if TYPE_CHECKING:
     from protocol.mqtt import Subscribe, Unsubscribe
 
 _FILTERS_AT_ONCE: Final = 32
-"""Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
+"""Number of topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
 _AFTER_DISCONNECT: Final = 1024
-"""Topic filters of a SUBSCRIBE that are granted although the client has left meanwhile, about."""
+"""Approximate number of topic filters that are granted although the client has left meanwhile."""
 _INDEXED_AT_ONCE: Final = 512
-"""Topic filters indexed in one turn for the options of their subscriptions (MQTT 5)."""
+"""Number of topic filters indexed in one turn for the options of their subscriptions (MQTT 5)."""
 _FREED_AT_ONCE: Final = 4096
-"""Topic filters of an answered packet whose memory is freed in one turn."""
+"""Number of topic filters of an answered packet whose memory is freed in one turn."""
 _RETAINED_AT_ONCE: Final = 1024
-"""Retained messages handled for a new subscription before the event loop may run."""
+"""Number of retained messages handled for a new subscription before the event loop may run."""
 _FILTERS_TEXT: Final = 64 * 1024
 """Approximate maximum characters of the topic filters handled in one turn."""
 _BURST: Final = 10_000
-"""Subscription changes permitted at once where their number is unlimited."""
+"""Subscription changes permitted without a pause if their number is unlimited."""
 
 
 _KNOWN_AGAIN, _KNOWN_WITHIN = 0.01, 10.0
-"""Seconds between two looks whether other logs know of subscriptions, and until the client gets its
-SUBACK all the same."""
+"""Seconds between two checks whether other logs know of subscriptions, and seconds after which the
+client gets its SUBACK in any case."""
 
 
 class SubscriptionHandler:
@@ -94,18 +94,18 @@ class SubscriptionHandler:
             yield from self._announce(connection, packet, bridge)
         filters, codes, changes = packet.filters, bytearray(), 0
         replayed: dict[str, bool] = {}
-        """Filter -> whether its retained messages were without those of the client itself."""
+        """Filter -> whether the replay left out retained messages of the client itself."""
         groups: list[str] = []
         at, indexes = 0, False
         while at < len(filters):
             some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
             stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
-            # A client that has left was connected when it subscribed [MQTT-3.8.4-1].
+            # A client that has left meanwhile was connected when it subscribed [MQTT-3.8.4-1].
             if at or self._matches_much(filters[0][0]):
                 yield NEXT_TURN
-            # But clients that leave at once must not leave work behind without bounds.
+            # But the work for clients that leave immediately must be bounded.
             much = at >= _AFTER_DISCONNECT or (at and self._matches_much(filters[at][0]))
-            if much and connection.gone:  # in this order: asking costs a system call
+            if much and connection.gone:  # in this order: ``gone`` costs a system call
                 yield from _free(filters)
                 return
             grant = self._grant(connection, packet, at, stop)
@@ -152,7 +152,7 @@ class SubscriptionHandler:
     def _until_known(self, connection: ClientConnection, groups: Sequence[str]) -> Iterator[object]:
         """Wait for the homes of shared subscriptions, or until the client leaves.
 
-        A message that is published when the client has its SUBACK must not be missed.
+        The client must not miss messages that are published after its SUBACK.
         """
         return self._wait(connection, lambda: self._are_known(groups))
 
@@ -164,7 +164,7 @@ class SubscriptionHandler:
     ) -> Iterator[object]:
         """Wait until the bridges of other logs have subscribed to filters, or the client leaves.
 
-        A message that is published to NATS when the client has its SUBACK must not be missed.
+        The client must not miss messages that are published to NATS after its SUBACK.
         """
         filters, access = packet.filters, connection.access
         for begin in range(0, len(filters), _FILTERS_AT_ONCE):
@@ -200,12 +200,12 @@ class SubscriptionHandler:
             yield _KNOWN_AGAIN
             now = clock.monotonic()
             if now - before < _KNOWN_AGAIN / 2 or now - began > _KNOWN_WITHIN:
-                break  # the wait was ended, or is too long
+                break  # the wait was ended, or takes too long
             before = now
         self.throttled = False
 
     def _granted_at_once(self, filters: Sequence[str]) -> int:
-        """Return how many filters are granted in one turn: a filter that matches much is alone."""
+        """Return how many filters to grant in one turn: one that matches much is handled alone."""
         within = filters[: _handled_at_once(filters)]
         for count, topic_filter in enumerate(within):
             if self._matches_much(topic_filter):
@@ -280,7 +280,7 @@ class SubscriptionHandler:
         """Return the reason code with which a shared subscription is refused; 0: it is permitted.
 
         Topics below $SYS are sent to each client individually, and cannot be shared. With several
-        logs, filters below $log denote these.
+        logs, filters below $log refer to these logs.
         """
         if not topic_filter.startswith(SHARE):
             return 0
@@ -315,9 +315,8 @@ class SubscriptionHandler:
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
         """Send a subscription the retained messages that match it.
 
-        With No Local they are without those that the client published itself. They are sent in the
-        order of their age. All are sent within the turn of the grant: nothing is published
-        in between.
+        With No Local, messages that the client published itself are left out. They are sent in the
+        order of their age, all within the turn of the grant: nothing is published in between.
         """
         session = self._session
         node, actor = self._node, self.start_actor(subscriber)
@@ -373,7 +372,7 @@ class SubscriptionHandler:
                     actor = subscriber.actor
                     self.stop_actors((subscriber,))
                     if self._node.turn_work.pending:
-                        # Messages that it matched may still be on their way: it gets them.
+                        # Messages that it matched may still be in mailboxes: it gets them.
                         subscriber.actor = actor
                     gone.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
@@ -387,14 +386,14 @@ class SubscriptionHandler:
         yield from self._throttle(changes)
 
     def _answer(self, connection: ClientConnection, data: bytes) -> None:
-        """Send an answer; close the connection if its client accepts no packet of that size."""
+        """Send an answer; close the connection if the client does not accept its size."""
         if data:
             self._session.answer(connection, data)
         else:
             connection.close_soon("packet_too_large")
 
     def _throttle(self, changes: int) -> Iterator[object]:
-        """Pause the client for a while if it changed too many subscriptions."""
+        """Pause the client for some time if it changed too many subscriptions."""
         bounds = self._node.options.bounds
         now = self._node.clock.monotonic()
         wait = self._changes.add(
@@ -428,7 +427,7 @@ class SubscriptionHandler:
         for subscriber in subscribers:
             actor, subscriber.actor = subscriber.actor, None
             self._node.router.stopped(subscriber)
-            # A failed one may not have been replaced yet: the session was reading messages.
+            # A failed actor may not have been replaced yet, if the session was loading messages.
             if actor is not None and not actor.stopped:
                 actors.append(actor)
         self._node.directory.stop_all(actors)
@@ -454,7 +453,7 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: bytearray) -
 
 
 def _unsuback(connection: ClientConnection, packet: Unsubscribe, codes: bytearray) -> bytes:
-    """Encode an UNSUBACK: in MQTT 5 it says which subscriptions existed."""
+    """Encode an UNSUBACK, which in MQTT 5 reports which subscriptions existed."""
     if connection.properties is None:
         return encode_unsuback(packet.packet_id)
     limit = connection.properties.maximum_packet_size
@@ -469,7 +468,7 @@ def _free(filters: list[Any]) -> Iterator[object]:
 
 
 def _handled_at_once(filters: Sequence[str]) -> int:
-    """Return how many of some topic filters are handled in one turn, by their length."""
+    """Return how many of the topic filters are handled in one turn, by their length."""
     size = 0
     for count, topic_filter in enumerate(filters):
         size += len(topic_filter)

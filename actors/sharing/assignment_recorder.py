@@ -1,4 +1,4 @@
-"""Records which member gets the messages of a shared subscription, which log, or that none does."""
+"""Records the member or log that gets the messages of a shared subscription, or that none does."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class AssignmentRecorder:
     ) -> list[int]:
         """Record the messages assigned to each member, and the refused ones.
 
-        Returns the numbers of the messages that are no longer needed: all of these if they were
-        ``queued``, otherwise the refused ones.
+        Returns the numbers of the messages that are no longer needed: if they were ``queued``, all
+        of these, otherwise the refused ones.
         """
         pieces, waiting, refused = assignment
         denied = unreadable_topics({batch.topics[number] for number in refused}, members)
@@ -61,7 +61,7 @@ class AssignmentRecorder:
                 self._record_refused(batch.select(refused), denied, queued=False)
             self._forget_refusals(batch, waiting)
             return [*refused]
-        # Messages leave the queue in its order, and are recorded in it.
+        # Messages leave the queue in order, and are recorded in this order.
         owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
         owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
         for one, group in groupby(owners, itemgetter(1)):
@@ -91,7 +91,7 @@ class AssignmentRecorder:
             return
         for some in decisions.in_parts(refs):
             if some:
-                # The bytes of each part are unknown: the first event carries the sum.
+                # The bytes of each part are not known: the first event contains the sum.
                 event = Assigned(
                     name, member.subscriber.session, to_runs(some), size, by_topic=by_topic
                 )
@@ -135,7 +135,7 @@ class AssignmentRecorder:
         return recorded
 
     def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
-        """Forget which logs refused messages, other than those that still wait."""
+        """Forget which logs refused messages, except for messages that still wait."""
         refused = self._members.group.refused
         if refused:
             stay = set(waiting)

@@ -1,4 +1,4 @@
-"""How many messages of a shared subscription are divided in one step, and in how large pieces."""
+"""The number of messages of a shared subscription divided in one step, and the size of pieces."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 _STEPS = 4
 """Steps in one turn."""
 _SERVED_AT_ONCE = 64
-"""Maximum members served in one step; also the maximum messages of a step that examines all of more
-members."""
+"""Maximum number of members served in one step; also the maximum number of messages of a step that
+must examine more members than that."""
 _CHECKED_AT_ONCE = 512
-"""Maximum topics checked in such a step, divided by the number of different permissions."""
+"""Maximum number of topics checked in such a step, divided by the number of different
+permissions."""
 _COMPARED_AT_ONCE = 4096
-"""Maximum comparisons in one step: members times topics, or times distinct messages."""
+"""Maximum number of comparisons in one step: members times topics, or times distinct messages."""
 _BUSY, _PIECE = 2_000, 64
-"""Messages divided within a second above which pieces have a minimum size; that size in messages:
-smaller pieces cost more than they gain in fairness."""
+"""Messages divided within a second above which pieces have a minimum size, and that size in
+messages: smaller pieces would cost more than the gain in fairness."""
 
 
 class DivisionPace:
@@ -48,7 +49,7 @@ class DivisionPace:
     def step_size(self, topics: Sequence[bytes]) -> int:
         """Return how many messages are divided in one step, by their topics.
 
-        That is all of them, unless all of many members must be examined.
+        The result is their number, unless many members must all be examined.
         """
         group = self._members.group
         count, online = len(topics), group.online
@@ -71,7 +72,7 @@ class DivisionPace:
 
     @property
     def _turn(self) -> int:
-        """Number of the turn, counting parts of longer work that are turns of their own."""
+        """Number of the turn; parts of longer work that run in separate turns count."""
         kernel = self._node.kernel
         return kernel.turns + kernel.parts
 

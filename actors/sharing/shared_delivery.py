@@ -1,9 +1,9 @@
 """Delivery of a shared subscription: assigns each message to one member that has room.
 
-It takes the place of ``Delivery`` in the session of a shared subscription. Messages for which no
-member has room wait in that session's queue, not in that of a member; so do messages returned by
-members that left. A batch is divided as a whole: it costs one event for each member that gets a
-piece of it.
+It replaces ``Delivery`` in the session of a shared subscription. Messages for which no member has
+room wait in that session's queue, not in the queue of a member; so do messages returned by members
+that left. A batch is divided as a whole: it causes one event for each member that gets a piece of
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from projections.state import SubscriptionState
 
 _DIVIDED_AT_ONCE = 1024
-"""Messages taken from the queue and divided in one step."""
+"""Number of messages taken from the queue and divided in one step."""
 _NO_WINDOW = 1 << 62
 
 
@@ -75,7 +75,7 @@ class SharedDelivery(Delivery):
         return self._members.group
 
     def deliver(self, message: Outgoing) -> None:
-        """Distribute messages that match to members; queue those for which no member has room."""
+        """Divide matching messages among members; queue those for which no member has room."""
         subscriber, batch, _ = message
         session = self._session
         if subscriber.ended or self._node.state.sessions.get(session.name) is not session.state:
@@ -110,7 +110,7 @@ class SharedDelivery(Delivery):
                 self.send_queued_later()
 
     def _divide_qos0(self, message: Outgoing) -> None:
-        """Divide QoS 0 messages behind the remaining ones of earlier batches."""
+        """Divide QoS 0 messages after the remaining ones of earlier batches."""
         undivided = self._undivided
         if not undivided and not self._pace.has_compared:
             self._divide_some(message)
@@ -121,7 +121,7 @@ class SharedDelivery(Delivery):
             self._drop_qos0(message.batch.topics)
 
     def _divide_some(self, message: Outgoing) -> None:
-        """Divide the first messages of a QoS 0 batch; the others later, before all else."""
+        """Divide the first messages of a QoS 0 batch, and the rest later, before any other work."""
         batch = message.batch
         at_once = self._pace.step_size(batch.topics)
         if at_once < len(batch):
@@ -132,7 +132,7 @@ class SharedDelivery(Delivery):
         self._drop_qos0([batch.topics[at] for at in self._divide(batch)[0].waiting])
 
     def _drop_qos0(self, topics: Sequence[bytes]) -> None:
-        """Record that QoS 0 messages are dropped because no member takes them."""
+        """Record that QoS 0 messages are dropped because no member accepts them."""
         if topics and any(member.may_read for member in self._group.ordered()):
             event = decisions.dropped_unrecorded(self._session.name, "slow_reader", topics)
             self._count_dropped(event, self._session.emit(event))
@@ -146,11 +146,11 @@ class SharedDelivery(Delivery):
                 self.send_queued_later()
 
     def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
-        """Distribute the messages of a batch to members; return the assignment.
+        """Divide the messages of a batch among members; return the assignment.
 
-        Returns also whether members that were not examined may have room for waiting messages.
+        Also returns whether members that were not examined may have room for waiting messages.
 
-        ``queued``: the messages are the first of the queue, and leave it. Then messages behind the
+        ``queued``: the messages are the first of the queue, and leave it. Then messages after the
         first one without a member are not assigned.
         """
         group = self._group
@@ -235,7 +235,7 @@ class SharedDelivery(Delivery):
             self.slow_publishers(batch)
 
     def send_queued(self) -> None:
-        """Distribute queued messages to members that have room."""
+        """Divide queued messages among members that have room."""
         state, group = self._session.state, self._group
         group.told = False
         if self._home and not group.has_present:
@@ -303,7 +303,7 @@ class SharedDelivery(Delivery):
         )
 
     def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
-        """Record which of some queued messages have expired; return whether any has."""
+        """Record which of the queued messages in ``found`` have expired; return whether any has."""
         queue, passed = held.queue, expired_until(self._node.clock.time_ms())
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
@@ -333,7 +333,8 @@ class SharedDelivery(Delivery):
     def take_in(self, message: Outgoing) -> None:
         """Queue or send messages that the home of the shared subscription assigned to this log.
 
-        The home itself takes messages that another log returned: they go before all that wait.
+        The home itself takes messages that another log returned: they are put before all waiting
+        ones.
         """
         batch = message.batch
         if self._home or not batch.qos:
@@ -362,13 +363,13 @@ class SharedDelivery(Delivery):
         size = held.queued_bytes
         for qos, some in groupby([*held.queue], lambda packed: packed & QOS_MASK):
             refs = [packed >> FLAG_BITS for packed in some]
-            # The bytes of each part are unknown: the first event carries the sum.
+            # The bytes of each part are not known: the first event contains the sum.
             self._recorder.assign_to_log(self._home, refs, size, qos)
             self.release(refs)
             size = 0
 
     def _pass_back(self, batch: Batch) -> None:
-        """Return messages that have just come to the home, without queueing them."""
+        """Return messages that have just arrived to the home, without queueing them."""
         self._recorder.assign_to_log(self._home, batch.positions, -1, batch.qos)
 
     def release(self, refs: Iterable[Position]) -> None:
@@ -386,7 +387,7 @@ class SharedDelivery(Delivery):
             exchange.pass_shared(remote.log, self._session.name, batch)
 
     def _offer(self) -> None:
-        """Tell the home of this part about its members."""
+        """Report the members of this part to its home."""
         if self._node.exchange is not None:
             self._node.exchange.offer(self._session.name, self._measure)
 

@@ -53,9 +53,9 @@ class SharedMembers:
     def find(self, batch: Batch, piece: int, most: int) -> tuple[list[SharedMember], bool]:
         """Return members that may receive messages of a batch, with their room.
 
-        They are in the order of service; no more than needed for all messages in pieces of that
-        size, or than ``most``, which are served in one step, unless all connected members matter.
-        Returns also whether others may have room.
+        They are in the order of service: as many as are needed for all messages in pieces of size
+        ``piece``, but at most ``most``, which are served in one step, unless all connected members
+        matter. Also returns whether others may have room.
         """
         by_topic, count, group = self.by_topic, len(batch), self.group
         enough = min(-(-count // piece), most)
@@ -117,7 +117,7 @@ class SharedMembers:
     def measure(self, queued: int) -> tuple[int, int]:
         """Return how many members are connected, and how many messages they have room for.
 
-        ``queued`` messages take some of that room.
+        ``queued`` messages are subtracted from that room.
         """
         node = self._node
         window, online, room = node.delivery_limits.window, 0, -queued

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.sharing.shared_session import SharedSession
 
 _QOS = 2
-"""Each member's granted QoS caps it."""
+"""The granted QoS of each member limits it."""
 
 
 class SharedSubscriptions:
@@ -75,7 +75,7 @@ class SharedSubscriptions:
         at = self._emit(name, Subscribed(name, [(topic_filter, _QOS)]), options, resumed=False)
         if is_part and node.exchange is not None:
             node.exchange.part_began(name, at)
-            node.router.groups.waiting.add(name)  # it is told when a member has room
+            node.router.groups.waiting.add(name)  # it is notified when a member has room
         else:
             node.router.subscribe(name, topic_filter, _QOS, options=options)
 
@@ -98,7 +98,7 @@ class SharedSubscriptions:
     def _end(self, name: str) -> None:
         """End the session and drop its queued messages, if other logs have no members either."""
         node = self._node
-        session = node.directory.session(name)  # of a passive one the router has only filters
+        session = node.directory.session(name)  # for a passive one the router has only filters
         if node.exchange is not None and node.exchange.home_of(name):
             cast("SharedSession", session).give_back()
             node.exchange.part_ended(name)
@@ -123,7 +123,7 @@ class SharedSubscriptions:
         self._emit(name, Subscribed(name, [(LOG_SESSION + log, 0)]), resumed=True)
 
     def log_left(self, name: str, log: str) -> None:
-        """Record that another log has no members any longer."""
+        """Record that another log no longer has members."""
         groups = self._node.router.groups
         group = groups.find(name)
         if log not in group.logs:
@@ -133,10 +133,10 @@ class SharedSubscriptions:
         groups.log_left(name, log)
 
     def receiver(self, name: str) -> SharedSession | None:
-        """Return the session that takes what another log assigned or gives back.
+        """Return the session that takes messages that another log assigned or returned.
 
-        A part that has ended begins again, to give the messages back: see :meth:`settled`. None:
-        there are no members anywhere.
+        A part that has ended begins again, to return the messages: see :meth:`settled`. None: no
+        log has members.
         """
         node = self._node
         if name not in node.state.sessions:
@@ -146,6 +146,6 @@ class SharedSubscriptions:
         return cast("SharedSession", node.directory.session(name))
 
     def settled(self, name: str) -> None:
-        """End a part that began again only to give messages back."""
+        """End a part that began again only to return messages."""
         if name in self._node.state.sessions and name not in self._node.router.groups:
             self._end(name)

@@ -1,4 +1,4 @@
-"""QoS 0 messages of a shared subscription that are divided among its members in a later turn."""
+"""QoS 0 messages of a shared subscription that wait to be divided among its members."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UndividedMessages:
         return self._count < _MOST_MESSAGES and self._bytes < most_bytes
 
     def add(self, message: Outgoing) -> None:
-        """Add a batch behind all others."""
+        """Add a batch after all others."""
         self._batches.append(message)
         self._add_size(message.batch, 1)
 

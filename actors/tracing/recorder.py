@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _SLICE, _PAUSE = 500, 0.002
-"""Actors added to a trace at a time, and seconds until the next ones."""
+"""Number of actors added to a trace at a time, and seconds until the next ones."""
 _COUNTED = 2000
 """Maximum packets of one write that are counted but not shown; the rest count as one."""
 
@@ -70,7 +70,7 @@ class TraceRecorder:
         self._admission = admission
         self._ended = ended
         self.running: LoopActor | None = None
-        """The traced actor that runs."""
+        """The traced actor that is running."""
         self._observer: TracingObserver | None = None
         self._told: _Told | None = None
         self._failures = 0
@@ -134,7 +134,7 @@ class TraceRecorder:
         trace: Trace,
         work: Callable[[LoopActor, Trace], None],
     ) -> None:
-        """Process some actors now and the others soon: a client may have thousands."""
+        """Process some actors now and the others soon, since a client may have thousands."""
         for number, actor in enumerate(actors, 1):
             work(actor, trace)
             if number == _SLICE:
@@ -190,7 +190,7 @@ class TraceRecorder:
         if isinstance(message, Packets):
             self._gets_packets(actor, traces, message)
         elif not isinstance(message, (bytes, _ActorStop)):
-            # Bytes are shown as packets, a stop when it is done.
+            # Bytes are shown as packets, and a stop when the actor has stopped.
             self._say_message(actor, traces, "gets", message)
 
     def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
@@ -254,7 +254,7 @@ class TraceRecorder:
         self._say(actor, traces, "closes", tracelines.short(reason))
 
     def on_ended(self, actor: LoopActor, traces: list[Trace], error: Exception | None) -> None:
-        """Show that an actor stopped or failed, and end the traces of this actor alone."""
+        """Show that an actor stopped or failed, and end the traces that cover only this actor."""
         text = None if error is None else tracelines.short(f"{type(error).__name__}: {error}")
         kind, what = ("ends", "stopped") if error is None else ("fails", text)
         self._say(actor, traces, kind, what)
@@ -345,7 +345,7 @@ class TraceRecorder:
     def _say_bytes(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, data: bytes, **more: Any
     ) -> None:
-        """Show the packets in some bytes, as many as the trace has room for."""
+        """Show the packets in ``data``, as many as the trace has room for."""
         if not traces:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))

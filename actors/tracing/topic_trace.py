@@ -4,7 +4,7 @@ Publications are observed where they are routed and, at QoS 1 and 2, where they 
 positions of matching ones are kept, up to a limit, and so are the packet identifiers of their
 deliveries: events about them are shown.
 
-The work for one batch is limited: other publishers must not pay for a trace.
+The work for one batch is limited, so that a trace does not slow down publishers.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from eventstore.format import Event, Position, Run
 
 _LOOKED_AT = 4096
-"""Maximum messages of one batch or event that are checked."""
+"""Maximum number of messages of one batch or event that are checked."""
 _KNOWN_TOPICS = 4096
 _KNOWN_LENGTH = 1024
 _REMEMBERED = 10_000
-"""Maximum messages and deliveries that are kept."""
+"""Maximum number of messages, and of deliveries, that are kept."""
 
 
 _BEFORE = frozenset({MessageDropped, MessagePublished, RetainedCleared, RetainedExpired})

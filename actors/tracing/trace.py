@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.kernel import LoopActor
 
 AT_ONCE = 100
-"""Maximum lines for one observation."""
+"""Maximum number of lines for one observation."""
 _LINE_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
 """Maximum unsent bytes; a NATS server accepts this much in one message."""
@@ -24,7 +24,7 @@ class End(NamedTuple):
 
     cause: Literal["actor", "broker", "lease", "stopped"]
     why: str
-    """The same in words."""
+    """The same as text."""
 
 
 class Trace:
@@ -64,13 +64,13 @@ class Trace:
         self.token = token
         self.subject = subject
         self.actors: set[LoopActor] = set()
-        """The actors it covers now."""
+        """The actors that it currently covers."""
         self.client: str | None = None
         """The client whose actors it covers, including future ones."""
         self.one: LoopActor | None = None
-        """The actor with which it ends."""
+        """The actor whose end also ends the trace."""
         self.over = False
-        """It has ended: no more actors are added."""
+        """Whether it has ended: no more actors are added."""
         self.deadline = 0.0
         """Monotonic time at which it ends unless it is kept."""
         self._rate = rate
@@ -84,7 +84,7 @@ class Trace:
         self._number = 0
 
     def room(self) -> int:
-        """Return how many lines it accepts now."""
+        """Return how many lines it accepts at this time."""
         now = self._monotonic()
         if now - self._begun >= 1.0:
             self._begun, self._given = now, 0
@@ -123,7 +123,7 @@ class Trace:
 
 
 def add_lines(traces: Iterable[Trace], count: int, lines: Iterable[dict[str, Any]]) -> None:
-    """Add as many of ``count`` lines to traces as they accept; the others are not made."""
+    """Add as many of ``count`` lines to traces as they accept; the others are not created."""
     traces = list(traces)
     room = max((trace.room() for trace in traces), default=0)
     left = count

@@ -145,7 +145,7 @@ def _publish(packet: Publish) -> dict[str, Any]:
 
 
 def property_fields(block: bytes) -> dict[str, Any]:
-    """Return the properties of a message in MQTT 5, where it has any."""
+    """Return the MQTT 5 properties of a message, if it has any."""
     if not block:
         return {}
     found = decode_message_properties(block)

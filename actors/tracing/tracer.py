@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 LEASE = 15.0
-"""Seconds after which a trace ends that is not kept."""
+"""Seconds without a keep request after which a trace ends."""
 MOST_TRACES = 8
 DEFAULT_RATE, MOST_RATE = 500, 5000
-"""Lines a second."""
+"""Default and maximum number of lines per second."""
 _TOKEN = re.compile(r"[A-Za-z0-9]{22,64}")
 _SEND = 0.05
 """Seconds for which lines are collected before they are sent."""
 _LOOK = 1.0
 """Seconds between checks for traces that are not kept."""
 _STANDSTILL = 0.5
-"""Seconds of standstill after which missing requests do not end a trace."""
+"""Seconds of suspension of the broker after which missing keep requests do not end a trace."""
 _LISTED = 20
 """Maximum actors named in the answer."""
 
@@ -80,15 +80,15 @@ class Tracer:
         token = _token(request)
         rate = number(request, "rate", DEFAULT_RATE, MOST_RATE)
         if rate < 1:
-            raise Refused(f"rate must be from 1 to {MOST_RATE} lines a second")
+            raise Refused(f"rate must be from 1 to {MOST_RATE} lines per second")
         given = {key: optional(request, key) for key in ("actor", "client", "topic")}
         wanted = {key: value for key, value in given.items() if value is not None}
         if len(wanted) != 1:
             raise Refused("one of actor, client and topic must be given")
         if token in self._traces:
-            raise Refused("there is a trace with this token already")
+            raise Refused("a trace with this token already exists")
         if len(self._traces) >= MOST_TRACES:
-            raise Refused(f"{MOST_TRACES} traces are going on already: no more at once")
+            raise Refused(f"{MOST_TRACES} traces are already running: no more are allowed")
         ((kind, target),) = wanted.items()
         subject = f"foldmq.trace.{self._node.options.node}.{token}"
         trace = Trace(token, subject, rate, self._node.clock.monotonic, self._arm)
@@ -112,9 +112,9 @@ class Tracer:
         return {"token": trace.token}
 
     def close(self) -> None:
-        """End all traces: the broker stops."""
+        """End all traces: the broker is shutting down."""
         for trace in list(self._traces.values()):
-            self._end(trace, End("broker", "the broker ends"))
+            self._end(trace, End("broker", "the broker is shutting down"))
 
     def _find(self, request: Mapping[str, Any]) -> Trace:
         trace = self._traces.get(_token(request))
@@ -159,7 +159,7 @@ class Tracer:
 
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
         """Show an appended event in the traces that it concerns."""
-        # All events of all sessions pass here: those without a trace must not be delayed.
+        # Called for all events of all sessions: those without a trace must not be delayed.
         recorder = self._recorder
         if recorder.running is not None or getattr(event, "session", None) in recorder.clients:
             recorder.run_safely(recorder.on_event, event, at, payloads)

@@ -22,7 +22,7 @@ class TracingObserver:
         self.traces: list[Trace] = []
 
     def begin(self, actor: LoopActor) -> None:
-        """Observe the messages that the actor sends from now on."""
+        """Begin to observe the messages that the actor sends."""
         self._recorder.begin(actor, self)
 
     def end(self, _actor: LoopActor) -> None:

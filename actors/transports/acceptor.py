@@ -1,10 +1,10 @@
-"""Accepts connections: a few in each iteration of the loop, and none without descriptors.
+"""Accepts connections: a few in each iteration of the loop, and none without file descriptors.
 
-The servers of the event loops are not suitable. Without descriptors, asyncio's fails again for each
-place of its backlog, with a traceback each time, and uvloop's closes waiting connections silently.
-With descriptors, asyncio's accepts all waiting connections in one iteration, which delays connected
-clients; and neither can be paused. Here connections not accepted wait in the operating system, as
-long as its queue has room.
+The servers of the event loops are not suitable. Without descriptors, asyncio's server fails once
+for each entry of its backlog, with a traceback each time, and uvloop's closes waiting connections
+silently. With descriptors, asyncio's server accepts all waiting connections in one iteration, which
+delays connected clients; and neither server can be paused. Here connections that are not accepted
+yet wait in the operating system, as long as its queue has room.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 10, 0.0001
-"""Connections accepted in one turn while the broker is busy, at least and at most; seconds after
-which no more than the former are accepted. Setting them up takes several times as long."""
+"""Minimum and maximum number of connections accepted in one turn while the broker is busy; seconds
+after which no more than the minimum are accepted. Setting them up takes several times as long."""
 _BREAK = 0.002
 """Seconds until the next ones while the broker is busy: one to four thousand per second."""
 _MOST_AT_ONCE = 16
-"""Connections accepted in one turn when the broker is not busy, or when the event loop came back
-late from such a break."""
+"""Number of connections accepted in one turn when the broker is not busy, or when the event loop
+was late after such a break."""
 _RETRY = 0.25
 """Seconds between checks whether there are descriptors again."""
 _LOG_EVERY = 60.0
@@ -45,11 +45,11 @@ def _never_busy() -> bool:
 class SocketAcceptor:
     """Accepts the connections of one listening socket, which must not block.
 
-    ``admit(address)`` returns whether a connection is admitted; others are closed at once, before
-    anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
+    ``admit(address)`` returns whether a connection is admitted; others are closed immediately,
+    before anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
     ``take(socket)`` gets the socket of an admitted one. ``busy_recently()`` returns whether other
-    clients wait meanwhile. ``at_once`` connections are accepted in one iteration of the event loop
-    even if they do. ``clock`` gives seconds. Use: construct, :meth:`start`, :meth:`close`.
+    clients are waiting. ``at_once`` connections are accepted in one iteration of the event loop
+    even if they are. ``clock`` returns seconds. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SocketAcceptor:
         self._retry: asyncio.TimerHandle | None = None
         self._break: asyncio.TimerHandle | None = None
         self._due = 0.0
-        """When the break was to end, in seconds of the loop."""
+        """When the break should end, in seconds of the loop."""
         self._paused_at = 0.0
         self._logged_at: float | None = None
         self.pauses = 0
@@ -82,7 +82,7 @@ class SocketAcceptor:
 
     @property
     def paused(self) -> bool:
-        """True while nothing is accepted for lack of descriptors."""
+        """True while no connections are accepted for lack of descriptors."""
         return self._retry is not None
 
     @property
@@ -130,7 +130,7 @@ class SocketAcceptor:
                 if errno.errorcode.get(error.errno or 0) in EXHAUSTED:
                     self._pause(error.strerror or str(error))
                     return
-                # The client is gone already, or the network reported an error (accept(2)).
+                # The client has already left, or the network reported an error (accept(2)).
                 continue
             # A Unix socket has no address.
             host = address[0] if isinstance(address, tuple) else ""
@@ -140,7 +140,7 @@ class SocketAcceptor:
             else:
                 client.close()
             if self._descriptors.last(client.fileno()):
-                self._pause("the rest is kept for the broker itself")
+                self._pause("the rest is reserved for the broker")
                 return
         if busy:
             self._loop.remove_reader(self._listener.fileno())

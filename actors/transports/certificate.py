@@ -1,4 +1,4 @@
-"""The user named by a client certificate."""
+"""The user in a client certificate."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SHORT: Final = {
 
 
 def identity(peercert: Mapping[str, Any] | None, kind: IdentityKind) -> str | None:
-    """Return the user named by a verified certificate, as ``ssl`` describes it, or None.
+    """Return the user in a verified certificate, as ``ssl`` describes it, or None.
 
     ``cn`` is the common name of the subject, ``dn`` the whole subject as RFC 4514 writes it,
-    ``dns``, ``email`` and ``uri`` the alternative name of that type. Several of a kind, or one with
-    control characters, are ambiguous: None.
+    ``dns``, ``email`` and ``uri`` the alternative name of that type. If there are several of a
+    kind, or one with control characters, the user is ambiguous: None.
     """
     if not peercert:
         return None

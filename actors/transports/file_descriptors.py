@@ -1,7 +1,7 @@
-"""File descriptors: the broker reserves some that clients must not take.
+"""File descriptors: the broker reserves some that clients must not use.
 
-A new descriptor is the smallest free number, so the number of a new connection says how many are
-used without counting.
+A new descriptor is the smallest free number, so the descriptor of a new connection shows how many
+are in use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 EXHAUSTED = frozenset({"EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"})
 """Errors of ``accept`` that end when resources are released."""
 _SPARE = 24
-"""Descriptors for other uses: a new connection to NATS, a file, a web page."""
+"""Number of descriptors for other uses: a new connection to NATS, a file, a web page."""
 
 
 class Descriptors:
@@ -29,7 +29,7 @@ class Descriptors:
         return limit != resource.RLIM_INFINITY and descriptor >= limit - self._spare
 
     def free(self, descriptor: int) -> bool:
-        """Return whether there is another one for clients; ``descriptor`` is any open one."""
+        """Return whether another one is free for clients; ``descriptor`` is any open one."""
         try:
             trial = os.dup(descriptor)
         except OSError:

@@ -1,7 +1,7 @@
 """TLS handshakes in threads: a few run, a limited number waits.
 
-The arithmetic of a handshake takes from a tenth of a millisecond to several; OpenSSL releases the
-interpreter's lock meanwhile, so that threads keep it from delaying connected clients.
+The cryptography of a handshake takes from a tenth of a millisecond to several milliseconds; OpenSSL
+releases the interpreter's lock meanwhile, so that in threads it does not delay connected clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_THREADS: Final = 4
 _LATE: Final = 0.002
 """Delay in seconds of the event loop for a finished step from which it counts as busy."""
 _BREATH: Final = 0.005
-"""Seconds for which no new handshake starts then: that still allows over a hundred per second."""
+"""Seconds for which no new handshake then starts; this still allows over a hundred per second."""
 
 FAILURES = (
     "busy",
@@ -90,7 +90,8 @@ class Step(NamedTuple):
     """The outcome of one step of a handshake."""
 
     done: bool
-    """The handshake is complete; if not, and without an error, the client must send more."""
+    """Whether the handshake is complete; if not, and without an error, the client must send
+    more."""
     error: HandshakeError | None
     seconds: float
     """Processor time of the step."""
@@ -103,7 +104,7 @@ def classify(error: ssl.SSLError) -> HandshakeError:
         return HandshakeError("certificate", f"client certificate: {error.verify_message}")
     text = reason.lower().replace("_", " ") or "TLS handshake failed"
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return HandshakeError("no_certificate", "the client shows no certificate")
+        return HandshakeError("no_certificate", "the client sent no certificate")
     if reason in ("UNSUPPORTED_PROTOCOL", "WRONG_VERSION_NUMBER", "VERSION_TOO_LOW"):
         return HandshakeError("version", text)
     if reason.startswith("NO_SHARED_") or reason == "NO_SUITABLE_KEY_SHARE":
@@ -111,7 +112,7 @@ def classify(error: ssl.SSLError) -> HandshakeError:
     if reason in ("HTTP_REQUEST", "HTTPS_PROXY_REQUEST"):
         return HandshakeError("plaintext", text)
     if "_ALERT_" in reason:
-        return HandshakeError("client_refused", f"the client gave up: {text}")
+        return HandshakeError("client_refused", f"the client rejected the handshake: {text}")
     return HandshakeError("other", text)
 
 
@@ -140,10 +141,11 @@ class _HandshakeJob(NamedTuple):
 class Handshakes:
     """Runs steps of handshakes in threads, for all listeners.
 
-    There are ``threads`` threads, by default one less than processors. Handshakes in progress go
-    before new ones, of which at most ``waiting`` wait. A new client makes work for the event loop
-    too: while that is busy, new handshakes start a few at a time with breaks between, so that many
-    new clients do not delay connected ones. Methods and callbacks run in the event loop's thread.
+    There are ``threads`` threads, by default one less than processors. Handshakes in progress have
+    priority over new ones, of which at most ``waiting`` wait. A new client also causes work for the
+    event loop: while that is busy, new handshakes start a few at a time with breaks in between, so
+    that many new clients do not delay connected ones. Methods and callbacks run in the event loop's
+    thread.
     """
 
     def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:
@@ -173,10 +175,10 @@ class Handshakes:
         *,
         new: bool,
     ) -> bool:
-        """Take a step and call ``done``; return False if too many ``new`` ones wait.
+        """Run a step and call ``done``; return False if too many ``new`` handshakes wait.
 
-        Until then nothing else may use ``tls`` and its buffers. If it is no longer ``wanted`` at
-        its turn because the client has gone, nothing is done or called.
+        Until ``done`` is called nothing else may use ``tls`` and its buffers. If ``wanted`` returns
+        False when the step would start, because the client has left, ``done`` is not called.
         """
         if self._closed or (new and len(self._new) >= self._most_waiting):
             return False
@@ -192,7 +194,7 @@ class Handshakes:
         self._new.clear()
         self._pool.shutdown(wait=False)
         for job in waiting:
-            job.done(Step(False, HandshakeError("closed", "the broker ends"), 0.0))
+            job.done(Step(False, HandshakeError("closed", "the broker is shutting down"), 0.0))
 
     def _start(self) -> None:
         while self._working < self._threads:
@@ -207,7 +209,7 @@ class Handshakes:
                 self._pool.submit(self._run, job, asyncio.get_running_loop())
 
     def _run(self, job: _HandshakeJob, loop: asyncio.AbstractEventLoop) -> None:
-        """Work, in a thread."""
+        """Run a step, in a thread."""
         step = take_step(job.tls)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._finished, job, step, time.monotonic())
@@ -230,7 +232,7 @@ class Handshakes:
 def whole_records(data: bytearray, *, first: bool) -> int:
     """Return how many bytes of ``data`` are whole records; negative: it is not TLS.
 
-    So a client that sends single bytes does not cause work for a thread with each of them.
+    A client that sends single bytes therefore does not cause work for a thread with each byte.
     """
     if first and data and data[0] != _HANDSHAKE_TYPE:
         return -1

@@ -38,7 +38,7 @@ _UNTOLD: Final = frozenset({0x00, 0x31, 0x32})
 
 
 class BadHeader(Exception):  # noqa: N818 - named for what is found
-    """The data is not a valid PROXY header; the message says why, without quoting it."""
+    """The data is not a valid PROXY header; the message gives the reason without quoting it."""
 
 
 class Header(NamedTuple):
@@ -116,11 +116,11 @@ def _read_line(data: bytes) -> Header | None:
         _port(target_port)
         return Header((host, _port(port)), size)
     except (ValueError, KeyError):
-        raise BadHeader("the line of the PROXY header is not as it should be") from None
+        raise BadHeader("the line of the PROXY header is malformed") from None
 
 
 def _host(text: str, width: int) -> str:
-    """Read an address of a family; one with a zone is valid on the proxy's machine only."""
+    """Read an address of a family; one with a zone is only valid on the proxy's machine."""
     address = ipaddress.ip_address(text)
     if len(address.packed) != width or "%" in text:
         raise ValueError(text)
@@ -149,7 +149,7 @@ def _read_binary(data: bytes) -> Header | None:
         raise BadHeader("the PROXY header has an unknown version or command")
     width = _FAMILIES.get(family)
     if command == _PROXY and width is None and family not in _UNTOLD:
-        raise BadHeader("the PROXY header tells of something other than a TCP connection")
+        raise BadHeader("the PROXY header describes a connection that is not TCP")
     size = _HEAD.size + length
     if len(data) < size:
         return None
@@ -177,7 +177,7 @@ class ProxyStage(Stage):
     def __init__(self, upper: asyncio.Protocol, trusted: Sequence[Network]) -> None:
         super().__init__(upper)
         self._trusted = trusted
-        self._head: bytes | None = b""  # None: the header was read
+        self._head: bytes | None = b""  # None: the header has been read
         self._peer: Peer | None = None
         self.error: str | None = None
         """Why the connection was closed by this stage."""
@@ -224,7 +224,7 @@ class ProxyStage(Stage):
 
     def _is_trusted(self, peer: Any) -> bool:
         if not isinstance(peer, tuple):
-            return True  # a Unix socket: its permissions say who may connect
+            return True  # a Unix socket: its permissions restrict access
         plain = _plain(ipaddress.ip_address(str(peer[0]).partition("%")[0]))
         address = ipaddress.ip_address(plain)
         return any(address in network for network in self._trusted)

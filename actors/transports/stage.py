@@ -47,9 +47,9 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         return top
 
     def _read(self, size: int) -> None:
-        """Report the number of bytes read to the connection, as long as it needs that.
+        """Report the number of bytes read to the connection, as long as it needs the number.
 
-        Only the lowest stage does; stages buffer no more than that before a CONNECT.
+        Only the lowest stage does this; stages buffer no more than these bytes before a CONNECT.
         """
         if self._tell_read is not None and not self._tell_read(size):
             self._tell_read = None
@@ -76,7 +76,7 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self._upper.connection_lost(exc)
 
     def peer_known(self) -> None:
-        """Pass on that the extra info ``peername`` is now the client's: see ProxyStage."""
+        """Pass on that the extra info ``peername`` is now the client's address: see ProxyStage."""
         tell = getattr(self._upper, "peer_known", None)
         if tell is not None:
             tell()

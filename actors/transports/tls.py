@@ -1,8 +1,8 @@
 """TLS between a socket and the protocol above it.
 
 The handshake runs in threads (actors.transports.handshakes); from then on each read is decrypted,
-and all data written in a turn of the event loop is encrypted at once, on the event loop: this costs
-a few microseconds. OpenSSL works on buffers in memory and never touches the socket.
+and all data written in a turn of the event loop is encrypted together, on the event loop: this
+costs a few microseconds. OpenSSL works on buffers in memory and never touches the socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RECORD: Final = 16 * 1024
 _MOST_ASIDE: Final = 128 * 1024
 """Maximum bytes that a client may be ahead of the handshake's threads before reading pauses."""
 _FLUSH_AT: Final = 128 * 1024
-"""Bytes from which data is encrypted and written before the end of the turn."""
+"""Size in bytes from which data is encrypted and written before the end of the turn."""
 
 
 class _State(enum.Enum):
@@ -79,19 +79,19 @@ class TlsStage(Stage):
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._asked = 0.0  # when the last step was requested
-        self._kept = 0.0  # seconds that finished steps took, with their waits
+        self._kept = 0.0  # seconds that finished steps took, including waits
         self._state = _State.GREETING
         self._tls: ssl.SSLObject | None = None  # until the client has sent data
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._aside = bytearray()  # input not passed to OpenSSL yet
         self._answered = False  # the first step was taken
-        self._gone = False  # the connection is lost, but a thread still works on its input
-        self._stepping = False  # a thread works, or will, on _tls, _in and _out
-        self._eof = False  # the client sends no more, but a thread still works on its input
+        self._gone = False  # the connection is lost, but a thread still uses its input
+        self._stepping = False  # a thread uses, or will use, _tls, _in and _out
+        self._eof = False  # the client sends no more, but a thread still uses its input
         self._held = False  # reading is paused because the client is ahead of the threads
         self._paused = False  # reading is paused by the protocol above
-        self._partial = False  # the last input was no complete record
+        self._partial = False  # the last input was not a complete record
         self._plain: list[bytes] = []
         self._plain_size = 0
         self._soon = False  # _plain will be written in the next turn
@@ -101,7 +101,7 @@ class TlsStage(Stage):
     # As a protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the client: it speaks first."""
+        """Wait for the client, which sends the first data."""
         super().connection_made(transport)
         if self._timeout is not None and not self.is_closing():
             self._timer = self._loop.call_later(self._timeout, self._late)
@@ -163,7 +163,7 @@ class TlsStage(Stage):
         return self._state is _State.CLOSED or self.lower.is_closing()
 
     def close(self) -> None:
-        """Send the TLS close alert behind the data, and close; do not await the client's."""
+        """Send the TLS close alert after the data, and close without waiting for the client's."""
         if self._state is _State.GREETING:
             self._give_up()
             self._end_if_gone()
@@ -230,7 +230,7 @@ class TlsStage(Stage):
         """Start the next step in a thread, if there is a whole record."""
         size = whole_records(self._aside, first=self._tls is None)
         if size < 0:
-            self._fail_handshake(HandshakeError("plaintext", "what the client sends is not TLS"))
+            self._fail_handshake(HandshakeError("plaintext", "the client does not use TLS"))
             self.abort()
         elif size > 0:
             self._in.write(self._aside[:size])
@@ -265,7 +265,7 @@ class TlsStage(Stage):
         if step.error is not None:
             self._fail_handshake(step.error)
             self._state = _State.CLOSED
-            self.lower.close()  # behind the alert that tells the client why
+            self.lower.close()  # after the alert with the reason
         elif step.done:
             self._opened()
         else:
@@ -328,7 +328,7 @@ class TlsStage(Stage):
             self._decrypt()
 
     def _decrypt(self) -> None:
-        """Pass up all available data at once."""
+        """Pass up all available data in one piece."""
         tls, waiting = self._tls, self._in
         assert tls is not None  # noqa: S101 - narrows the type
         parts = []

@@ -29,7 +29,7 @@ _VERIFY: Final = {
 
 
 class TlsConfigError(FoldmqError):
-    """An invalid file or setting for TLS; names the file and the error."""
+    """An invalid file or setting for TLS; the message names the file and the error."""
 
     exit_code = 78
 
@@ -48,7 +48,7 @@ class TlsOptions:
     client_ca: Path | None = None
     """Certificate authorities for client certificates."""
     crl: Path | None = None
-    """Certificate revocation lists of those authorities."""
+    """Certificate revocation lists of these authorities."""
     minimum_version: Version = "1.2"
     ciphers: str | None = None
     """Cipher suites of TLS 1.2 in OpenSSL's syntax; None: OpenSSL's default."""
@@ -57,8 +57,8 @@ class TlsOptions:
 def make_context(options: TlsOptions) -> ssl.SSLContext:
     """Return the context for a listener; raises TlsConfigError.
 
-    Each reload makes a new context with its own session tickets, so that no client resumes a
-    session of older certificates, authorities or revocation lists.
+    Each reload creates a new context with new session tickets, so that no client resumes a session
+    of older certificates, authorities or revocation lists.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[options.minimum_version]
@@ -68,7 +68,7 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
             context.set_ciphers(options.ciphers)
         except (ssl.SSLError, ValueError):
             raise TlsConfigError(
-                f"TLS ciphers {options.ciphers!r}: OpenSSL knows none of them"
+                f"TLS ciphers {options.ciphers!r}: OpenSSL supports none of them"
             ) from None
     _load_certificate(context, options)
     if options.client_certificates != "off":
@@ -122,12 +122,12 @@ def _why(error: ssl.SSLError, certificate: Path) -> str:
     reason: str | None = error.reason
     match reason:
         case None:
-            return "it is damaged, or OpenSSL does not know keys of its kind"
+            return "it is damaged, or OpenSSL does not support keys of this kind"
         case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
             return f"it does not belong to the certificate {certificate}"
         case "EE_KEY_TOO_SMALL" | "CA_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK":
             return f"the certificate {certificate} is too weak: {_lower(reason)}"
-    return f"OpenSSL does not take it together with {certificate}: {_lower(reason)}"
+    return f"OpenSSL does not accept it together with {certificate}: {_lower(reason)}"
 
 
 def _lower(reason: str) -> str:
@@ -137,13 +137,13 @@ def _lower(reason: str) -> str:
 def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
     if options.client_ca is None:
         raise TlsConfigError(
-            "TLS client certificates are asked for, but no client_ca file says whose are good"
+            "TLS client certificates are requested, but no client_ca file is set to verify them"
         )
     _certificates(options.client_ca)
     try:
         context.load_verify_locations(options.client_ca)
     except ssl.SSLError as error:
-        reason = f"OpenSSL does not take it: {_lower(error.reason or 'it is damaged')}"
+        reason = f"OpenSSL does not accept it: {_lower(error.reason or 'it is damaged')}"
         raise TlsConfigError(f"TLS client_ca {options.client_ca}: {reason}") from None
     if options.crl is not None:
         _load_revocations(context, options.crl)
@@ -164,7 +164,7 @@ def _load_revocations(context: ssl.SSLContext, file: Path) -> None:
         until = revoked.next_update_utc
         if until is not None and until < now:
             _log.warning(
-                "a TLS revocation list has expired: no client certificate of its issuer is taken",
+                "a TLS revocation list has expired: no certificate of its issuer is accepted",
                 file=str(file),
                 issuer=revoked.issuer.rfc4514_string(),
                 expired=until.isoformat(),
@@ -185,7 +185,7 @@ def _certificates(file: Path) -> list[x509.Certificate]:
 def _pem(file: Path) -> bytes:
     try:
         data = file.read_bytes()
-    except (OSError, ValueError) as error:  # no file has a NUL in its name
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         raise TlsConfigError(f"TLS file {file}: {_because(error)}") from None
     if b"-----BEGIN " not in data:
         raise TlsConfigError(f"TLS file {file}: it is not PEM (-----BEGIN ... is missing)")

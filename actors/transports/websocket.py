@@ -1,8 +1,8 @@
 """MQTT over WebSocket: frames between a socket, or TLS, and a connection (MQTT 3.1.1, section 6).
 
-The ``websockets`` library does the framing, without I/O of its own, except for runs of the plainest
-frames: see actors.transports.websocket_frames. Compression is not offered: it costs memory for
-every client and processor time for every packet, and lets small frames become large ones.
+The ``websockets`` library does the framing, without I/O, except for runs of the simplest frames:
+see actors.transports.websocket_frames. Compression is not offered: it costs memory for every client
+and processor time for every packet, and small frames could expand to large ones.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 SUBPROTOCOLS: Final = cast("tuple[Subprotocol, ...]", ("mqtt", "mqttv3.1"))
 
 _MOST_HEAD: Final = 16 * 1024
-"""Bytes of an HTTP request; browsers with large cookies send a few KiB."""
+"""Maximum bytes of an HTTP request; browsers with large cookies send a few KiB."""
 _HEAD_END: Final = b"\r\n\r\n"
 _SMALL: Final = 16 * 1024
-"""Bytes up to which an incomplete frame is kept here, and not passed to the library."""
+"""Size in bytes up to which an incomplete frame is kept here and not passed to the library."""
 _CONTROL_FRAMES_AT_ONCE: Final = 512
-"""Frames passed to the library in one iteration of the event loop."""
+"""Maximum number of frames passed to the library in one iteration of the event loop."""
 _PINGS_A_SECOND: Final = 64
-"""Pings and pongs that a client may send in a second."""
+"""Maximum number of pings and pongs that a client may send per second."""
 _EMPTY_IN_A_ROW: Final = 64
-"""Maximum consecutive empty binary frames and continuations. An empty one that ends a fragmented
-message is normal; more of them are useless work."""
+"""Maximum number of consecutive empty binary frames and continuations. An empty one that ends a
+fragmented message is normal; more of them only cause work."""
 _PONG: Final = 0x8A
 _CARRY: Final = frozenset({Opcode.BINARY, Opcode.CONT})
 """Frames with MQTT data."""
 _PINGS: Final = frozenset({Opcode.PING, Opcode.PONG})
 
-# The library logs every connection; the broker logs what matters.
+# The library logs every connection; the broker has its own log lines.
 _silent = logging.getLogger("foldmq.websocket")
 _silent.disabled = True
 
@@ -114,7 +114,7 @@ class WebSocketStage(Stage):
         self._head = b""  # of the HTTP request
         self._protocol: ServerProtocol | None = None  # until the HTTP request has arrived
         self._rest = b""  # received, and not handled yet
-        self._owed = 0  # bytes missing of a frame whose beginning the library has
+        self._owed = 0  # missing bytes of a frame whose beginning the library has
         self._backlog = False  # _rest contains more than the beginning of a frame
         self._paused = False  # the protocol above has paused reading
         self._stopped = False  # the transport below is paused
@@ -151,7 +151,7 @@ class WebSocketStage(Stage):
             self._take(self._rest + data if self._rest else data)
 
     def pause_writing(self) -> None:
-        """Stop answering pings while the client does not read: the answers would pile up."""
+        """Stop answering pings while the client does not read: the answers would accumulate."""
         self._stuffed = True
         self._upper.pause_writing()
 
@@ -187,7 +187,7 @@ class WebSocketStage(Stage):
         return self._over or not open_ or self.lower.is_closing()
 
     def close(self) -> None:
-        """Send a close frame behind the written data, and close when the client has answered."""
+        """Send a close frame after the written data, and close when the client has answered."""
         protocol = self._protocol
         if protocol is None or self._over:
             self._over = True
@@ -236,7 +236,7 @@ class WebSocketStage(Stage):
         head = self._head + data
         if not head[:1].isupper():
             self._over = True
-            self.error = "what the client sends is not HTTP"
+            self.error = "the client does not use HTTP"
             self._stats.refused[0] += 1
             self.lower.abort()
             return
@@ -258,7 +258,7 @@ class WebSocketStage(Stage):
         if self._over:
             self.lower.close()
         elif end < len(head):
-            # The client should have waited for the answer; that is tolerated.
+            # The client should have waited for the answer; this is tolerated.
             self._take(head[end:])
 
     def _new_protocol(self) -> ServerProtocol:
@@ -297,7 +297,7 @@ class WebSocketStage(Stage):
     # Open.
 
     def _take(self, data: bytes) -> None:
-        """Pass up the content of the frames in ``data`` at once."""
+        """Pass up the content of the frames in ``data`` in one piece."""
         protocol = self._protocol
         assert protocol is not None  # noqa: S101 - narrows the type
         parts: list[bytes] = []

@@ -1,8 +1,8 @@
 """Fast parser of the most common WebSocket frames, many at a time.
 
-Most clients send every packet in a frame of its own that is final, binary, masked and short. The
-``websockets`` library needs four microseconds for each, more than the broker for the packet; this
-needs a fraction of one. All other frames are left to the library.
+Most clients send every packet in a separate frame that is final, binary, masked and short. The
+``websockets`` library needs four microseconds for each, more than the broker needs for the packet;
+this parser needs a fraction of one. All other frames are left to the library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # it was built without a compiler
+except ImportError:  # the library was built without a compiler
     from websockets.utils import apply_mask
 
 _PLAIN: Final = 0x82
@@ -65,7 +65,7 @@ def is_minimal(data: bytes, at: int) -> bool:
 
     "The minimal number of bytes MUST be used to encode the length" (RFC 6455, section 5.2).
     Otherwise one frame could be encoded in three ways, and an intermediary could interpret it
-    differently than the broker.
+    differently from the broker.
     """
     size = data[at + 1] & 0x7F
     if size < 126:

@@ -1,6 +1,6 @@
 """The JSON object of an event in a record, and its size.
 
-Fields that an event declares behind its version ``v`` were added later. They are left out where
+Fields that an event declares after its version ``v`` were added later. They are left out where
 they have their default, so that an event that does not use them takes the same bytes as before. Its
 type and version still come last.
 """

@@ -9,7 +9,7 @@ integers as runs (see ``positions``). ``entries(event)`` returns the number of p
 event occupies.
 
 Every event type carries its version ``v``. A field may be added with a default without a new
-version; any other change needs one, and an upcaster. An added field is declared behind ``v`` and
+version; any other change needs one, and an upcaster. An added field is declared after ``v`` and
 written only where it differs from its default (``event_json``), so that events that do not use it
 take the same bytes as before.
 
@@ -63,9 +63,10 @@ No client can have such an identifier."""
 
 
 MOST_DROPPED_TOPICS: Final[int] = 8
-"""Maximum topics that a MessageDropped names: one with as many may concern others, too."""
+"""Maximum number of topics that a MessageDropped names; if it has that many, other topics may have
+been dropped, too."""
 LONGEST_DROPPED_TOPIC: Final[int] = 1024
-"""Maximum characters of such a topic, which is cut off behind them."""
+"""Maximum number of characters of such a topic; longer ones are truncated."""
 
 
 class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
@@ -75,7 +76,7 @@ class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in err
 
 
 class UnknownEvent(UnreadableEvent):
-    """An event in the log has a type or version that a later foldmq wrote."""
+    """An event in the log has a type or version of a later foldmq."""
 
     exit_code = 78
 
@@ -89,13 +90,14 @@ class SessionOpened:
     resumed: bool
     """True: earlier state continues (session present). False: any earlier state is removed."""
     clean: bool
-    """The session ends with its connection: Clean Session, in MQTT 5 a session expiry of 0."""
+    """Whether the session ends with its connection: Clean Session, in MQTT 5 a session expiry of
+    0."""
     level: int
     """Protocol level: 3, 4 or 5."""
     keep_alive: int = 0
     """Seconds, 0 = off."""
     generation: int = 1
-    """Number of connections of this client identifier so far; fences the actions of older ones."""
+    """Number of connections of this client identifier so far; fences off older connections."""
     address: str = ""
     user: str | None = None
     expiry: int | None = None
@@ -111,7 +113,7 @@ class SessionOpened:
     packet_maximum: int = 0
     """Size in bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
     via: str = ""
-    """Node of a cluster that the client is connected to; empty: the one that leads."""
+    """The node of a cluster that the client is connected to; empty: the leader."""
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class SubscriptionDenied:
     """Topic filters."""
     reasons: list[Run]
     """Reason code of each, 128 and above: 0x87 not authorized, 0x97 a limit is reached, 0x8f not
-    valid here, 0x9e not to be shared. A client of MQTT 3 gets 0x80 for each."""
+    valid here, 0x9e shared subscriptions not supported. A client of MQTT 3 gets 0x80 for each."""
     e: Literal["SubscriptionDenied"] = "SubscriptionDenied"
     v: Literal[1] = 1
 
@@ -227,20 +229,20 @@ class MessagePublished:
     e: Literal["MessagePublished"] = "MessagePublished"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of each distinct block of properties (MQTT 5). The blocks stand directly before the
-    first payload, one after the other."""
+    """Bytes of each distinct block of properties (MQTT 5). The blocks are directly before the first
+    payload, one after the other."""
     block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     same single block, or none has any."""
     blocks_at: Sequence[int] = ()
     """Offset of each block in the payload area. Never written: set for a part of an event, whose
-    blocks stand elsewhere."""
+    blocks are elsewhere."""
     origins: Sequence[Run] = ()
     """Positions of the messages in the log that they were taken from; empty when a client of this
     log published them."""
     share: str = ""
-    """The shared subscription that the other log assigned the messages to, and that alone gets
-    them; empty: they are for all subscriptions that match."""
+    """The shared subscription that the other log assigned the messages to, and the only one that
+    gets them; empty: they are for all subscriptions that match."""
 
 
 @dataclass(slots=True)
@@ -283,7 +285,7 @@ class Queued:
     """Unix time in seconds at which each message expires, 0: never; one number when all are
     equal."""
     behind: int = -1
-    """Number of queued messages that stay before them, where a member of the shared subscription
+    """Number of queued messages that stay ahead of them, if a member of the shared subscription
     returned them; -1: all."""
 
 
@@ -377,7 +379,7 @@ class WillArmed:
     e: Literal["WillArmed"] = "WillArmed"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Size in bytes of its block of properties (MQTT 5), which stands directly before the payload;
+    """Size in bytes of its block of properties (MQTT 5), which is directly before the payload;
     empty: it has none."""
 
 
@@ -420,7 +422,7 @@ class MessageDropped:
 
 @dataclass(slots=True)
 class Expired:
-    """Queued messages expired: they left the queue, from any place in it (MQTT 5)."""
+    """Queued messages expired: they left the queue, wherever they were in it (MQTT 5)."""
 
     session: str
     filter: str
@@ -436,7 +438,7 @@ class Assigned:
     """Messages of a shared subscription were given to one of its members: one entry each.
 
     The Delivered of the member, or its QoS 0 packet, belongs to the same turn. Another log takes
-    the messages assigned to it in a later turn of its own.
+    the messages assigned to it in one of its later turns.
     """
 
     session: str
@@ -479,10 +481,10 @@ class Returned:
 
 @dataclass(slots=True)
 class RetainedExpired:
-    """Retained messages expired: their topics have none from now on (MQTT 5)."""
+    """Retained messages expired: their topics no longer have any (MQTT 5)."""
 
     topics: list[str]
-    """The topics that have no retained message from now on."""
+    """The topics that no longer have a retained message."""
     e: Literal["RetainedExpired"] = "RetainedExpired"
     v: Literal[1] = 1
 
@@ -538,7 +540,7 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(
     Annotated[Event, Field(discriminator="e")], config=ConfigDict(extra="ignore")
 )
 _validate = _ADAPTER.validator.validate_python
-"""Calling the validator through the adapter's own method takes a sixth longer."""
+"""Calling the validator through the adapter's method takes a sixth longer."""
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -55,10 +55,10 @@ def parse_events(
 
 
 def parse_turn(raw: dict[str, Any]) -> TurnEvent | None:
-    """Return the event of a turn in a JSON object, None if it is to be expanded.
+    """Return the event of a turn in a JSON object, None if it must be expanded.
 
-    That is any other event, and one with properties, reason codes, releases, or columns that do
-    not fit together.
+    None for any other event, and for one with properties, reason codes, releases, or inconsistent
+    columns.
     """
     try:
         read = _TURNS.get(raw["e"])
@@ -193,7 +193,7 @@ def _runs(values: object) -> bool:
 
 
 def _runs_of(values: object, count: int) -> bool:
-    """Return whether a value is a list of runs with so many integers."""
+    """Return whether a value is a list of runs with ``count`` integers in total."""
     if not isinstance(values, list) or not _runs(values):
         return False
     for value in values:
@@ -305,7 +305,7 @@ _ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
     Completed: {"reasons": _runs},
     Released: {},
 }
-"""Event type -> the fields behind its version, with the check of their values."""
+"""Event type -> the fields after its version, with the check of their values."""
 
 _READERS = {
     kind.__name__: (

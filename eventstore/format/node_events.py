@@ -30,15 +30,15 @@ class BrokerStarted:
 
 @dataclass(slots=True)
 class LimitsApplied:
-    """The limits and permissions that hold from now on.
+    """The limits and permissions that apply from now on.
 
     Recorded at a start and when SIGHUP changed them, and repeated in each checkpoint.
     """
 
     limits: dict[str, Any]
-    """Settings that decide about drops and expiry, by name, in bytes and seconds:
-    max_queued_messages, max_queued_bytes, max_ack_pending, max_outbound_bytes, session_expiry,
-    slow_reader_time, max_topic_levels, check_payload_format."""
+    """Settings that determine drops and expiry, by name, in bytes and seconds: max_queued_messages,
+    max_queued_bytes, max_ack_pending, max_outbound_bytes, session_expiry, slow_reader_time,
+    max_topic_levels, check_payload_format."""
     e: Literal["LimitsApplied"] = "LimitsApplied"
     v: Literal[1] = 1
     permissions: str = ""
@@ -46,7 +46,7 @@ class LimitsApplied:
     users: str = ""
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     elsewhere: bool = False
-    """Logins may have permissions or groups of their own, which the digest does not cover."""
+    """Logins may have additional permissions or groups, which the digest does not cover."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class BrokerStopped:
     e: Literal["BrokerStopped"] = "BrokerStopped"
     v: Literal[1] = 1
     to: str = ""
-    """The node of the cluster that is to lead from now on; empty: any."""
+    """The node of the cluster that should lead from now on; empty: any."""
 
 
 @dataclass(slots=True)
@@ -130,8 +130,8 @@ class RetainedSnapshot:
     """Unix time in seconds at which each message expires, 0: never; one number when all are
     equal."""
     publishers: list[str] = field(default_factory=list)
-    """The distinct client identifiers of those that published the messages, "" where it is not
-    known; empty if none is known, and for messages of ``session``."""
+    """The distinct client identifiers of the publishers, "" where the publisher is not known; empty
+    if none is known, and for messages of ``session``."""
     publisher_of: Sequence[int] = ()
     """For each message, the index of its publisher; empty when there is only one."""
 
@@ -233,14 +233,14 @@ class Bridged:
     """NATS has the QoS 1 and 2 publications up to a position: its server processed them."""
 
     through: int
-    """That position, packed; 0: there is no bridge any more, and nothing is owed to NATS."""
+    """That position, packed; 0: there is no longer a bridge, and nothing is pending for NATS."""
     e: Literal["Bridged"] = "Bridged"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class Followed:
-    """The log has taken from another log of the node what takes effect there up to a position.
+    """The log has taken the messages that took effect in another log of the node up to a position.
 
     The messages that it took, with their deliveries, are in the same turn.
     """
@@ -262,7 +262,7 @@ class RetainedCleared:
     """Retained messages were removed by an operator; subscribers are not notified."""
 
     topics: list[str]
-    """The topics that have no retained message from now on."""
+    """The topics that no longer have a retained message."""
     e: Literal["RetainedCleared"] = "RetainedCleared"
     v: Literal[1] = 1
 
@@ -285,7 +285,7 @@ class OperatorActed:
 
 @dataclass(slots=True)
 class WebAccessed:
-    """Logins at the web page, its refusals and its tokens; one event may count several alike."""
+    """Logins to the web page, refusals, and changes of tokens; one event may count equal ones."""
 
     outcome: str
     """login; refused: a login; denied: a change that the role of the token does not allow;

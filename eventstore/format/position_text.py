@@ -1,4 +1,4 @@
-"""Positions as text: moments that users name (``12``, ``12.3`` or an ISO time), and displays."""
+"""Positions as text: parsing (``12``, ``12.3`` or an ISO time) and display."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class PointSpec:
 
 
 def parse_point(text: str, zone: tzinfo | None, index: int = MAX_INDEX) -> PointSpec | None:
-    """Return the moment that a text names; None if it names none.
+    """Return the position or time that a text contains; None if it contains neither.
 
-    A record's number alone is the position ``index`` in that record: by default the whole record.
-    A time without a zone is in ``zone``; None: in the local one.
+    A record number alone is the position ``index`` in that record: by default the whole record. A
+    time without a zone is in ``zone``; None: in the local one.
     """
     text = text.strip()
     try:

@@ -2,10 +2,11 @@
 
 A *position* names one entry of the log: the stream sequence of its record and the index of the
 entry within that record. It is packed into one integer (``sequence << 20 | index``), so that
-positions sort, hash and travel as plain integers; people see ``sequence.index``.
+positions can be sorted, hashed and stored as plain integers; they are displayed as
+``sequence.index``.
 
-An event that concerns many messages occupies one index for each of them: each message has a
-position of its own in the event although the messages are stored together.
+An event that concerns many messages occupies one index for each of them: each message has its own
+position although the messages are stored together.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def index_of(packed: Position) -> int:
 
 
 def format_position(packed: Position) -> str:
-    """Return a position in the form for people: ``sequence.index``."""
+    """Return a position for display: ``sequence.index``."""
     return f"{packed >> INDEX_BITS}.{packed & MAX_INDEX}"
 
 

@@ -1,8 +1,8 @@
 """The bounds on the size of a record.
 
-JetStream bounds a message in three places: the server (``max_payload``, headers included), the
-stream (``max_msg_size``, likewise), and the file store, which accepts 32 MiB including its own
-overhead. The smallest of them bounds a record, and so an event with its payloads.
+JetStream limits the size of a message in three places: the server (``max_payload``, headers
+included), the stream (``max_msg_size``, likewise), and the file store, which accepts 32 MiB
+including its overhead. The smallest of them limits a record, and so an event with its payloads.
 
 Every event without a payload fits into :data:`LEAST_RECORD` bytes, however long its names are:
 lists that could grow beyond that are split over several events. An event with the payload of one
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 LEAST_RECORD: Final = 1024 * 1024
-"""Bytes that every record must be able to have: the default of NATS's ``max_payload``."""
+"""The least that the limit of a record may be, in bytes: the default of NATS's ``max_payload``."""
 
 STORED_MOST: Final = 32 * 1024 * 1024
 """Bytes of the largest message that JetStream stores in a file, overhead included."""
@@ -44,8 +44,8 @@ def largest_record(max_payload: int, subject: str, max_msg_size: int = -1, refus
     """Return the size in bytes of the largest message, headers included, that a stream accepts.
 
     ``max_payload`` is the limit of the server, ``max_msg_size`` that of the stream (-1: none),
-    ``refused`` the size of a refused message (0: none). If neither limit explains the refusal,
-    there is an unknown one, so that half of ``refused`` counts.
+    ``refused`` the size of a refused message (0: none). If neither limit explains the refusal, an
+    unknown limit is assumed, and the result is half of ``refused``.
     """
     stored = STORED_MOST - _ADDED - len(subject)
     largest = min(max_payload, stored)
@@ -57,7 +57,7 @@ def largest_record(max_payload: int, subject: str, max_msg_size: int = -1, refus
 def largest_packet(record: int) -> int:
     """Return the size of the largest MQTT packet that fits into records of ``record`` bytes.
 
-    Where records are small, it is half of them: a packet whose names take more than the other
-    half in JSON is refused on arrival.
+    If records are small, it is half a record: a packet whose names take more than the other half in
+    JSON is refused on arrival.
     """
     return max(record // 2, record - NAMES)

@@ -11,15 +11,15 @@ bytes  content
 4      length of the JSON header
 n      JSON: node, time, part, last, events
 rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
-       of an event stand before its payloads (``stored_properties``)
+       of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain.
 
 A *turn* of the event loop is atomic. It nearly always fits into one record. A larger one is split
 over several: ``part`` counts them from 0 and ``last`` marks the last one. A reader holds the parts
-back until the last one is read. Parts that are followed by a ``part`` 0 belong to a turn that never
-finished and of which nothing was acknowledged: they are void.
+back until the last one is read. Parts that are followed by a ``part`` 0 belong to a turn that was
+never completed: none of it was acknowledged, and the parts are void.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 MAGIC = b"FMQ\x01"
 GENESIS = bytes(32)
-"""The link that the first record of a log names as its predecessor."""
+"""The link of the predecessor in the first record of a log."""
 
 _HEAD = struct.Struct(">4s32s32sI")
 HEADER_FROM = _HEAD.size
 """Offset of the JSON header in a record."""
 _SIGNED_FROM = 36
-"""Offset from which the digest covers the record: everything behind the digest itself."""
+"""Offset from which the digest covers the record: everything after the digest itself."""
 _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
 _LARGE = 16 * 1024
-"""Mean bytes of payloads from which each is hashed by itself."""
+"""Mean payload size in bytes from which each payload is hashed separately."""
 _OBJECTS = frozenset({dict})
 _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
@@ -97,11 +97,11 @@ def record_pieces(
     *,
     last: bool = True,
 ) -> Sequence[bytes]:
-    """Return the bytes of a record in pieces, of which the first one has the whole head.
+    """Return the bytes of a record in pieces; the first one contains the whole head.
 
-    Large payloads are pieces of their own: they are not copied. ``previous`` is the link of the
-    record before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in
-    pieces, in the order in which the events refer to it.
+    Large payloads are separate pieces: they are not copied. ``previous`` is the link of the record
+    before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in pieces, in
+    the order in which the events refer to it.
     """
     header = orjson.dumps(
         {
@@ -136,8 +136,8 @@ class Record:
     part: int
     last: bool
     raw_events: list[dict[str, Any]]
-    """The events as JSON objects, as they were written; events of several sessions are replaced by
-    the events that they stand for."""
+    """The events as JSON objects, as they were written; an event of several sessions is replaced by
+    the equivalent events of single sessions."""
     payload: memoryview
     """The payload area."""
 
@@ -200,7 +200,7 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
         header = orjson.loads(view[HEADER_FROM:body])
         events = header["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
-            raise CorruptLog(sequence, "has a header that is none")
+            raise CorruptLog(sequence, "has an invalid header")
         if not whole_turns and _TURN in data[HEADER_FROM:body]:
             events = [one for raw in events for one in expanded(raw)]
         return Record(
@@ -215,7 +215,7 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
             payload=view[body:],
         )
     except (ValueError, KeyError, TypeError):
-        raise CorruptLog(sequence, "has a header that is none") from None
+        raise CorruptLog(sequence, "has an invalid header") from None
 
 
 def payload_bounds(event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[int]:
@@ -237,13 +237,13 @@ class ChainChecker:
     __slots__ = ("link", "sequence")
 
     def __init__(self, sequence: int = 0, link: bytes = GENESIS) -> None:
-        """Start behind the record with this sequence and link (0: before the first one)."""
+        """Start after the record with this sequence and link (0: before the first one)."""
         self.sequence = sequence
         self.link = link
 
     @classmethod
     def before(cls, record: Record) -> ChainChecker:
-        """Start in the middle of a log: this record is the next one, whatever link it continues."""
+        """Start in the middle of a log: this record is accepted as the next one."""
         return cls(record.sequence - 1, record.previous)
 
     def check(self, record: Record) -> None:

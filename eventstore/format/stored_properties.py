@@ -1,8 +1,8 @@
 """Properties of messages in the log: blocks of bytes that are never parsed here.
 
 A block is the part of an MQTT 5 PUBLISH packet between its Property Length and its payload, checked
-on arrival and without the properties of the connection; ``b""`` stands for none. A message expiry,
-if there is one, is its first property. A record contains each distinct block of an event once,
+on arrival and without the properties of the connection; ``b""`` means none. A message expiry, if
+there is one, is its first property. A record contains each distinct block of an event once,
 directly before the event's payloads.
 """
 
@@ -33,10 +33,10 @@ _HALF_SECOND_MS: Final = 500
 
 
 class BlockColumns(NamedTuple):
-    """The blocks of some messages in the form of an event and its record."""
+    """The blocks of messages in the form of an event and its record."""
 
     distinct: Sequence[bytes]
-    """The distinct blocks, which stand before the payloads."""
+    """The distinct blocks, which precede the payloads."""
     sizes: Sequence[int]
     """Size in bytes of each: the event's ``blocks``."""
     block_of: Sequence[int]
@@ -47,7 +47,7 @@ NO_BLOCKS: Final = BlockColumns((), (), ())
 
 
 def block_columns(blocks: Sequence[bytes]) -> BlockColumns:
-    """Return the columns for the blocks of some messages, one for each or none at all."""
+    """Return the columns for the blocks of messages, one for each or none at all."""
     number: dict[bytes, int] = dict.fromkeys(blocks, 0)
     if len(number) == 1 and b"" not in number:
         distinct = [*number]
@@ -113,8 +113,9 @@ def expired_until(time_ms: int) -> int:
 def seconds_left(interval: int | None, expires: int, time_ms: int) -> int:
     """Return the expiry interval with which a message is sent at a time [MQTT-3.3.2-6].
 
-    It is at least 1, since the message is sent before it expires, and receivers may take 0 for
-    none; and at most ``interval``, with which the message came (None: not known).
+    It is at least 1, since the message is sent before it expires, and receivers may interpret 0 as
+    none; and at most ``interval``, the interval with which the message was received (None: not
+    known).
     """
     left = max(1, expires - time_ms // 1000)
     return left if interval is None else min(interval, left)

@@ -2,12 +2,12 @@
 
 Thousands of clients that send one packet each would cause thousands of events with one entry.
 Instead, a turn of the event loop writes one event for each kind, with a column that contains the
-session of each entry. The entries are in the order in which they happened, and each has a position
-of its own as in any event.
+session of each entry. The entries are in the order in which they happened, and each has its own
+position, as in any event.
 
-Only the writer of the log and its live fold know these events. A record that is read back contains
-events of single sessions in their place (``turn_expansion``), entry for entry at the same
-positions, so that folds, audits and tools see one kind of event for one kind of fact.
+Only the writer of the log and its live fold use these events. When a record is read back, events of
+single sessions replace them (``turn_expansion``), entry for entry at the same positions, so that
+folds, audits and tools see one kind of event for one kind of fact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eventstore.format.positions import Run  # noqa: TC001 - pydantic reads the 
 class TurnPublished:
     """Messages were accepted from several sessions in one turn: one entry each, none retained.
 
-    Each stands for a MessagePublished of one session.
+    Each entry is equivalent to a MessagePublished of one session.
     """
 
     sessions: list[str]
@@ -48,8 +48,8 @@ class TurnPublished:
     e: Literal["TurnPublished"] = "TurnPublished"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of each distinct block of properties (MQTT 5). The blocks stand directly before the
-    first payload, one after the other."""
+    """Bytes of each distinct block of properties (MQTT 5). The blocks are directly before the first
+    payload, one after the other."""
     block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     same single block, or none has any."""
@@ -59,7 +59,7 @@ class TurnPublished:
 class TurnDelivered:
     """Messages were sent to several sessions in one turn, on arrival: one entry each.
 
-    Each stands for a Delivered of one subscription.
+    Each entry is equivalent to a Delivered of one subscription.
     """
 
     sessions: list[str]
@@ -83,11 +83,11 @@ class TurnDelivered:
 class TurnAcked:
     """Acknowledgements of one kind were received from several sessions in one turn: one entry each.
 
-    Each stands for an Acked, Received or Completed of one session.
+    Each entry is equivalent to an Acked, Received or Completed of one session.
     """
 
     kind: Literal["Acked", "Received", "Completed"]
-    """The event that each stands for."""
+    """The event that each entry is equivalent to."""
     sessions: list[str]
     """Client identifiers."""
     by: list[int]
@@ -105,7 +105,7 @@ class TurnAcked:
 class TurnReleased:
     """PUBREL was received from several sessions in one turn: one entry each.
 
-    Each stands for a Released of one session.
+    Each entry is equivalent to a Released of one session.
     """
 
     sessions: list[str]
@@ -131,4 +131,4 @@ STANDS_FOR: Final = {
     "Completed": "TurnAcked",
     "Released": "TurnReleased",
 }
-"""Event of one session -> event of a turn that may stand for it in a record."""
+"""Event of one session -> event of a turn that may replace it in a record."""

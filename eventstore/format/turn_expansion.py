@@ -1,4 +1,4 @@
-"""The events of single sessions that an event of a whole turn stands for.
+"""Expands events of a whole turn into the equivalent events of single sessions.
 
 Compiled: a start from the log expands nearly every event that it reads.
 """
@@ -25,9 +25,9 @@ _ACKED: Final = ("Acked", "Received", "Completed")
 
 
 def indices(by: Sequence[int], values: Sequence[Any], count: int) -> Sequence[int]:
-    """Return for each of ``count`` entries which of the values it has.
+    """Return the index of the value of each of ``count`` entries.
 
-    Raises ValueError when the columns do not fit together.
+    Raises ValueError when the columns are inconsistent.
     """
     if not by:
         if len(values) == count:
@@ -41,14 +41,14 @@ def indices(by: Sequence[int], values: Sequence[Any], count: int) -> Sequence[in
 
 
 def fits(by: Sequence[int], values: Sequence[Any], count: int) -> bool:
-    """Return whether :func:`indices` would return the indices of so many entries."""
+    """Return whether :func:`indices` accepts these arguments."""
     if not by:
         return len(values) == count or len(values) == 1
     return len(by) == count and min(by) >= 0 and max(by) < len(values)
 
 
 def expanded(raw: _Raw) -> list[_Raw]:
-    """Return the events of single sessions that the JSON object of an event stands for.
+    """Return the events of single sessions that the JSON object of an event is equivalent to.
 
     An event of a single session, or one with inconsistent columns, is returned unchanged.
     """
@@ -245,4 +245,4 @@ _EXPAND: Final[dict[str, tuple[frozenset[str], Callable[[_Raw], list[_Raw]]]]] =
         (TurnReleased, _released),
     )
 }
-"""Event of a turn -> the names of its fields, and what it stands for."""
+"""Event of a turn -> the names of its fields, and the function that expands it."""

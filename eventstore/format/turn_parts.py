@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class TurnAssembler:
     """Holds the parts of a turn back until the last one is read.
 
-    A reader that begins in the middle of a log passes ``anywhere``: parts whose first one lies
-    before the reader's beginning then count as complete.
+    A reader that begins in the middle of a log passes ``anywhere``: a turn whose first part is
+    before the reader's beginning then counts as complete.
     """
 
     def __init__(self, *, anywhere: bool = False) -> None:

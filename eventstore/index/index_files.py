@@ -1,9 +1,9 @@
 """The files of an index: consecutive segments, merged and removed to stay bounded.
 
-A directory contains the index of one log. Each segment is a file; new ones are small, and several
-of about one size are merged into one. When all together become too large, or the log was cut, the
-oldest segments are removed; the part that is still needed, the last state of each session, moves to
-the next one.
+A directory contains the index of one log. Each segment is a file; new segments are small, and
+several of similar size are merged into one. When the total size becomes too large, or the log was
+cut, the oldest segments are removed; the part that is still needed, the last state of each session,
+moves to the next segment.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _MERGED_AT_ONCE: Final = 8
 _SMALLEST: Final = 64 * 1024
-"""Bytes up to which segments count as equal in size."""
+"""Segments of up to this many bytes count as equal in size."""
 LARGEST: Final = 64 * 1024 * 1024
-"""Size in bytes from which a segment is not merged any more."""
+"""Size in bytes from which a segment is no longer merged."""
 _ENDING: Final = ".index"
 _REMEMBERED: Final = f"{RARE}LimitsApplied"
 
@@ -126,13 +126,13 @@ class IndexFiles:
                 one.unlink(missing_ok=True)
 
     def append(self, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
-        """Add a segment behind the last one, and merge where due. Raises OSError, BadIndex."""
+        """Add a segment after the last one, and merge if necessary. Raises OSError, BadIndex."""
         self._write(head, items)
         while len(some := self._mergeable()) > 1:
             self._merge(some)
 
     def shrink(self, most: int, begin: int) -> None:
-        """Remove segments that were cut off, and the oldest while there are too many bytes.
+        """Remove segments that were cut off, and the oldest while the size exceeds ``most`` bytes.
 
         The log begins with record ``begin``. Raises OSError, BadIndex.
         """
@@ -218,5 +218,5 @@ def _kept(segment: Segment) -> Iterator[tuple[str, Any]]:
         yield _REMEMBERED, pack_sequences(unpack_sequences(last)[-1:])
     for key, states in segment.starting(STATES):
         bound, parts, denied, _, size = states[-1]
-        # For later moments, a session without a state did not exist.
+        # At later points, a session without a state did not exist.
         yield key, [[bound, parts, denied, ALWAYS, size]]

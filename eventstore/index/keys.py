@@ -6,21 +6,21 @@ A key is a letter for its kind and a name. Values are JSON:
 key                 value
 ==================  ==========================================================================
 ``S`` session       records with an event of the session
-``L`` session       the records among them in which it begins, ends or is repeated, or packets are
-                    sent again
+``L`` session       those of them in which it begins, ends or is repeated, or packets are sent
+                    again
 ``T`` topic         records that name the topic of a message
-``E`` topic         the records among them in which its retained message expires
-``D`` topic         records that name the topic of messages dropped without ever having a position
+``E`` topic         those of them in which its retained message expires
+``D`` topic         records that name the topic of dropped messages that never had a position
 ``R`` group         triples: a record of the group, a later one that refers to messages in it, and
                     the indexes of these messages in the former, as runs
 ``K`` type          records with an event of a rare type
-``C`` group         the first record of a run of neighbours, and the checks of all of them
+``C`` group         the first record of a run of consecutive ones, and the checks of all of them
 ``N`` session       states: position up to which events are included, parts, denied filters,
-                    number of records with the session since the state before, bytes
+                    number of records with the session since the previous state, bytes
 ==================  ==========================================================================
 
-Records are stream sequences: the first one, then differences. A group is 64 neighbours. All parts
-of a turn that is split over several records are listed where one of them is.
+Records are stream sequences: the first one, then differences. A group is 64 consecutive records. If
+one part of a turn that is split over several records is listed, all parts are.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ GROUP_BITS: Final = 6
 CHECK_LENGTH: Final = 8
 """Number of hexadecimal digits of a record's link that are kept."""
 _RECORDS_BETWEEN: Final = 256
-"""Records with a session between two states that remain when segments are merged."""
+"""Number of records with a session between two states that are kept when segments are merged."""
 _BYTES_A_RECORD: Final = 1024
-"""Bytes of a state for which the next one is kept one record later."""
+"""For each of this many bytes of a state, the next state is kept one record later."""
 ALWAYS: Final = 1 << 40
-"""A number of records that protects a state from being left out."""
+"""A number of records so large that the state is always kept."""
 
 
 def group_key(kind: str, sequence: int) -> str:
@@ -84,7 +84,7 @@ def states_due(size: int) -> int:
 
 
 def _thinned(states: list[list[Any]]) -> list[list[Any]]:
-    """Return the last state, and the useful ones of those before it."""
+    """Return the last state, and those of the earlier ones that are worth keeping."""
     kept: list[list[Any]] = []
     since = 0
     for bound, parts, denied, records, size in states[:-1]:

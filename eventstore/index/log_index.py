@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SavedState(NamedTuple):
-    """The state of a session as of ``bound``: everything before this position had happened."""
+    """The state of a session as of ``bound``: it includes everything before this position."""
 
     bound: Position
     parts: list[dict[str, Any]] | None
@@ -37,7 +37,7 @@ class SavedState(NamedTuple):
 
 
 class LogIndex:
-    """The segments of an index that was found to belong to the log that is read.
+    """The segments of an index that was verified to belong to the log that is read.
 
     Every method raises BadIndex when it finds damage.
     """
@@ -67,7 +67,7 @@ class LogIndex:
     def names(self, kind: str, first: int, last: int) -> Iterator[str]:
         """Yield the names of keys of a kind that list a record between two sequences.
 
-        Some names may come more than once. ``first`` is not before the first indexed record.
+        A name may be yielded more than once. ``first`` is not before the first indexed record.
         """
         for segment in self._between(first, last):
             head = segment.head
@@ -77,9 +77,9 @@ class LogIndex:
                     yield key[len(kind) :]
 
     def next_after(self, key: str, sequence: int) -> int | None:
-        """Return the first record behind another one that is listed for a key; None: there is none.
+        """Return the first record after another one that is listed for a key; None: there is none.
 
-        Segments are searched only until it is found.
+        The search ends at the first segment that has one.
         """
         for segment in self._between(sequence + 1, None):
             listed = segment.listed(key)
@@ -112,7 +112,7 @@ class LogIndex:
         return self.sequences(TOPIC + topic, first, last)
 
     def referring(self, sequences: Iterable[int], last: int | None = None) -> set[int]:
-        """Return the later records that refer to messages in some records, up to ``last``."""
+        """Return the later records that refer to messages in these records, up to ``last``."""
         wanted = set(sequences)
         found = {by for _, by, _ in self._references(wanted, last)}
         return self._kept(found, last)
@@ -120,7 +120,7 @@ class LogIndex:
     def referring_to(
         self, messages: Mapping[int, frozenset[int]], last: int | None = None
     ) -> set[int]:
-        """Return the later records that refer to some messages, up to ``last``.
+        """Return the later records that refer to these messages, up to ``last``.
 
         ``messages`` are the indexes of the messages by their records.
         """
@@ -134,7 +134,7 @@ class LogIndex:
     def _references(
         self, sequences: Collection[int], last: int | None
     ) -> Iterator[tuple[int, int, list[Run]]]:
-        """Yield the references to some records: record, later record, indexes of messages."""
+        """Yield the references to these records: record, later record, indexes of messages."""
         if not sequences:
             return
         groups = sorted({group_key(REFERRED, one) for one in sequences})

@@ -3,7 +3,7 @@
 A file consists of, in this order: blocks of neighbouring keys with their values, each compressed
 JSON; the directory, also compressed JSON, with the head and the first key, the place and the
 checksum of each block; and a trailer with the place and a digest of the directory. A changed byte
-anywhere is an error, so a key that is not found is known to be missing.
+anywhere is an error, so a key that is not found is certainly missing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SegmentHead:
 
 
 def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
-    """Write a segment, whole or not at all; keys must be sorted. Raises OSError."""
+    """Write a segment atomically; the keys must be sorted. Raises OSError."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -145,14 +145,14 @@ class Segment:
             raise self._damaged() from None
 
     def close(self) -> None:
-        """Close the file now instead of when it is no longer used."""
+        """Close the file now, not only when the segment is garbage-collected."""
         self._closed()
         self._file = -1
 
     def require(self, stream: str) -> None:
         """Raise BadIndex unless it belongs to the log in a stream."""
         if self.head.stream != stream:
-            raise BadIndex(f"index segment {self.path} is of another log")
+            raise BadIndex(f"index segment {self.path} belongs to another log")
 
     def get(self, key: str) -> Any:
         """Return the value of a key; None: the segment has no such key."""

@@ -1,7 +1,7 @@
 """Conditional append of one record to a log by a node that does not lead yet.
 
-The record names the end of the log that it expects. The log decides: of several nodes that append
-behind the same record one is stored, the others are refused.
+The record names the end of the log that it expects. If several nodes append after the same record,
+the log stores one of the records and refuses the others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def append_behind(
     data: bytes,
     attempts: int = 3,
 ) -> Appended:
-    """Append a record behind the last known record of a log, or not at all.
+    """Append a record after the last known record of a log, or not at all.
 
     The server does not compare the link of that record: on NATS 2.15.1 a restarted replica may
     not know it, and reject a record that the others store. Readers compare it.

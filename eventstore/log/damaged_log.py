@@ -1,12 +1,12 @@
 """Copies the intact part of a damaged log into a new data directory.
 
-The damaged store is never modified: a NATS server that starts may cut off what it cannot read.
-Instead the store is copied, and a server recovers the copy. The records are read in order up to the
-first damaged one, and another server stores them, byte by byte, under the same sequences. The new
-directory gets its log and its node id only when all records are on disk.
+The damaged store is never modified: a NATS server that starts on it may cut off what it cannot
+read. Instead the store is copied, and a server recovers the copy. The records are read in order up
+to the first damaged one, and another server stores them, byte by byte, under the same sequences.
+The new directory gets its log and its node id only when all records are on disk.
 
-A log that was cut contains a record about it near its end. If that is not among the intact records,
-such a record is added, behind the messages from before the cut that can still be read.
+A log that was cut contains a record of the cut near its end. If that is not among the intact
+records, such a record is added, after the messages from before the cut that can still be read.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ if TYPE_CHECKING:
 
 _WORK: Final = "salvage.tmp"
 _SYNC_SECONDS: Final = 30.0
-"""Sync interval of the writing server, which need not sync each record: all files are synced at the
-end."""
+"""Sync interval of the server that writes. It need not sync each record: all files are synced at
+the end."""
 _WRITE_TIMEOUT: Final = 30.0
 
 
@@ -92,9 +92,9 @@ class SalvageResult:
     known: int
     """Number of records that the log is known to have had."""
     problem: str | None
-    """The damage behind the salvaged records; None when every record was intact."""
+    """The damage after the salvaged records; None when every record was intact."""
     emptied: Sequence[str] = ()
-    """Sessions that needed messages which are lost with the damage: they begin anew, with their
+    """Sessions that needed messages that were lost: they begin again, empty except for their
     subscriptions."""
 
 
@@ -108,7 +108,7 @@ class SessionNeeds(Protocol):
         """Return the messages before a position that sessions need, by session."""
 
     def begun_anew(self, session: str) -> list[Event]:
-        """Return the events by which a session loses everything except its subscriptions."""
+        """Return the events that remove everything from a session except its subscriptions."""
 
 
 async def salvage(
@@ -117,14 +117,14 @@ async def salvage(
     progress: Callable[[str, int, int], None],
     needs: Callable[[int], SessionNeeds] | None = None,
 ) -> SalvageResult:
-    """Save the intact beginning of the log in ``source`` into the new directory ``target``.
+    """Copy the intact beginning of the log in ``source`` to the new directory ``target``.
 
     ``progress(what, done, total)`` counts the copied bytes, then the written records. ``needs``
-    returns a fold that begins with a record: without it, a log that was cut is not saved if
+    returns a fold that begins with a record: without it, a log that was cut is not salvaged if
     messages that it needs may be lost. Raises NoLog when there is no log, DataDirError when
     ``target`` is not empty, DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when
-    not even the first record is intact, and UnknownEvent or UnknownLogFormat for records of a
-    later foldmq. In these cases ``target`` is unchanged.
+    not even the first record is intact, and UnknownEvent or UnknownLogFormat for records of a later
+    foldmq. In these cases ``target`` is unchanged.
     """
     damaged, new = DataDir(source), DataDir(target)
     node = _check_source(damaged)
@@ -168,13 +168,13 @@ def _names(node: str) -> tuple[str, str]:
 
 def _check_source(damaged: DataDir) -> str:
     if not damaged.jetstream.is_dir() or not any(_files(damaged.jetstream)):
-        raise NoLog(f"data directory {damaged.path}: holds no log")
+        raise NoLog(f"data directory {damaged.path}: contains no log")
     return damaged.node()
 
 
 def _check_target(damaged: DataDir, new: DataDir) -> None:
     if new.path.resolve().is_relative_to(damaged.path.resolve()):
-        raise DataDirError(new.path, "lies in the damaged one: name a new directory elsewhere")
+        raise DataDirError(new.path, "is inside the damaged one: name a new directory elsewhere")
     try:
         empty = not any(new.path.iterdir())
     except FileNotFoundError:
@@ -256,7 +256,7 @@ async def _save(
             )
         tail = await read_tail(new, stream, subject)
         if (tail.sequence, tail.link) != (good.sequence, good.link):
-            raise NatsUnavailable(f"the new log in {fresh.path} does not hold what was written")
+            raise NatsUnavailable(f"the new log in {fresh.path} does not contain what was written")
     return SalvageResult(
         node, kept - begin + 1, good.entries, good.until_ms, known - begin + 1, problem, emptied
     )
@@ -281,9 +281,9 @@ class _IntactRecords:
         self.noted = noted or (0, b"")
         self.needs = needs
         self.whole = begin == 1
-        """Whether the log contains its whole state from some record on."""
+        """Whether the log contains a complete state."""
         self.cut = begin == 1
-        """Whether the log says that it may begin where it does."""
+        """Whether the log records that it may begin where it does."""
         self.first: Record | None = None
         self.carried: set[Position] = set()
         self._newest = cut
@@ -338,12 +338,12 @@ async def _finish(
 ) -> list[str]:
     """Complete a log that was cut, so that a broker can continue it.
 
-    ``behind`` yields the stored messages behind the intact records. Returns the sessions that
-    begin anew. Raises CorruptLog when the state cannot be derived from the rest of the log.
+    ``behind`` yields the stored messages after the intact records. Returns the sessions that begin
+    again. Raises CorruptLog when the state cannot be derived from the rest of the log.
     """
     if not good.whole:
         raise CorruptLog(
-            good.sequence + 1, "is damaged or missing, and before it no checkpoint is whole"
+            good.sequence + 1, "is damaged or missing, and no complete checkpoint precedes it"
         )
     if good.cut or good.first is None:
         return []
@@ -352,7 +352,7 @@ async def _finish(
             await _add(new, good, node, [event], payload)
     emptied: list[str] = []
     if good.needs is None:
-        raise CorruptLog(good.sequence + 1, "is damaged, and messages from before the cut with it")
+        raise CorruptLog(good.sequence + 1, "is damaged, as are messages from before the cut")
     for session, refs in good.needs.before(position(good.begin, 0)).items():
         if refs - good.carried:
             await _add(new, good, node, good.needs.begun_anew(session))

@@ -44,7 +44,7 @@ class EventLog:
         refused: int = 0,
         replicas: int = 1,
     ) -> None:
-        """``replicas`` is the number of the stream's replicas, each on a server of its own."""
+        """``replicas`` is the number of the stream's replicas, each on a separate server."""
         self.watermark = watermark
         self._replicas = replicas
         self._max_msg_size = max_msg_size
@@ -66,8 +66,8 @@ class EventLog:
         LogUnavailable when JetStream does not answer.
         """
         looks = 1 if self._replicas == 1 else VERDICTS
-        # The beginning is read first: then a cut at it is recorded before the end that is found,
-        # even while another node writes.
+        # The beginning is read first: then the cut that it comes from was recorded before the end
+        # that is found, even while another node writes.
         bounds = await self._until_answered(
             lambda seconds: read_bounds(self._nc, self._stream, seconds)
         )
@@ -123,7 +123,7 @@ class EventLog:
         self.first = max(self.first, first)
 
     async def append_behind(self, tail: LogTail, data: bytes) -> Appended:
-        """Append one record behind the last record of the log, without a writer."""
+        """Append one record after the last record of the log, without a writer."""
         return await append_behind(self._nc, self._stream, self._subject, tail, data)
 
     async def read(
@@ -133,9 +133,9 @@ class EventLog:
 
         With ``whole_turns``, for the fold alone, events of turns are not expanded.
 
-        The caller checks that none is missing. Raises Fenced when one is because another broker
-        writes the log of this writer and has cut it, CorruptLog for a record whose checksum is
-        wrong, LogUnavailable when JetStream does not answer.
+        The caller checks that none is missing. Raises Fenced when one is missing because another
+        broker writes the log of this writer and has cut it, CorruptLog for a record whose checksum
+        is wrong, LogUnavailable when JetStream does not answer.
         """
         expected = first
         async for record in self._read(first, last, whole_turns):

@@ -1,19 +1,20 @@
 """The journal: group commit, and the gate.
 
 All events decided in one turn of the event loop go into one record. While a bounded number of
-records is on its way to JetStream, the next turns' events gather in the open record: the busier
-the broker, the larger its records, and the fewer syncs an event costs.
+records is on its way to JetStream, the next turns' events gather in the open record: the busier the
+broker, the larger its records, and the fewer syncs per event.
 
 Output that depends on events is passed to :meth:`Journal.send_when_durable` as an *effect*: bytes
 for a sink (a connection). The gate releases a turn's effects when the last record of that turn is
-on disk, in the order in which they were passed. Nothing else ever acknowledges anything.
+on disk, in the order in which they were passed. Acknowledgements are sent in no other way.
 
 A sink that waits for such an effect (its CONNACK, its SUBACK) can be held: output that would pass
-the gate freely (QoS 0) is then ordered behind that effect, see :meth:`Journal.send_unlogged`.
+the gate without waiting (QoS 0) is then ordered after that effect, see
+:meth:`Journal.send_unlogged`.
 
 The journal does no I/O: a :class:`RecordStore` appends records and calls back. A retried append is
-safe, since each names the sequence it must be stored under. When an append fails in whatever
-way, the store reconciles the pending records with the stream (``resend``).
+safe, since each names the sequence it must be stored under. When an append fails in any way, the
+store reconciles the pending records with the stream (``resend``).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STALE_MS = 1000
-"""Age of an open record from which further events begin another one, with a time of its own."""
+"""Age of an open record from which further events begin another one, with a newer time."""
 _EVENT_BYTES = 320
 """Largest size of an event's JSON without its columns and strings."""
 _MAX_EVENTS = 1024
@@ -88,9 +89,9 @@ class Journal:
     ``sequence`` and ``link`` are those of the last record in the log. ``max_record`` bounds a
     record in bytes, ``max_inflight`` the records on their way. A record of less than
     ``parallel_from`` bytes waits until the one before it is on disk: events that arrive until then
-    join it, which saves a sync. ``max_pending`` bounds the bytes that may wait for the disk
-    before :attr:`congested` asks for less input. No record gets a time before ``since_ms``: another
-    node, with a clock of its own, may have written the last one.
+    join it, which saves a sync. ``max_pending`` bounds the bytes that may wait for the disk before
+    :attr:`congested` asks for less input. No record gets a time before ``since_ms``: another node,
+    with another clock, may have written the last one.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class Journal:
         self.node = node
         self.max_record = max_record
         self.max_event = 1 << 62
-        """Largest event with its payloads, in bytes, that the store can take; set by the store."""
+        """Largest event with its payloads, in bytes, that the store accepts; set by the store."""
         self.stats = JournalStats()
         self.observer: JournalObserver | None = None
-        """None except in special cases."""
+        """The observer, while there is a trace."""
         self.on_relief: Callable[[], None] = _nothing
         """Called when the congestion is over."""
         self.on_durable: Callable[[int, bytes], None] = _nothing
@@ -164,10 +165,10 @@ class Journal:
         self._begun = 0.0
         self._effects: list[GatedOutput] = []
         self._releasing: deque[GatedOutput] = deque()
-        """Releasable effects that were too many for one pass; the first ones may be partly
+        """Effects that may be released but were too many for one pass; the first ones may be partly
         released."""
         self._left: Iterator[tuple[OutputSink, list[bytes]]] = iter(())
-        """The unreleased rest of the first ones."""
+        """The rest of the first ones, which is not released yet."""
         self.time_ms = 0
         """Time of the record with the last event, Unix time in milliseconds."""
 
@@ -247,7 +248,7 @@ class Journal:
         self._relieve()
 
     def _relieve(self) -> None:
-        """Ask for input again when there is room for it."""
+        """Resume input when there is room for it."""
         waiting = self._pending_bytes + self._size + self.gated
         if self._was_congested and waiting < self._max_pending // 2 and not self.full:
             self._was_congested = False
@@ -266,7 +267,7 @@ class Journal:
         event's distinct blocks of properties, if it has any, come first; its ``at`` is set to the
         offset of its first message's payload.
 
-        Raises EventTooLarge, and records nothing, when the event fits into no record at all.
+        Raises EventTooLarge, and records nothing, when the event does not fit into any record.
         """
         text = TEXT_LENGTHS.get(type(event))
         if text is not None:
@@ -325,7 +326,7 @@ class Journal:
         return self._clock.time_ms() - self.time_ms > _STALE_MS
 
     def not_before(self, time_ms: int) -> None:
-        """Give events of later turns records of this time or later; call this between turns."""
+        """Write events of later turns to records of this time or later; call it between turns."""
         self._since_ms = max(self._since_ms, time_ms)
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
@@ -353,12 +354,12 @@ class Journal:
         return size
 
     def order_behind(self, sink: OutputSink) -> None:
-        """Order all later output for the sink behind this turn's effects for it."""
+        """Order all later output for the sink after this turn's effects for it."""
         sink.waits_for = self._turn
         self._turn.setdefault(sink, [])
 
     def send_unlogged(self, sink: OutputSink, data: bytes) -> None:
-        """Send bytes that depend on no event to a sink: at once, unless it waits for effects."""
+        """Send bytes that depend on no event, immediately unless the sink waits for effects."""
         if self.observer is not None:
             self.observer.gated(sink, data)
         if sink.waits_for is None:
@@ -480,20 +481,21 @@ class Journal:
     def _close_record(self) -> None:
         """Close and send the open record, if it is due and another one may be on its way.
 
-        Events that no output waits for (a client's PUBACK: the message is done) are not worth a
-        sync of their own. They go with the next record that an effect waits for; after a crash
-        before that, the message is delivered again, which is permitted.
+        Events that no output waits for (a client's PUBACK, which completes a delivery) are not
+        worth a separate sync. They are written with the next record that an effect waits for; after
+        a crash before that, the message is delivered again, which is permitted.
         """
         self._pump()
         if self._split:
             return
         due = self._effects or self._flush
         # A small record is not worth a second sync in parallel: events that arrive until the
-        # current one ends join it, which costs each message less time and the broker less work.
+        # current sync ends join it, which reduces the latency of each message and the broker's
+        # work.
         most = self._max_inflight if self._part or self._size >= self._parallel_from else 1
         free = not self._sealed and len(self._inflight) < most
-        # A record that is filled up within a turn is not that turn's last part, and output of
-        # earlier turns in it waits longer: so a large record is closed between two turns.
+        # If a record becomes full within a turn, output of earlier turns in it waits until the
+        # turn's last part is stored: so a large record is closed between two turns.
         large = self._size > self.max_record // 2 or len(self._events) > _MAX_EVENTS // 2
         if self._events and ((due and free) or large):
             self._flush = False

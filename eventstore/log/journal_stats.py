@@ -59,15 +59,15 @@ class JournalStats:
     records: int = counted(
         "foldmq_log_records_total", "Records written to disk since the start.", "log.records"
     )
-    events: int = counted("foldmq_log_events_total", "Events in those records.", "log.events")
+    events: int = counted("foldmq_log_events_total", "Events in these records.", "log.events")
     entries: int = counted(
         "foldmq_log_entries_total",
-        "Log entries in those records; each message in an event counts as one.",
+        "Log entries in these records; each message in an event counts as one.",
         "log.entries",
     )
-    bytes: int = counted("foldmq_log_written_bytes_total", "Bytes of those records.", "log.bytes")
+    bytes: int = counted("foldmq_log_written_bytes_total", "Bytes of these records.", "log.bytes")
     released: int = 0
-    """Outputs that the gate released."""
+    """Number of outputs that the gate released."""
     commit: Histogram = counted(
         "foldmq_commit_seconds",
         "Time from the first event of a record until the record is on disk.",

@@ -1,7 +1,7 @@
 """One message for each key: the compacted stream of the projections.
 
-It can be rebuilt from the log at any time. So it is written without waiting for the disk, and a
-reader must check that it is complete.
+It can be rebuilt from the log at any time. So writes do not wait for the disk, and a reader must
+check that the stream is complete.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _BATCH = 1000
 _BATCH_BYTES = 8 * 1024 * 1024
 """Bytes requested at a time: a server disconnects clients that leave too many unread."""
 _INACTIVE_NS = 30_000_000_000
-"""Time without a request after which JetStream removes the consumer of a reader that ended."""
+"""Time without a request after which JetStream removes a consumer, in case its reader crashed."""
 _GONE_FOR = "24h"
 """Time for which JetStream keeps the message that marks a removed key."""
 _WITH_TTL, _WITH_ASYNC = (2, 11), (2, 12)
-"""Versions of NATS Server from which it knows a setting."""
+"""Versions of NATS Server that introduced a setting."""
 
 
 class KeyedStore:
@@ -64,7 +64,7 @@ class KeyedStore:
         self._ttl = known >= _WITH_TTL
         config: dict[str, Any] = {
             "name": self._stream,
-            "description": "foldmq's projections: rebuilt from the event log when they are gone",
+            "description": "foldmq's projections: rebuilt from the event log if they are missing",
             "subjects": [f"{self._prefix}>"],
             "storage": "file",
             "retention": "limits",
@@ -94,7 +94,7 @@ class KeyedStore:
 
     async def read(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield key and data of all messages, in the order of storage; none without a stream."""
-        # A consumer adds no headers, unlike direct gets, whose parsing would take most of the time.
+        # A consumer adds no headers; direct gets do, and parsing them would take most of the time.
         name = f"read{secrets.token_hex(8)}"
         config = {
             "name": name,
@@ -143,7 +143,7 @@ class KeyedStore:
                 await request_stream(self._nc, self._stream, method, None)
 
     async def put(self, key: str, data: bytes, *, gone: bool = False) -> None:
-        """Send a message; :meth:`confirm` tells whether it arrived. ``gone``: the key was removed.
+        """Send a message; :meth:`confirm` checks that it arrived. ``gone``: the key was removed.
 
         Raises LogUnavailable when there is no connection.
         """

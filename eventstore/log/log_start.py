@@ -1,7 +1,7 @@
-"""The valid beginnings of a log: its first record, or the cut that the log records itself.
+"""The valid beginnings of a log: record 1, or a cut that the log itself records.
 
-The newest LogCut is always in the log, since a log is cut far before the LogCut's own position. A
-log that begins later than its newest LogCut says has lost records without the broker.
+The newest LogCut is always in the log, since a log is cut far before the position of the LogCut. A
+log that begins after its newest LogCut has lost records that the broker did not remove.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class LostBeginning(CorruptLog):
         since = 1 if cut is None else cut.first
         gone = f"and all up to {first - 1} are" if since < first - 1 else "is"
         said = (
-            "it says nowhere that it was cut"
+            "it contains no record of a cut"
             if cut is None
-            else f"it says that it was cut before record {cut.first}, not later"
+            else f"its last recorded cut was before record {cut.first}"
         )
         super().__init__(since, f"{gone} gone: the log begins with record {first}, and {said}")
-        rest = "no record before it; put a backup back, or begin with another --data-dir"
+        rest = "no record before it; restore a backup, or begin with another --data-dir"
         self.args = (f"the log is damaged: record {since} {self.what}; {rest}",)
 
 
@@ -55,7 +55,7 @@ def check_beginning(first: int, cut: RecordedCut | None) -> None:
 
 
 def check_first(record: Record, cut: RecordedCut | None) -> None:
-    """Raise CorruptLog when the first record behind the cut has the wrong predecessor."""
+    """Raise CorruptLog when the first record after the cut has the wrong predecessor."""
     if cut is None or cut.event.first != record.sequence:
         return
     if record.previous.hex() != cut.event.link:
@@ -65,7 +65,7 @@ def check_first(record: Record, cut: RecordedCut | None) -> None:
 async def find_cut(
     read: Callable[[int, int], AsyncIterator[tuple[int, bytes]]], first: int, last: int
 ) -> RecordedCut | None:
-    """Return the newest cut that the log records, searching back from its end.
+    """Return the newest cut that the log records, searching backwards from its end.
 
     ``read(first, last)`` yields (sequence, bytes) of the stored records. Records that cannot be
     read are skipped: reading the log reports them.

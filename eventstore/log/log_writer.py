@@ -1,8 +1,8 @@
 """Appends to the log in JetStream: one stream for each node, one writer.
 
-Every append names the sequence that must be the stream's last one, so a second writer is fenced
-off and a repeated append does no harm. After anything unexpected (an error, no answer, a lost
-connection) the writer asks the stream for its content, counts the records that are there as
+Every append names the sequence that must be the stream's last one, so a second writer is fenced off
+and a repeated append is harmless. After anything unexpected (an error, no answer, a lost
+connection) the writer requests the end of the stream, counts the records that are stored as
 committed, and sends the rest again.
 """
 
@@ -54,9 +54,9 @@ ACK_TIMEOUT = 5.0
 _WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
 _ALIGN_TIMEOUT = 2.0
-"""Seconds that the first look at the stream after a disturbance may take; later ones take more."""
+"""Time limit in seconds of the first check of the stream after a failure; later ones are longer."""
 _ROOM_MOST = 1.0
-"""Longest time in seconds between the end of a disturbance and the next append."""
+"""Longest time in seconds between the end of a failure and the next append."""
 _INSPECT_EVERY = 10.0
 """Seconds between checks that the stream still holds the records that were stored in it."""
 VERDICTS = 3
@@ -72,7 +72,7 @@ class StoreRecovery(Protocol):
     """Finds out why the server does not store, and repairs what can be repaired."""
 
     def problem(self) -> str | None:
-        """Return the reason why nothing can be stored at present, None when none is known."""
+        """Return the reason why nothing can currently be stored, None when none is known."""
 
     async def restart(self) -> None:
         """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
@@ -94,9 +94,9 @@ class _WaitTimes:
     retry_most: float
     """Longest wait between two checks after a failed one."""
     room: float
-    """Longest wait before the next append after a disturbance."""
+    """Longest wait before the next append after a failure."""
     server: float | None
-    """Before the writer tries another server; None: there is one only."""
+    """Before the writer tries another server; None: there is only one."""
 
 
 def _wait_times(replicas: int) -> _WaitTimes:
@@ -124,7 +124,7 @@ def _wait_times(replicas: int) -> _WaitTimes:
 
 
 class LogWriter:
-    """Appends records to the stream, in order, whatever happens in between.
+    """Appends records to the stream, in order, also across failures.
 
     ``on_fatal`` is called once when this process can never write the log again: another writer
     appended, the stream lost records, or the connection was closed permanently.
@@ -164,9 +164,9 @@ class LogWriter:
         self._least = LEAST_RECORD
         self._max_record = 0
         self.outage: str | None = None
-        """The reason why nothing can be appended at present; None when all is well."""
+        """The reason why nothing can currently be appended; None if appends work."""
         self.outage_since = 0.0
-        """Monotonic time at which the trouble began."""
+        """Monotonic time at which the outage began."""
         self.first = 1
         """Latest stream sequence at which the log may begin."""
 
@@ -200,7 +200,7 @@ class LogWriter:
         """
         largest = max(self._largest(), self._least)
         if largest - RECORD_OVERHEAD != journal.max_event:
-            _log.warning("largest record changed: NATS takes another size now", bytes=largest)
+            _log.warning("largest record changed: NATS now accepts another size", bytes=largest)
             journal.max_event = largest - RECORD_OVERHEAD
             journal.max_record = min(self._max_record, largest // 2)
 
@@ -210,11 +210,11 @@ class LogWriter:
         await end_tasks([*self._tasks, *([self._recovering] if self._recovering else [])])
 
     def send(self, record: PendingRecord) -> None:
-        """Append a record. During trouble it is kept: pending records are sent again afterwards."""
+        """Append a record. During an outage it is kept, and sent again afterwards."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
             if record.size + HEADERS > self._nc.max_payload and self._nc.is_connected:
-                what = f"NATS takes {self._nc.max_payload} bytes at most"
+                what = f"NATS accepts at most {self._nc.max_payload} bytes"
                 self._fail(RecordTooLarge(self._stream, record.size, what))
                 return
             sent = self._nc.send_now(
@@ -224,7 +224,7 @@ class LogWriter:
                 headers=self._fence(record),
             )
             if not sent:
-                self.recover("NATS takes nothing")
+                self.recover("NATS accepts no data")
 
     def recover(self, reason: str) -> None:
         """Start recovery after a failed append or a lost connection."""
@@ -236,16 +236,16 @@ class LogWriter:
             self._recovering.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Fail the log when a task of the writer failed, which nothing else would notice."""
+        """Fail the log when a task of the writer failed, which would otherwise go unnoticed."""
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("log writer failed", part=task.get_name(), exc_info=error)
             self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
 
     def _fence(self, record: PendingRecord) -> dict[str, str]:
-        """Return the headers with which JetStream stores a record only at its place, and once.
+        """Return the headers with which JetStream stores a record only at its place, and only once.
 
-        A record that follows one on its way names that one too: if another writer has taken its
-        place, the sequence alone would match.
+        A record that follows one in flight also names that one: if another writer's record is
+        stored in its place, the sequence alone would match.
         """
         headers = {
             "Nats-Expected-Last-Sequence": str(record.sequence - 1),
@@ -300,7 +300,7 @@ class LogWriter:
         return self._clock.monotonic() - self.outage_since
 
     async def _watch(self) -> None:
-        """Watch for appends without an answer, and for the causes of such."""
+        """Watch for appends that are not answered, and for their causes."""
         inspected = self._clock.monotonic()
         while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
@@ -330,14 +330,14 @@ class LogWriter:
         if _OVER_SERVER not in what:
             return NatsUnavailable("NATS closed the connection permanently: see its log")
         pending = self._journal.pending if self._journal is not None else []
-        # The server does not name the message; it was no larger than the previous limit of NATS.
+        # The server does not name the message; its size did not exceed the previous limit of NATS.
         size = max((one.size for one in pending), default=0) or self._nc.max_payload
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
         """Check that no records were removed from the stream: appends would not notice.
 
-        One answer proves nothing: a replaced leader answers as before for a moment.
+        One answer proves nothing: a replaced leader still answers for a moment.
         """
         damage = await self._look(journal)
         for _ in range(1, VERDICTS):
@@ -367,7 +367,7 @@ class LogWriter:
                 return None
             except EventStoreError as error:
                 return error
-            gone = f"is gone from stream {self._stream}, which begins later now"
+            gone = f"is gone from stream {self._stream}, which now begins later"
             return CorruptLog(self.first, gone)
         if last < durable:
             return CorruptLog(last + 1, self._gone())
@@ -408,7 +408,7 @@ class LogWriter:
                 await asyncio.sleep(VERDICT_EVERY)
                 continue
             break
-        # The next failure is another disturbance; pause before it, since a full disk fails at once.
+        # The next failure is a new one; pause before it, since a full disk fails immediately.
         age = self._trouble_age()
         if age > _RETRY_FIRST:
             await asyncio.sleep(min(age / 4, self._wait_times.room))
@@ -421,9 +421,9 @@ class LogWriter:
             self._journal.resend()
 
     async def _change_server(self) -> None:
-        """Try another server when this one has been useless for a while.
+        """Try another server when this one has not stored anything for a while.
 
-        It may be cut off from the others, or suspended, and the connection does not show it.
+        It may be disconnected from the others, or suspended, without a sign on the connection.
         """
         pending = self._journal.pending if self._journal is not None else []
         since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
@@ -454,7 +454,7 @@ class LogWriter:
             check_replication(self._nc, self._replicas)
         stored = await self.check_fence(seconds)
         if stored > durable:
-            if self._recovery is not None:  # the record was written, but perhaps not synced
+            if self._recovery is not None:  # the record was written, but may not be synced
                 await self._recovery.sync()
             journal.committed(stored)
 
@@ -467,7 +467,7 @@ class LogWriter:
         journal = self._journal
         if journal is None:
             return 0
-        # Answers on their way may still advance the journal while the stream is asked.
+        # Answers in transit may still advance the journal while the stream is queried.
         durable, durable_link = journal.durable, journal.durable_link
         pending = {record.sequence: record.link for record in journal.pending}
         tail = await read_tail(self._nc, self._stream, self._subject, seconds)
@@ -476,7 +476,7 @@ class LogWriter:
         if tail.sequence == durable and tail.link != durable_link:
             raise CorruptLog(tail.sequence, "is not the one that was stored")
         if tail.sequence > max(durable, journal.durable):
-            # A record may have been sent and stored meanwhile, and its answer be on its way.
+            # A record may have been stored meanwhile, and its answer may be in transit.
             pending.update({record.sequence: record.link for record in journal.pending})
             if pending.get(tail.sequence) != tail.link:
                 raise Fenced(self._stream, durable, tail.sequence)

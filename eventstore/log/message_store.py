@@ -1,7 +1,7 @@
 """The published messages that events refer to.
 
-Events refer to messages by position; sending one needs its topic and payload. Recent messages are
-cached; others are read from the log, record by record, never message by message.
+Events refer to messages by position; to send a message, its topic and payload are needed. Recent
+messages are cached; others are read from the log, record by record, never message by message.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class StoredMessages(NamedTuple):
     publishers: Sequence[str] = ()
     """The distinct sessions that published them; empty: not known."""
     publisher_of: Sequence[int] = ()
-    """For each message the index of its publisher; empty when each has the next one, or all have
-    the only one."""
+    """For each message the index of its publisher; empty when each message has the next publisher,
+    or all have the only one."""
 
     def publisher(self, number: int) -> str:
         """Return the session that published one of the messages; empty if it is not known."""
@@ -125,7 +125,7 @@ class MessageStore:
         elif held[-1].first < stored.first:
             held.append(stored)
         else:
-            # A repeated message is added each time its repetition is read.
+            # A message that the log repeats is added again each time its repetition is read.
             at = bisect_left(held, stored.first, key=_first)
             if held[at].first == stored.first:
                 if len(held[at].payloads) >= len(stored.payloads):
@@ -142,7 +142,7 @@ class MessageStore:
 
     def put(self, sequence: int, messages: Iterable[StoredMessages]) -> None:
         """Cache all messages of the record with this sequence."""
-        # The cache may contain only a part of it: the messages added since an eviction.
+        # The cache may contain only a part of the record: the messages added since an eviction.
         self._forget(self._records.pop(sequence, ()))
         for stored in messages:
             self.add(stored)
@@ -239,7 +239,7 @@ def properties_of(
 def _as_before(
     refs: list[Position], stored: StoredMessages, retained: AbstractSet[Position]
 ) -> Iterator[StoredMessages]:
-    """Yield repeated messages under their previous positions, neighbours together.
+    """Yield repeated messages under their previous positions, adjacent ones together.
 
     ``retained`` are the positions of the messages that were published with RETAIN 1.
     """

@@ -1,4 +1,4 @@
-"""What the journal hands on: closed records to the store, and output to its sinks.
+"""The output of the journal: closed records for the store, and effects for the sinks.
 
 The output of a turn, its *effects*, belongs to the last record of that turn.
 """
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LARGE_PAYLOAD: Final[int] = 16 * 1024
-"""Mean bytes of payloads from which output and records are not joined into one piece: copying
+"""Mean payload size in bytes from which output and records are not joined into one piece: copying
 them costs more than handling the pieces."""
 
 
 class OutputSink(Protocol):
     """A receiver of effects: a connection.
 
-    One with a method ``writelines`` gets large output in pieces, which are not joined.
+    A sink with a method ``writelines`` gets large output in pieces, which are not joined.
     """
 
     waits_for: GatedOutput | None

@@ -1,7 +1,7 @@
 """Reads records from a stream, in order, with direct gets, which leave no consumer behind.
 
 Any replica of a stream answers a direct get, even one that lags behind. So a message that one
-replica lacks is not missing: the stream's leader decides.
+replica lacks is not necessarily missing: the stream's leader has the authoritative answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BATCH_BYTES = 16 * 1024 * 1024
 _RANGES_AT_ONCE = 16
 _MANY = 16
 _SPARSE = 8
-"""Largest ratio of all records to wanted ones at which all of them are read in one go."""
+"""Largest ratio of all records to wanted ones at which all are read with one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ async def read_tail(
         except CorruptLog:
             first, last = await read_bounds(nc, stream, timeout)
             if sequence < first <= last:
-                continue  # another node has written more meanwhile, and cut the log behind it
+                continue  # another node has written more meanwhile, and cut the log after it
             raise
         return LogTail(sequence, decode_record(sequence, data).link)
 
@@ -90,8 +90,8 @@ async def read_tail(
 class _BatchReader:
     """Collects the replies to batched direct gets on one inbox at a time.
 
-    When the connection was lost and made again, replies are missing, and later ones of the same
-    request may still come: the rest is requested again, with another inbox.
+    When the connection was lost and re-established, replies are missing, and later ones of the same
+    request may still arrive: the rest is requested again, with another inbox.
     """
 
     def __init__(self, nc: Client, stream: str, seconds: float | None) -> None:
@@ -102,7 +102,7 @@ class _BatchReader:
         self._arrived = asyncio.Event()
         self._inbox = ""
         self._reconnects = 0
-        """Number of reconnections of the client when the inbox was made."""
+        """Number of reconnections of the client when the inbox was created."""
 
     async def _on_message(self, message: Msg) -> None:
         self._messages.append(message)
@@ -137,7 +137,7 @@ class _BatchReader:
 
     @property
     def _interrupted(self) -> bool:
-        """True if replies may have been lost since the inbox was made."""
+        """True if replies may have been lost since the inbox was created."""
         return self._nc.stats["reconnects"] != self._reconnects
 
     async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
@@ -212,15 +212,15 @@ async def read_records(
 
     ``whole_turns``: as for :func:`decode_record`.
 
-    Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
-    not answer. The chain is for the caller to check (``records.ChainChecker``).
+    Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does not
+    answer. The caller checks the chain (``records.ChainChecker``).
     """
     async for sequence, data in read_stored(nc, stream, first, last, seconds):
         yield decode_record(sequence, data, whole_turns=whole_turns)
 
 
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the sequences as ranges; close ones are joined and read in one go."""
+    """Return the sequences as ranges; close ones are joined and read with one request."""
     ranges: list[tuple[int, int]] = []
     ordered = sorted(set(sequences))
     # A request for each costs about as much as reading a few unwanted records.

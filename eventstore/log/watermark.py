@@ -1,9 +1,9 @@
 """The watermark: a note, outside the log, of the last record known to be on disk.
 
-A server that finds a damaged block after a crash may cut its file there without a message: the
-chain of the rest is intact. Only a note kept elsewhere can show that there was more.
-The mark is written, in place and without a sync, before any record is acknowledged. So it is exact
-when programs are killed; after a power failure it may be old, but it is never ahead of the log.
+A server that finds a damaged block after a crash may truncate its file there without a message: the
+chain of the rest is intact. Only a note kept elsewhere can show that there was more. The mark is
+written, in place and without a sync, before any record is acknowledged. So it is exact when
+processes are killed; after a power failure it may be old, but it is never ahead of the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ROOM: Final = 256
-"""Size of the file in bytes: less than a sector, so that no power failure tears it."""
+"""Size of the file in bytes: less than a sector, so that a power failure cannot leave it half
+written."""
 
 
 class Watermark:
@@ -34,7 +35,7 @@ class Watermark:
         self._file: int | None = None
 
     def read(self) -> tuple[int, bytes] | None:
-        """Return sequence and link of the record, or None when none was noted (or it is torn)."""
+        """Return sequence and link of the noted record; None if none was noted or it is damaged."""
         try:
             noted = self._noted()
             if noted["stream"] != self._stream:
@@ -54,11 +55,11 @@ class Watermark:
         except (OSError, ValueError, AttributeError):
             return
         if self.read() is not None and noted != self._domain:
-            told = "none" if self._domain is None else self._domain
+            configured = "none" if self._domain is None else self._domain
             was = "none" if noted is None else noted
             raise BadNatsOptions(
-                f"nats_domain is {told}, but the log of this data directory is in domain {was}: "
-                "set it back, or begin with another --data-dir"
+                f"nats_domain is {configured}, but the log of this data directory is in domain "
+                f"{was}: set it back, or begin with another --data-dir"
             )
 
     def write(self, sequence: int, link: bytes) -> None:
@@ -78,7 +79,7 @@ class Watermark:
         self._written = sequence
 
     def note(self, sequence: int, link: bytes) -> None:
-        """Note a record that another node reports as stored, unless a later one is noted."""
+        """Note a record that another node reports as stored, unless a later one was noted."""
         if not self._written:
             noted = self.read()
             self._written = noted[0] if noted is not None else 0
@@ -88,8 +89,8 @@ class Watermark:
     def check_end(self, last: int, noted: tuple[int, bytes] | None = None) -> None:
         """Raise CorruptLog when the log ends before a record that was stored.
 
-        ``noted`` is the mark that was read before the end of the log was requested, if records may
-        be noted meanwhile.
+        ``noted`` is the mark read before the end of the log was requested, for the case that
+        records are noted meanwhile.
         """
         noted = noted or self.read()
         if noted is not None and noted[0] > last:

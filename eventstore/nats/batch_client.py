@@ -1,11 +1,11 @@
 """A connection to NATS that transfers messages in batches.
 
 nats-py, which keeps the log's connection, needs a coroutine for each published message, and several
-objects and a task's wake-up for each received one. A BatchClient leaves the rare work to it
+objects and a task switch for each received one. A BatchClient leaves the rare work to nats-py
 (dialing, access, TLS, the cluster's servers, pings, reconnecting) and lets messages bypass it:
 rendered publications are written directly, received messages are passed on in batches, as slices.
 
-All of it belongs to one event loop; nothing blocks, and nothing is called from other threads. An
+All methods belong to one event loop; none blocks, and none is called from another thread. An
 exception in a callback ends the connection, and the client dials again.
 """
 
@@ -158,8 +158,8 @@ class BatchClient:
     def write(self, data: bytes | list[bytes]) -> bool:
         """Send rendered protocol lines; return False, and send nothing, if not connected.
 
-        They are sent in order, at the latest at the end of this turn of the event loop, unless the
-        connection is lost: then anything that ``fence`` did not confirm may be lost too.
+        They are sent in order, at the end of this turn of the event loop at the latest, unless the
+        connection is lost: then everything that ``fence`` did not confirm may be lost too.
         """
         if not self.connected or self._connection is None:
             return False
@@ -178,7 +178,7 @@ class BatchClient:
         return sid
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription. Messages that the server sent before it knew still arrive."""
+        """End a subscription. Messages that the server had already sent still arrive."""
         if self._subjects.get(sid) is None:
             return
         if self._connection is None:
@@ -193,10 +193,10 @@ class BatchClient:
     def fence(self, done: Callable[[], object]) -> None:
         """Call ``done`` when the server has processed everything written before.
 
-        It is never called if the connection is lost before, or is down now.
+        It is never called if the connection is lost before that, or is down now.
         """
         if self.connected and self._connection is not None:
-            self._confirm_leaving()  # after a fence nothing of an ended subscription arrives
+            self._confirm_leaving()  # after a fence no message of an ended subscription arrives
             self._connection.ping(done)
 
     def pause_reading(self) -> None:
@@ -222,7 +222,7 @@ class BatchClient:
         known = self._subjects
         for message in messages:
             if message[0] not in known:
-                # the server may have been about to send them when it confirmed the UNSUB
+                # the server may have queued them for sending when it confirmed the UNSUB
                 messages = [message for message in messages if message[0] in known]
                 break
         if messages:
@@ -321,9 +321,9 @@ def _refused(text: str) -> str | None:
 class _Client(Client):
     """nats-py's client over our transport.
 
-    The only place that uses private parts of nats-py: it calls ``_connect_to_server`` to dial,
-    uses the transport in ``_transport`` if there is one, and keeps the server's INFO in
-    ``_server_info``.
+    It uses private parts of nats-py, which no other class but ``DirectClient`` does: nats-py calls
+    ``_connect_to_server`` to dial, uses the transport in ``_transport`` if there is one, and keeps
+    the server's INFO in ``_server_info``.
     """
 
     def __init__(self, transport: BatchTransport) -> None:
@@ -335,7 +335,7 @@ class _Client(Client):
         check_server_version(str(self.connected_server_version), where=f"NATS at {where}")
         if not self._server_info.get("headers"):
             raise NatsUnavailable(
-                f"NATS at {where} takes no headers: set no_header_support = false there"
+                f"NATS at {where} accepts no headers: set no_header_support = false there"
             )
 
     async def _connect_to_server(self, s: Any) -> None:

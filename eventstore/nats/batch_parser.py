@@ -1,8 +1,8 @@
 """A parser that cuts the stream of a NATS server into messages, many at a time.
 
-It does no input or output. nats-py's own parser needs several objects and a coroutine call for each
-message; this one creates a tuple of slices. It recognizes the ends of messages only: all other
-lines are passed on unchanged.
+It does no I/O. nats-py's parser needs several objects and a coroutine call for each message; this
+one creates a tuple of slices. It only recognizes where messages end: all other lines are passed on
+unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eventstore.errors import EventStoreError
 LINE_BYTES: Final = 256 * 1024
 """Length of the longest accepted line. INFO grows with the cluster, the others have a few KiB."""
 MESSAGE_BYTES: Final = 1024 * 1024 * 1024
-"""Size of the largest message that is waited for; servers accept 64 MiB at most."""
+"""Size in bytes of the largest message accepted; servers accept at most 64 MiB."""
 
 _CRLF: Final = b"\r\n"
 _CACHED: Final = 65_536
@@ -39,7 +39,7 @@ class NatsMessage(NamedTuple):
 
 
 Event: TypeAlias = list[NatsMessage] | bytes
-"""Consecutive messages, or another line without its end."""
+"""Consecutive messages, or another line without its line ending."""
 
 
 class _Numbers(dict[bytes, int]):
@@ -49,7 +49,7 @@ class _Numbers(dict[bytes, int]):
 
     def __missing__(self, digits: bytes) -> int:
         if not digits.isdigit() or len(digits) > _DIGITS:
-            raise MalformedStream(f"a number of NATS's protocol reads {digits[:40]!r}")
+            raise MalformedStream(f"invalid number in NATS's protocol: {digits[:40]!r}")
         if len(self) >= _CACHED:
             self.clear()
         number = self[digits] = int(digits)
@@ -57,15 +57,15 @@ class _Numbers(dict[bytes, int]):
 
 
 class BatchParser:
-    """Parses the data of one connection, in whatever pieces it arrives."""
+    """Parses the data of one connection, which may arrive in pieces of any size."""
 
     __slots__ = ("_held", "_held_bytes", "_needed", "_numbers")
 
     def __init__(self) -> None:
         self._numbers = _Numbers()
-        self._held: list[bytes] = []  # a beginning that is too short to be cut
+        self._held: list[bytes] = []  # the beginning of an incomplete message or line
         self._held_bytes = 0
-        self._needed = 0  # the bytes that it must have; 0: up to the end of a line
+        self._needed = 0  # its size when complete; 0: it ends with the next line ending
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the messages and lines that ``data`` completes, in order.

@@ -1,11 +1,11 @@
 """The transport of a BatchClient, between nats-py and its socket: messages bypass nats-py.
 
 nats-py dials, handles INFO and CONNECT, requests TLS, sends its pings and reconnects; for that it
-accepts any ``nats.aio.transport.Transport``. This transport passes only those lines to it. From the
-first ``read`` on, messages are cut out of the received data and passed on in batches.
+accepts any ``nats.aio.transport.Transport``. This transport passes only the lines for that to it.
+From the first ``read`` on, messages are cut out of the received data and passed on in batches.
 
 A PONG answers the oldest PING, ours or nats-py's: all PINGs go through one queue here, which
-assigns the PONGs.
+assigns the PONGs to them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PING: Final = b"PING\r\n"
 
 _PORT: Final = 4222
 _WRITE_BYTES: Final = 128 * 1024
-"""Bytes from which data is written to the socket without waiting for the end of the loop's turn."""
+"""Size in bytes from which data is written to the socket before the end of the loop's turn."""
 _FAREWELL_SECONDS: Final = 1.0
-"""Seconds that an abandoned server may take to read the data on its way."""
+"""Seconds that the server of a closed connection gets to read the pending data."""
 
 
 class BatchReceiver(Protocol):
@@ -53,7 +53,7 @@ class BatchConnection(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser: BatchParser | None = None  # None: still greeting
+        self._parser: BatchParser | None = None  # None: during the handshake
         self._lines = bytearray()  # for nats-py
         self._heard = asyncio.Event()
         self._error: Exception | None = None
@@ -70,21 +70,21 @@ class BatchConnection(asyncio.Protocol):
         async with asyncio.timeout(seconds):
             over = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
         if over is None:
-            raise ConnectionResetError("the connection was lost in TLS's greeting")
+            raise ConnectionResetError("the connection was lost during the TLS handshake")
         self.connection_made(over)
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the socket, or TLS over it."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has a type of its own
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has another type
 
     def data_received(self, data: bytes) -> None:
         """Pass on complete messages and lines."""
         if self._parser is None:
             self._lines += data
             if len(self._lines) > LINE_BYTES:
-                self._fail(ConnectionError("the greeting is too long"))
+                self._fail(ConnectionError("the server's greeting is too long"))
             self._heard.set()
             return
         try:
@@ -101,7 +101,7 @@ class BatchConnection(asyncio.Protocol):
                 self._line(event)
 
     def eof_received(self) -> None:
-        """End the connection: NATS has no half-open ones."""
+        """End the connection: NATS has no half-closed connections."""
         self._end(ConnectionResetError("the server closed the connection"))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -141,7 +141,7 @@ class BatchConnection(asyncio.Protocol):
         self.send(data)
 
     def ping(self, done: Callable[[], object]) -> None:
-        """Send a PING of ours; ``done`` is called at its PONG."""
+        """Send our own PING; ``done`` is called when its PONG arrives."""
         self._pings.append(done)
         self.send(PING)
 
@@ -170,8 +170,8 @@ class BatchConnection(asyncio.Protocol):
                 done()
                 return
         elif line.startswith(b"-ERR"):
-            # Not passed to nats-py, which closes permanently at most errors. If the server means to
-            # end the connection it does so, and nats-py reconnects.
+            # Not passed to nats-py, which closes permanently on most errors. If the server wants to
+            # end the connection it closes it, and nats-py reconnects.
             self._owner.problem(line[4:].decode("utf-8", "backslashreplace").strip(" '"))
             return
         elif line.startswith(b"+OK"):
@@ -180,7 +180,7 @@ class BatchConnection(asyncio.Protocol):
         self._heard.set()
 
     async def readline(self) -> bytes:
-        """Return one line of the greeting, with its end; raise ConnectionError at the end."""
+        """Return one line of the greeting; raise ConnectionError if the connection has ended."""
         while (end := self._lines.find(b"\n") + 1) == 0:
             await self._hear()
         line = bytes(self._lines[:end])
@@ -190,7 +190,7 @@ class BatchConnection(asyncio.Protocol):
         return line
 
     async def read(self) -> bytes:
-        """Return lines for nats-py; the first call ends the greeting."""
+        """Return lines for nats-py; the first call ends the handshake."""
         if self._parser is None:
             self._parser = BatchParser()
             rest = bytes(self._lines)
@@ -228,7 +228,7 @@ class BatchConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection when all written data is sent."""
         self._flush()
-        self._end(ConnectionAbortedError("we closed the connection"))
+        self._end(ConnectionAbortedError("the connection was closed locally"))
         if self._transport is not None:
             self._transport.close()
 
@@ -240,7 +240,7 @@ class BatchConnection(asyncio.Protocol):
 
 
 class BatchTransport(Transport):
-    """All connections of a BatchClient, one after the other, in the form that nats-py expects."""
+    """The successive connections of a BatchClient, with the interface that nats-py expects."""
 
     def __init__(self, owner: BatchReceiver) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""Connections to a NATS server: dialing, access, TLS, and errors as one line each."""
+"""Connections to a NATS server: dialing, credentials, TLS, and errors as single lines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MINIMUM_VERSION: Final = (2, 10, 23)
 _WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the server is killed"
 
 PENDING_BYTES: Final = 128 * 1024 * 1024
-"""Bytes that may wait in the client while the server is away; publish refuses more."""
+"""Bytes that the client buffers while it is not connected; publish refuses more."""
 
 _PING_SECONDS: Final = (5, 2)
-"""Seconds between two pings, of which two may stay unanswered: with one server, with several."""
+"""Seconds between two pings, with one server and with several; two may stay unanswered."""
 _HEARD_SECONDS: Final = 0.1
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _RECONNECT_SECONDS: Final = (0.05, 0.25)
@@ -63,7 +63,7 @@ class ConnectionOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_context: ssl.SSLContext | None = field(default=None, repr=False)
-    """TLS parameters that replace those files."""
+    """TLS parameters that replace these files."""
     name: str = "foldmq"
     domain: str | None = None
     """The JetStream domain; None: the domain of the server."""
@@ -124,13 +124,14 @@ async def dial(
 ) -> None:
     """Connect a client that has never connected; afterwards it reconnects forever by itself.
 
-    The call waits up to ``timeout`` seconds for a server that is not there yet. ``on_error`` is
-    called with each new problem as one line, with a repeated one only once between two
-    connections. ``on_closed`` is called when the client has given up (closed by us, or the server
-    revoked our access). With ``no_echo`` the client does not receive its own publications.
+    The call waits up to ``timeout`` seconds for a server that does not accept connections yet.
+    ``on_error`` is called with each new problem as one line; a repeated one is reported once
+    between two connections. ``on_closed`` is called when the client has given up (closed by us, or
+    the server revoked our access). With ``no_echo`` the client does not receive its own
+    publications.
 
-    A request that was on its way when the connection broke is lost, and only its own time limit
-    ends it: the caller must send it again ``on_reconnect``.
+    A request that was in flight when the connection was lost gets no reply, and fails only at its
+    time limit: the caller must send it again ``on_reconnect``.
 
     Raises NatsUnavailable when no server admits the client, BadNatsOptions for an invalid file.
     """
@@ -188,10 +189,10 @@ async def _opened(opening: asyncio.Task[None], watch: _ConnectionErrors, seconds
 
 
 async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
-    if opening.done():  # it failed before there was anything to close
+    if opening.done():  # it failed before a connection existed
         return
-    # Python 3.11's wait_for loses a cancellation that arrives together with its result, and
-    # nats-py then goes on dialing forever: cancel until it has been received.
+    # Python 3.11's wait_for loses a cancellation that arrives together with its result, and nats-py
+    # then continues to dial forever: cancel until the task ends.
     while not opening.done():
         opening.cancel()
         await asyncio.wait({opening}, timeout=_HEARD_SECONDS)
@@ -201,14 +202,14 @@ async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
 
 
 async def disconnect(client: Client) -> None:
-    """Close a client, whatever the state of its connection; nats-py fails on a dead one.
+    """Close a client in any state of its connection; nats-py's ``close`` fails in some.
 
-    It raises a RuntimeError if data was still to be written over a closed transport, and a
-    spurious CancelledError if it was about to reconnect: its reconnecting task was waiting for the
-    end of the same transport when it was cancelled.
+    It raises a RuntimeError if data is still to be written over a closed transport, and a spurious
+    CancelledError if it is about to reconnect: its reconnecting task waits for the end of the same
+    transport when it is cancelled.
 
-    It may also go on reconnecting forever, if its attempt failed just when it was cancelled: Python
-    3.11 then raises the failure only. Without a server to choose, its next attempt ends it.
+    It may also continue to reconnect forever, if an attempt fails just when it is cancelled: Python
+    3.11 then raises only the failure. Without a server to choose, the next attempt ends the task.
     """
     client._server_pool.clear()  # noqa: SLF001 - nats-py has no other way to end it
     try:
@@ -254,7 +255,7 @@ class _ConnectionErrors:
         if last is not None and _is_refusal(last):
             advice = "check the user, password, token or credentials file"
         elif isinstance(last, ssl.SSLCertVerificationError):
-            advice = "name the certificate of its authority"
+            advice = "set the certificate of its authority"
         else:
             advice = "check the address and that the server runs"
         return NatsUnavailable(f"cannot connect to NATS at {self._where}: {what}; {advice}")
@@ -304,13 +305,13 @@ def check_access(options: ConnectionOptions) -> None:
 
 
 def _check_secret(file: Path, markers: Sequence[bytes]) -> None:
-    """Raise BadNatsOptions for a file that nats-py would read forever, or fail on."""
+    """Raise BadNatsOptions for a file on which nats-py would loop forever, or fail."""
     try:
         content = file.read_bytes()
     except OSError as error:
         raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
     if missing := [marker.decode() for marker in markers if marker not in content]:
-        raise BadNatsOptions(f"{file} is no NATS credentials file: it lacks {missing[0]!r}")
+        raise BadNatsOptions(f"{file} is not a NATS credentials file: it lacks {missing[0]!r}")
     if importlib.util.find_spec("nkeys") is None:
         raise BadNatsOptions(f"to use {file} the package nkeys is needed: pip install nkeys")
 
@@ -352,7 +353,7 @@ def _is_final(error: Exception) -> bool:
 def describe_error(error: Exception) -> str:
     """Return a short text for an exception of nats-py, ssl or the system."""
     if _is_refusal(error):
-        return "the server refuses our credentials"
+        return "the server rejects our credentials"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, nats.errors.UnexpectedEOF | ConnectionResetError):

@@ -1,14 +1,16 @@
-"""nats-py's client, with a short path for messages that must not wait.
+"""nats-py's client, with a direct path for messages that must not wait.
 
 nats-py passes published messages to one task and received ones to another. Each task waits for the
 next turn of the event loop; while a broker is busy a turn takes milliseconds, and an append would
-take five turns. Here it takes one: messages are written to the socket at once, and listeners are
-called as their messages arrive, unless nats-py's task has not handled all that arrived before.
+take five turns. Here it takes one: messages are written to the socket immediately, and listeners
+are called as their messages arrive, unless nats-py's task has not handled everything that arrived
+before.
 
-The only place, with ``eventstore.nats.batch_client``, that uses private parts of nats-py:
-``_process_msg`` is called for each message, ``_transport`` is the present connection, ``_pending``
-and ``_flush_queue`` are the output of its task and the queue that wakes it, ``_io_reader`` and
-``_io_writer`` are the streams of a transport, ``_ps`` is the parser with what it has not parsed.
+This module and ``eventstore.nats.batch_client`` are the only ones that use private parts of
+nats-py: ``_process_msg`` is called for each message, ``_transport`` is the current connection,
+``_pending`` and ``_flush_queue`` are the output of its task and the queue that wakes it,
+``_io_reader`` and ``_io_writer`` are the streams of a transport, ``_ps`` is the parser with its
+unparsed input.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
 
 _LARGE: Final = 64 * 1024
-"""Bytes of a payload from which it is written without a copy."""
+"""Size in bytes from which a payload is written without copying it."""
 API: Final = "$JS.API."
-"""Prefix of the subjects of JetStream's API where no domain is named."""
+"""Prefix of the subjects of JetStream's API if no domain is set."""
 _WEB_SOCKET: Final = ("ws", "wss")
 _MESSAGE: Final = re.compile(rb"MSG (\S+) (\d+) (?:\S+ )?(\d+)\r\n")
 """The line before a message without headers."""
@@ -43,7 +45,7 @@ _LINE: Final = 4096
 
 
 class _DirectTransport(TcpTransport):
-    """A connection to a server whose received bytes pass a client before nats-py reads them."""
+    """A connection to a server; a client handles the received bytes before nats-py reads them."""
 
     def __init__(self, client: DirectClient) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -94,7 +96,7 @@ class DirectClient(Client):
         self.api_prefix = API if domain is None else f"$JS.{domain}.API."
         """Prefix of the subjects of JetStream's API."""
         self.on_arrival: Callable[[], None] = _nothing
-        """Called when bytes of the server were read and nats-py's task is about to handle them."""
+        """Called when data of the server was read, before nats-py's task handles it."""
         self._listeners: dict[int, Callable[[str, bytes], None]] = {}
         self._failures: set[asyncio.Future[None]] = set()
         """Calls of the error callback that have not ended."""
@@ -116,7 +118,7 @@ class DirectClient(Client):
         return subscription
 
     async def leave(self, subscription: Subscription) -> None:
-        """End a subscription of :meth:`listen`; its callback is not called any more."""
+        """End a subscription of :meth:`listen`; its callback is no longer called."""
         self._listeners.pop(subscription._id, None)  # noqa: SLF001 - as in ``listen``
         with keeping_cancellation():
             await subscription.unsubscribe()
@@ -173,7 +175,7 @@ class DirectClient(Client):
                 self._send_soon(command)
                 return True
             transport.write(command)  # type: ignore[no-untyped-call]
-        except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
+        except (OSError, RuntimeError):  # it is closed, and nats-py has not noticed yet
             return False
         return True
 
@@ -196,14 +198,14 @@ class DirectClient(Client):
     async def change_server(self) -> None:
         """Switch to another known server, without waiting for unsent data.
 
-        nats-py would first wait until all data is written, and a suspended server reads nothing.
+        nats-py would first wait until all data is written, which a suspended server never reads.
         """
         if isinstance(self._transport, TcpTransport) and self._transport._io_writer is not None:  # noqa: SLF001
             self._transport._io_writer.transport.abort()  # noqa: SLF001
         await self.force_reconnect()
 
     def _send_soon(self, command: bytes) -> None:
-        """Leave a command to nats-py's task, since a WebSocket sends nothing by itself."""
+        """Pass a command to nats-py's task, since a WebSocket does not send by itself."""
         self._pending.append(command)
         self._pending_data_size += len(command)
         if self._flush_queue is not None and self._flush_queue.empty():
@@ -212,8 +214,8 @@ class DirectClient(Client):
     def take(self, data: bytes) -> tuple[bytes, bytes]:
         """Pass received messages to their listeners.
 
-        Return the rest for nats-py, which begins with the first bytes that are no message of a
-        listener; or, if it is the beginning of one, what has to precede the next bytes.
+        Return the rest, which begins with the first bytes that are not a message of a listener: for
+        nats-py, or, if it is the beginning of such a message, to be put before the next bytes.
         """
         parser = self._ps
         if parser.buf or parser.state != AWAITING_CONTROL_LINE or not self.is_connected:

@@ -2,7 +2,7 @@
 
 :func:`require` is for setup: its errors tell the operator what to change. The other requests
 concern one stream that should exist: LostLog means that it does not, LogUnavailable that JetStream
-does not answer or refuses, which may be temporary.
+does not answer or refuses the request, which may be temporary.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WRONG_LAST_SEQUENCE: Final = 10071
 """Error code of an append with a wrong expected last sequence."""
 NO_STREAM: Final = 10059
 NOT_STORED: Final = 10077
-"""The file store did not store a message; it has one code for all its reasons."""
+"""The file store did not store a message; this is its only code, whatever the reason."""
 _SUBJECT_TAKEN: Final = 10065
 NO_PEERS: Final = 10005
 """The cluster has too few servers with room for the replicas of a stream."""
@@ -59,7 +59,7 @@ NOT_FOUND: Final = "404"
 _LOOKS: Final = 3
 _LOOK_AGAIN_SECONDS: Final = 1.0
 """Number and interval of the requests to the leader of replicas before a message counts as missing:
-a leader that was cut off still takes itself for the leader for a moment."""
+a leader that was disconnected still considers itself the leader for a moment."""
 
 
 def api_prefix(client: Client) -> str:
@@ -77,7 +77,7 @@ async def require(
 ) -> dict[str, Any]:
     """Return JetStream's answer; one with an ``error`` only if its ``err_code`` is accepted.
 
-    Raises LogUnavailable when JetStream does not answer or has no leader at present, else
+    Raises LogUnavailable when JetStream does not answer or currently has no leader, otherwise
     NatsUnavailable or DiskFull.
     """
     try:
@@ -160,7 +160,7 @@ async def read_info(client: Client, stream: str, seconds: float | None = None) -
 async def read_bounds(client: Client, stream: str, seconds: float | None = None) -> tuple[int, int]:
     """Return the sequences of the first and last message according to the stream's leader.
 
-    A stream that was emptied begins behind its last sequence. Raises as :func:`request_stream`.
+    A stream that was emptied begins after its last sequence. Raises as :func:`request_stream`.
     """
     state = (await read_info(client, stream, seconds))["state"]
     return state["first_seq"], state["last_seq"]
@@ -219,7 +219,7 @@ async def get_message(
 async def read_next(
     client: Client, stream: str, sequence: int, seconds: float | None = None
 ) -> tuple[int, bytes] | None:
-    """Return the first message at or behind a sequence according to the stream's leader.
+    """Return the first message at or after a sequence according to the stream's leader.
 
     Raises as :func:`request_stream`.
     """
@@ -229,7 +229,7 @@ async def read_next(
 async def _ask_leader(
     client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
 ) -> tuple[int, bytes] | None:
-    """Return sequence and data of a message; None when the leader denies twice that it has it."""
+    """Return sequence and data of a message; None if the leader answers twice that it has none."""
     method = f"STREAM.MSG.GET.{stream}"
     for look in range(_LOOKS):
         answer = await request_stream(client, stream, method, wanted, seconds)
@@ -262,7 +262,7 @@ def sending(stream: str) -> Iterator[None]:
     try:
         yield
     except nats.errors.Error as error:
-        raise LogUnavailable(f"stream {stream} cannot be asked: {error}") from None
+        raise LogUnavailable(f"stream {stream} cannot be queried: {error}") from None
 
 
 async def _call(
@@ -290,9 +290,9 @@ def _refusal(method: str, error: Mapping[str, Any]) -> EventStoreError:
             "see the NATS server's log"
         )
     if code in _NO_LEADER:
-        return LogUnavailable(f"JetStream has no leader at present ({what})")
+        return LogUnavailable(f"JetStream currently has no leader ({what})")
     if code == _SUBJECT_TAKEN:
         return NatsUnavailable(
-            f"another stream already takes the subjects of {stream} ({what}): remove or change it"
+            f"another stream already has the subjects of {stream} ({what}): remove or change it"
         )
-    return NatsUnavailable(f"JetStream refuses {method}: {what} (error {code})")
+    return NatsUnavailable(f"JetStream rejects {method}: {what} (error {code})")

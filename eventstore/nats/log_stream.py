@@ -1,8 +1,7 @@
-"""The stream of the log: its creation, and the promise of its acknowledgements.
+"""The stream of the log: its creation, and the durability of its acknowledgements.
 
-A server's promise is checked, as far as a client can, before the first record is written. The part
-that a client cannot check (when an external server syncs its files) is described in
-``StreamState.promise``.
+Everything that a client can check is checked before the first record is written. What a client
+cannot check (when an external server syncs its files) is described in ``StreamState.promise``.
 """
 
 from __future__ import annotations
@@ -48,28 +47,28 @@ IDENTITY_KEY: Final = "foldmq.cluster"
 PARTITIONS_KEY: Final = "foldmq.partitions"
 """Metadata key with the number of the cluster's logs, if there are several."""
 _NEW_SECONDS: Final = 5.0
-"""Seconds to wait for the replicas of a new stream; one server of three may be away."""
+"""Seconds to wait for the replicas of a new stream; one server of three may be down."""
 
 
 class LogIdentityMismatch(EventStoreError):  # noqa: N818 - as in eventstore.errors
-    """The stream contains a log of another kind, or of another cluster."""
+    """The stream contains the log of a node instead of a cluster, or of another cluster."""
 
     exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A stream that may contain the log: its bounds, and the promise of its acknowledgements."""
+    """A stream that may contain the log: its bounds, and the durability of its acknowledgements."""
 
     first_seq: int
     last_seq: int
     created: bool
     promise: str
     max_msg_size: int
-    """Size in bytes of the largest message that the stream accepts, -1: no bound of its own."""
+    """Size in bytes of the largest message that the stream accepts, -1: no limit."""
     replicas: int = 1
     servers: str = ""
-    """The servers with replicas, for the banner; empty where there is one."""
+    """The servers with replicas, for the banner; empty if there is only one."""
 
 
 async def ensure_stream(
@@ -90,16 +89,16 @@ async def ensure_stream(
     three servers or more, and otherwise one. A stream with fewer gets more, one with more keeps
     them.
 
-    ``sync`` is the embedded server's setting, None when an external one does not report it.
-    ``must_exist`` says that a log existed before: then a missing stream is damage. (Without it,
-    NATS fills the created stream with what it finds of the old one: a way to repair.) ``seconds``
-    is the time limit for an existing stream's answer (None: 10). ``identity`` identifies the log's
-    cluster among others of its name; None: the log of a single node. ``partitions`` is the number
-    of the cluster's logs.
+    ``sync`` is the embedded server's setting, None for an external server, which does not report
+    it. ``must_exist`` says that a log existed before: then a missing stream is damage. (Without it,
+    NATS fills the created stream with the messages of the old one that it finds, which can be used
+    to repair it.) ``seconds`` is the time limit for an existing stream's answer (None: 10).
+    ``identity`` identifies the log's cluster among others of its name; None: the log of a single
+    node. ``partitions`` is the number of the cluster's logs.
 
     Raises LogIdentityMismatch when the log has another identity, WeakDurability with the setting
-    that promises less, UnknownLogFormat for a log of a later foldmq, LostLog when a log that must
-    exist is gone, TooManyReplicas or NatsTooOld when the servers cannot keep the replicas,
+    that guarantees less, UnknownLogFormat for a log of a later foldmq, LostLog when a log that must
+    exist is missing, TooManyReplicas or NatsTooOld when the servers cannot keep the replicas,
     LogUnavailable while JetStream has no leader, NatsUnavailable or DiskFull when the stream cannot
     be created.
     """
@@ -177,8 +176,8 @@ async def _create(
     try:
         reply = await require(client, method, request, accept=accept)
     except LogUnavailable:
-        # An answer is lost if the leader of the cluster changes meanwhile. A stream that was
-        # created answers a request with the same configuration like the first one.
+        # The answer is lost if the leader of the cluster changes meanwhile. If the stream was
+        # created, a request with the same configuration gets the same answer.
         reply = await require(client, method, request, accept=accept)
     if "error" in reply and replicas is None:
         return await require(client, method, {**config, "num_replicas": 1})
@@ -241,13 +240,13 @@ def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str]) -> None:
 _NOTHING: Final[tuple[object, ...]] = (None, 0, -1, False, "", [], {})
 _NEEDED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("storage", ("file",), "file: memory does not survive a restart"),
-    ("retention", ("limits",), "limits: others remove records once they are read"),
+    ("retention", ("limits",), "limits: other policies remove records that were read"),
     ("persist_mode", (None, "", "default"), "default: async acknowledges before writing"),
-    ("no_ack", _NOTHING, "false: without acknowledgements nothing is promised"),
+    ("no_ack", _NOTHING, "false: without acknowledgements nothing is guaranteed"),
     ("max_age", _NOTHING, "0: old records must stay"),
     ("max_msgs_per_subject", _NOTHING, "-1: old records must stay"),
-    ("sealed", _NOTHING, "false: a sealed stream takes no records"),
-    ("mirror", _NOTHING, "none: a mirror takes no records"),
+    ("sealed", _NOTHING, "false: a sealed stream accepts no records"),
+    ("mirror", _NOTHING, "none: a mirror accepts no records"),
     ("sources", _NOTHING, "none: one broker writes a log"),
     ("subject_transform", _NOTHING, "none: records keep their subject"),
     ("allow_direct", (True,), "true: records are read directly"),
@@ -266,9 +265,9 @@ def durability_promise(replicas: int, sync: str | float | None) -> str:
             f"they survive a crash of the programs, a power failure may undo the last {sync} s"
         )
     return (
-        f"acknowledged messages are written {copies}; when they are synced to disk is the NATS "
-        "server's sync_interval, which clients cannot see: its default, 2 minutes, lets a power "
-        "failure undo that much; 'always' does not"
+        f"acknowledged messages are written {copies}; the NATS server syncs them to disk every "
+        "sync_interval, which clients cannot see: with the default, 2 minutes, a power failure may "
+        "undo that much; with 'always', nothing"
     )
 
 
@@ -281,9 +280,9 @@ def _check_identity(config: Mapping[str, Any], identity: str | None) -> None:
     if found == identity:
         return
     if found is None:
-        raise LogIdentityMismatch("its log is that of a single node")
+        raise LogIdentityMismatch("its log belongs to a single node")
     raise LogIdentityMismatch(
-        "its key is another one" if identity else "its log is that of a cluster"
+        "its key is different" if identity else "its log belongs to a cluster"
     )
 
 
@@ -312,7 +311,7 @@ def _stream_config(
         "allow_direct": True,
         "deny_delete": False,
         "deny_purge": False,
-        # the expected sequence makes appends unique; this is the least that the server accepts
+        # the expected sequence makes appends unique; this is the minimum that the server accepts
         "duplicate_window": 100_000_000,
         "metadata": metadata,
     }

@@ -1,7 +1,8 @@
-"""The lock of a node id: a running broker answers for it on NATS.
+"""The lock of a node id: a running broker answers requests for its id on NATS.
 
-Two brokers with one node id on one server would fence each other in turn. The expected sequence of
-each append keeps the log correct in any case; the lock keeps the second broker from starting.
+Two brokers with the same node id on one server would fence each other off in turn. The expected
+sequence of each append keeps the log correct in any case; the lock prevents the start of the second
+broker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _ANSWER_SECONDS = 2.0
-"""Seconds to wait for an answer; a silent broker has gone, or will be fenced."""
+"""Seconds to wait for an answer; a broker that does not answer has ended, or will be fenced off."""
 
 
 async def lock_node(client: Client, node: str, where: str) -> None:

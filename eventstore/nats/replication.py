@@ -1,7 +1,7 @@
 """The number of a stream's replicas, and the check that servers can keep them equal.
 
 A replica that rejects messages that the others store lags behind forever, and its server does not
-report it. So more than one replica is refused where servers are known to do that.
+report it. So more than one replica is refused with server versions that are known to do that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REPLICATED_VERSION: Final = (2, 15, 0)
 DEFAULT_REPLICAS: Final = 3
 """Number of replicas in a cluster with at least as many servers."""
-_WHY: Final = "before, a replica that was restarted can reject records for ever and say nothing"
+_WHY: Final = "before, a restarted replica can reject records forever without an error"
 _ADVICE: Final = "upgrade it, or keep the log in one replica"
 _INFO_SECONDS: Final = 1.0
 _CATCH_UP_SECONDS: Final = 60.0
@@ -35,14 +35,14 @@ _log = structlog.get_logger("foldmq.nats")
 
 
 def check_replication(client: Client, replicas: int) -> None:
-    """Raise NatsTooOld when the connected server is too old for so many replicas."""
+    """Raise NatsTooOld when the connected server is too old for this number of replicas."""
     _check(str(client.connected_server_version), replicas, "the NATS server")
 
 
 async def check_all_servers(client: Client, replicas: int) -> None:
-    """Raise NatsTooOld when a server of the cluster is too old for so many replicas.
+    """Raise NatsTooOld when a server of the cluster is too old for this number of replicas.
 
-    Servers that do not answer are skipped: each is checked again when it is connected to.
+    Servers that do not answer are skipped: each is checked again when this process connects to it.
     """
     check_replication(client, replicas)
     if replicas == 1:
@@ -104,7 +104,7 @@ async def set_replicas(client: Client, config: Mapping[str, Any], replicas: int)
     _log.info("stream gets more replicas", stream=name, replicas=replicas)
     answer = await replicas_in_step(client, name, replicas, _CATCH_UP_SECONDS)
     if not _caught_up(answer, replicas):
-        _log.warning("new replicas still catch up: they protect nothing yet", stream=name)
+        _log.warning("new replicas are still catching up: they protect no data yet", stream=name)
     return answer
 
 

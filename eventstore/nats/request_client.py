@@ -25,13 +25,13 @@ log = structlog.get_logger("foldmq.nats")
 
 
 class UnansweredError(Exception):
-    """A request got no reply; the text says why, in a few words."""
+    """A request got no reply; the text gives the reason in a few words."""
 
 
 class RequestClient:
-    """Sends requests on one subject. Connects with the first one, and again when needed.
+    """Sends requests on one subject. Connects for the first one, and again when needed.
 
-    Nothing is sent without a connection: requests that pile up until then would come too late.
+    Requests are not buffered while there is no connection: they would be answered too late.
     ``on_problem`` is called with each new problem as one line.
     """
 
@@ -101,7 +101,7 @@ class RequestClient:
                     on_closed=self._lost,
                     on_error=self._tell,
                 )
-            except EventStoreError as error:  # the server is away, or a file cannot be read now
+            except EventStoreError as error:  # the server is down, or a file cannot be read now
                 if str(error) != told:
                     told = str(error)
                     self._tell(told)
@@ -129,4 +129,4 @@ class RequestClient:
 
 
 def _log_problem(text: str) -> None:
-    log.warning("logins cannot be asked about", reason=text)
+    log.warning("the auth callout cannot be queried", reason=text)

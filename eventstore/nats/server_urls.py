@@ -1,4 +1,4 @@
-"""The addresses of NATS servers in an operator's notation, and the choice of the next one."""
+"""The addresses of NATS servers as the operator writes them, and the choice of the next one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def split_urls(text: str) -> tuple[str, ...]:
 def url_problem(text: str) -> str:
     """Return the invalid address of a list, and the reason, as ``= URL: WHY``; empty if none.
 
-    A password may contain a comma, so any part may belong to one: then no part is shown.
+    A password may contain a comma, so any part may belong to a password: then no part is shown.
     """
     urls = [part.strip() for part in text.split(",")]
     if not any(urls):
@@ -77,7 +77,7 @@ class ServerChoice:
     """Chooses the server for the next attempt to connect: the least recently tried one.
 
     nats-py chooses at random, and may return to the server that it has just left. A server that
-    could not be reached comes after the others for a while: a suspended one takes 2 s each time.
+    could not be reached is tried after the others for a while: a suspended one takes 2 s each time.
     """
 
     def __init__(self, wait: float) -> None:
@@ -89,7 +89,7 @@ class ServerChoice:
         """The server that is being dialed."""
 
     def connected(self, netloc: str) -> None:
-        """Record the server of the present connection."""
+        """Record the server of the current connection."""
         self._tried[netloc] = time.monotonic()
         self._failed.pop(netloc, None)
         self._dialed = ""

@@ -1,10 +1,10 @@
 """Messages between the nodes of a cluster: core NATS, over the connection of their log.
 
 Every node publishes its status on ``foldmq.cluster.<cluster>.status`` and answers with it on
-``foldmq.cluster.<cluster>.nodes``; the leader alone answers on ``foldmq.cluster.<cluster>.leader``,
-and on ``foldmq.cluster.<cluster>.move``, where it is asked to hand over.
-NATS reports at once when there is no responder. None of this is needed for safety: a lost or late
-message costs time, but the log decides which node leads.
+``foldmq.cluster.<cluster>.nodes``; only the leader answers on ``foldmq.cluster.<cluster>.leader``,
+and on ``foldmq.cluster.<cluster>.move``, which requests to hand over the leadership. NATS reports
+immediately when there is no responder. None of this is needed for safety: a lost or late message
+costs time, but the log decides which node leads.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class LeaderAnswer(Enum):
     HERE = "here"
     """The leader answers."""
     NONE = "none"
-    """NATS knows no process that would answer."""
+    """No process is subscribed to the request."""
     SILENT = "silent"
-    """There is no answer in time."""
+    """No answer arrived in time."""
 
 
 class NodeMessages:

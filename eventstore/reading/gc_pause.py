@@ -1,4 +1,4 @@
-"""Reduces garbage collections during bulk reads."""
+"""Fewer garbage collections during bulk reads."""
 
 import contextlib
 import gc

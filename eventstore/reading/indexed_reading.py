@@ -21,7 +21,7 @@ _AT_ONCE = 64
 
 
 async def with_index(source: LogSource, path: Path) -> LogSource:
-    """Return the log with its index in a directory, if the directory has one of this log."""
+    """Return the log with the index in a directory, if that is an index of this log."""
     return replace(source, index=await find_index(source, path))
 
 
@@ -29,7 +29,7 @@ async def find_index(source: LogSource, path: Path) -> LogIndex | None:
     """Return the index of a log in a directory, None if there is none.
 
     An index that is damaged, of another log, or ahead of this one is not used. Its files are closed
-    when nothing refers to it any more.
+    when the index is garbage-collected.
     """
     files = IndexFiles(path)
     try:
@@ -44,7 +44,7 @@ async def find_index(source: LogSource, path: Path) -> LogIndex | None:
 async def is_of(source: LogSource, files: IndexFiles) -> bool:
     """Return whether a log still contains the last record of an index as it was indexed.
 
-    The record identifies all records before it by the chain of their links.
+    The chain of links makes this record identify all records before it.
     """
     head = files.head
     if head is None or not source.begin <= head.last <= source.last:
@@ -61,8 +61,8 @@ async def read_listed(
 ) -> AsyncIterator[Record]:
     """Yield the records between two sequences that ``choose`` selects from the index.
 
-    Records that are not indexed are all yielded, and so are the ones behind the first record that
-    differs from the indexed one. Raises as :meth:`LogSource.records`.
+    All records that are not indexed are yielded, and all after the first record that differs from
+    the indexed one. Raises as :meth:`LogSource.records`.
     """
     index, done = source.index, first - 1
     if index is not None and first <= index.last and last >= index.first:

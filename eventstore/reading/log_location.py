@@ -1,7 +1,7 @@
 """The locations of logs: a NATS server, or a data directory with or without a running broker.
 
-A data directory without a running broker is locked, and its embedded NATS server is started and
-stopped when the reading is over. Nothing is ever written to a log.
+A data directory without a running broker is locked while it is read, and its embedded NATS server
+runs for that time. Nothing is ever written to a log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LogLocation:
 
     access: ConnectionOptions
     where: str
-    """The place, for messages."""
+    """The location, for messages."""
     live: bool
     """Whether a broker may be writing there."""
     named: str | None
@@ -107,13 +107,13 @@ async def open_directory(
     stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*"))
     if not stored:
         raise NoLog(
-            f"data directory {datadir.path}: holds no log (is it on a NATS server elsewhere? Then "
-            "give --nats-url)"
+            f"data directory {datadir.path}: contains no log (for a log on a NATS server, set "
+            "--nats-url)"
         )
     if stream is None and not datadir.processes.exists():
         stream = LOG_STREAM_PREFIX + datadir.node()
     if stream is not None and stream not in {path.name for path in stored}:
-        raise NoLog(f"data directory {datadir.path}: holds no log {name(stream)}")
+        raise NoLog(f"data directory {datadir.path}: contains no log {name(stream)}")
     try:
         datadir.lock()
     except DataDirBusy:
@@ -142,8 +142,8 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
         port = int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
     except (OSError, ValueError, KeyError, TypeError):
         raise NatsUnavailable(
-            f"data directory {datadir.path} is in use, but its nats.conf does not tell where its "
-            "NATS server listens: try again"
+            f"data directory {datadir.path} is in use, but its nats.conf does not contain the port "
+            "of its NATS server: try again"
         ) from None
     known = datadir.credentials()
     return ConnectionOptions(

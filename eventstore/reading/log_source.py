@@ -1,4 +1,4 @@
-"""The log for its readers: records in order, each checked; a broker may write or cut it."""
+"""Reads a log: records in order, each checked; a broker may write or cut the log meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """A log for reading; it is never written to."""
+    """A log opened for reading; it is never written to."""
 
     client: Client
     stream: str
@@ -100,8 +100,8 @@ class LogSource:
     ) -> AsyncIterator[Record]:
         """Yield the records up to the newest cut that contain one of some byte strings.
 
-        These records repeat the messages from before the cut that are needed. ``progressed`` is
-        called with each sequence that was read. Raises CorruptLog for a damaged record.
+        These records repeat the messages from before the cut that are still needed. ``progressed``
+        is called with each sequence that was read. Raises CorruptLog for a damaged record.
         """
         last = self.cut_at
         async for sequence, data in self.stored(self.begin, last):
@@ -115,7 +115,7 @@ class LogSource:
         return sequence_of(self.cut.at) if self.cut is not None else self.begin - 1
 
     async def bounds(self) -> tuple[int, int]:
-        """Return the sequences of the first and the last record at present."""
+        """Return the current sequences of the first and the last record."""
         return await read_bounds(self.client, self.stream)
 
     async def node(self) -> str:
@@ -140,12 +140,12 @@ class LogSource:
         if event.first == self.first:
             said += f" of {clock(event.begins_ms)}"
         why = cut_text(event.reason)
-        return f"{said}: what was before it was cut off on {clock(self.cut.time_ms)} ({why})"
+        return f"{said}: earlier records were cut off on {clock(self.cut.time_ms)} ({why})"
 
     def require_whole(self) -> None:
         """Raise CorruptLog unless the log begins and ends where it may.
 
-        It may begin with record 1, or with a record at which it says that it was cut.
+        It may begin with record 1, or where its newest recorded cut is.
         """
         if self.last:
             check_beginning(self.first, self.cut)
@@ -158,8 +158,8 @@ class LogSource:
     async def require_noted(self) -> None:
         """Raise CorruptLog when the log contains another record than the one noted outside it.
 
-        For readers that do not use :meth:`records`, which checks it. An unreadable record is left
-        to them.
+        For readers that do not use :meth:`records`, which checks it. An unreadable record is not
+        reported here.
         """
         if self.noted is not None and self.begin <= self.noted[0] <= self.last:
             sequence = self.noted[0]
@@ -187,7 +187,7 @@ async def open_log(
 
     Raises NoLog, LostLog, CorruptLog or NatsUnavailable.
     """
-    # the mark first: a running broker moves both
+    # the mark first: a running broker advances both
     noted = mark.read() if mark is not None else None
     try:
         first, last = await read_bounds(client, stream)

@@ -7,7 +7,7 @@ import time
 
 
 class Polling:
-    """Pauses between two polls, for a bounded time from its creation on."""
+    """Pauses between polls, with a time limit that begins at its creation."""
 
     def __init__(self, pause: float, limit: float) -> None:
         """Pause ``pause`` seconds each time, ``limit`` seconds in all."""

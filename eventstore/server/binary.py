@@ -68,6 +68,6 @@ async def check_binary(binary: Path) -> str:
     version = ".".join(part.decode() for part in found.groups()) if found else ""
     if not found or tuple(map(int, found.groups())) < MINIMUM_VERSION:
         raise NatsTooOld(
-            str(binary), version, "2.15", "it is the oldest that foldmq's crash drills cover"
+            str(binary), version, "2.15", "the oldest version that foldmq's crash tests cover"
         )
     return version

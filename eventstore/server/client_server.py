@@ -1,12 +1,12 @@
 """The NATS server for NATS clients, which ``nats_listen`` enables.
 
-It is a separate server beside the server of the log, since NATS keeps JetStream for the account of
-existing logs (the global one) only as long as there is no other account. So clients that connect
-here cannot reach, read, fill or slow down the server of the log: the broker's bridge is the only
-path between the two.
+It is separate from the server of the log, since NATS keeps JetStream for the account of existing
+logs (the global one) only as long as there is no other account. So clients that connect here cannot
+reach, read, fill or slow down the server of the log: the broker's bridge is the only path between
+the two.
 
-Clients have JetStream too, within ``store`` bytes of the disk. Where they have to use TLS, so does
-the bridge: :mod:`eventstore.server.client_tls`.
+Clients have JetStream too, within ``store`` bytes of the disk. If they have to use TLS, the bridge
+also does: :mod:`eventstore.server.client_tls`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _KEPT_OUT: Final = (f"{PRIVATE_PREFIX}>",)
 class ClientServer(NatsProcess):
     """The server for NATS clients of the broker in ``datadir``.
 
-    It listens on ``host`` and ``port`` (0: any free one). ``users`` may connect; without any,
-    every client that can reach it. With ``tls`` clients use TLS. ``max_payload`` is the largest
-    message in bytes, ``store`` the number of bytes that the clients' streams may take on the disk
-    (0: they have no JetStream).
+    It listens on ``host`` and ``port`` (0: any free one). ``users`` may connect; if there are none,
+    all clients may. With ``tls`` clients use TLS. ``max_payload`` is the largest message in bytes,
+    ``store`` the number of bytes that the clients' streams may take on the disk (0: they have no
+    JetStream).
 
-    ``probe`` is called before the first start of the server, when no earlier one holds the address
-    any more: it may raise the reason why the address cannot be listened on. Only the user
+    ``probe`` is called before the first start of the server, when no earlier server listens on the
+    address: it may raise the reason why the server cannot listen there. Only the user
     ``callout_user`` (name or public nkey) may use subjects below ``foldmq.``; None: all users may.
     ``user`` and ``password`` are the credentials of the bridge.
     """
@@ -86,7 +86,7 @@ class ClientServer(NatsProcess):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port at which clients connect."""
+        """Host and port to which clients connect."""
         return self._host, self._port
 
     def access(self) -> ConnectionOptions:
@@ -100,7 +100,7 @@ class ClientServer(NatsProcess):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What another process of foldmq needs to connect: see :func:`access_of`."""
+        """The values that another process of foldmq needs to connect: see :func:`access_of`."""
         found = {"url": self.url, "user": self.user, "password": self.password}
         if self._tls is not None:
             found["certificate"] = str(self._tls.bridge_certificate or "")
@@ -123,7 +123,7 @@ class ClientServer(NatsProcess):
             raise
 
     async def renew_tls(self) -> None:
-        """Adopt certificates that were renewed in their files.
+        """Reload certificates after their files were renewed.
 
         Raises BadNatsOptions when the authorities of the clients cannot be read.
         """
@@ -177,7 +177,7 @@ class ClientServer(NatsProcess):
         ]
         if self._users:
             return {"authorization": {"users": users, "timeout": 5}}
-        # clients without a name use this user; its password is random and known to no client
+        # clients without credentials get this user; its password is random and known to no client
         users.append({"user": _ANYBODY, "password": self._unknown_password})
         return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _ANYBODY}
 

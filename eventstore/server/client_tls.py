@@ -89,8 +89,8 @@ class ClientServerTls:
 def bridge_context(certificate: Path | None) -> ssl.SSLContext:
     """Return the TLS context for connections to the server, with a certificate to present.
 
-    The server is a process of ours at an address of this machine, which its own certificate need
-    not name.
+    The server is a child process at an address of this machine, which its certificate need not
+    contain.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -1,7 +1,7 @@
 """A parser for the part of nats-server's configuration language that a file with users needs.
 
-Maps, lists, texts, numbers, ``true`` and ``false``, comments. Variables, ``include`` and blocks of
-text in parentheses are rejected: a file with users contains its users itself.
+Maps, lists, strings, numbers, ``true`` and ``false``, comments. Variables, ``include`` and blocks
+of text in parentheses are rejected: the file itself must contain all users.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORDS: Final = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(
 
 
 class NatsConfError(FoldmqError):
-    """A text that is not in this language; ``line`` is the place."""
+    """A text is not valid in this language; ``line`` is the line of the error."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -67,7 +67,7 @@ class _Reader:
             found = self._map()
             self._skip(_SEPARATORS)
             if self._next():
-                raise self._error("nothing can follow the brace that closes the whole")
+                raise self._error("nothing may follow the last closing brace")
             return found
         return self._entries("")
 
@@ -81,7 +81,7 @@ class _Reader:
                 raise self._error("a brace { is not closed")
             name, line = self._key()
             if name in found:
-                raise NatsConfError(line, "the same name stands twice in a map")
+                raise NatsConfError(line, "a name occurs twice in a map")
             self._skip(_ASSIGNS)
             found[name] = self._value()
 
@@ -91,9 +91,9 @@ class _Reader:
             return self._text_in_quotes(), line
         match = _KEY.match(self._text, self._at)
         if match is None:
-            raise self._error("expected a name, as users or permissions")
+            raise self._error("expected a name, such as users or permissions")
         if match[0] == "include":
-            raise self._error("include is not read here: write the users into this file")
+            raise self._error("include is not supported: write the users into this file")
         self._at = match.end()
         return match[0], line
 
@@ -107,13 +107,13 @@ class _Reader:
             case "'" | '"':
                 return Value(self._text_in_quotes(), line)
             case "(":
-                raise self._error("blocks in parentheses are not read here: use quotes")
+                raise self._error("blocks in parentheses are not supported: use quotes")
         match = _BARE.match(self._text, self._at)
         if match is None:
             raise self._error("a value is missing")
         word = match[0]
         if word.startswith("$") and not word.startswith(_BCRYPT):
-            raise self._error("variables are not read here: write the value, in quotes")
+            raise self._error("variables are not supported: write the value, in quotes")
         self._at = match.end()
         if word.lower() in _WORDS:
             return Value(_WORDS[word.lower()], line)
@@ -145,7 +145,7 @@ class _Reader:
             found = match[1] if self._next() == "'" else _ESCAPE.sub(_unescaped, match[1])
         except KeyError:
             raise self._error(
-                r'after \ in quotes there can be t, n, r, ", \ or x and two hexadecimal digits'
+                r'in quotes, \ must be followed by t, n, r, ", \ or x and two hexadecimal digits'
             ) from None
         self._at = match.end()
         return found

@@ -1,8 +1,8 @@
 """Detects a full disk and restarts the embedded NATS server when there is room.
 
-A nats-server whose disk is full freezes the stream: it answers no append any more, even when there
-is room again, until it is restarted. So the log is not written to the last byte of the disk, and a
-server that still reached its end is restarted once there is room.
+A nats-server whose disk is full freezes the stream: it no longer answers appends, even when there
+is room again, until it is restarted. So some bytes of the disk stay free, and a server that still
+filled the disk is restarted once there is room.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventstore.server.embedded import EmbeddedServer
 
 RESERVE = 8 * 1024 * 1024
-"""Bytes of the disk that stay free: more than the records that can be on their way."""
+"""Bytes of the disk that stay free: more than the records that can be in flight."""
 
 
 class DiskRecovery:
@@ -32,7 +32,7 @@ class DiskRecovery:
         self._datadir = datadir
 
     def problem(self) -> str | None:
-        """Return the reason why nothing can be stored at present, None when none is known."""
+        """Return the reason why nothing can currently be stored, None when none is known."""
         if self._datadir.free_bytes() < RESERVE:
             return str(DiskFull(self._datadir.path))
         return self._server.write_error()
@@ -50,7 +50,7 @@ class DiskRecovery:
             await self._server.restart()
 
     async def sync(self) -> None:
-        """Sync the content of the store: a server that ended may have written it without a sync.
+        """Sync the store: a server that ended may have written data without a sync.
 
         Raises DiskFailed.
         """
@@ -66,7 +66,7 @@ class DiskRecovery:
             raise DiskFailed(self._datadir.path, error)
 
     def _sync(self) -> None:
-        # the newest block may be brand-new: its directory is synced as well
+        # the newest block may just have been created: its directory is synced as well
         for folder in self._datadir.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*/msgs"):
             for path in [*folder.glob("*.blk"), folder]:
                 with contextlib.suppress(FileNotFoundError):  # its records were cut off

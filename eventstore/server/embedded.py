@@ -1,8 +1,8 @@
 """The embedded NATS server, which keeps the log when no external one is configured.
 
 It listens on loopback only, with a random password that only this user can read, keeps its store in
-the data directory and syncs every message to disk before it acknowledges it. NATS clients have a
-server of their own: ``eventstore.server.client_server``.
+the data directory and syncs every message to disk before it acknowledges it. NATS clients use a
+separate server: ``eventstore.server.client_server``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class EmbeddedServer(NatsProcess):
             "server_name": self._server_name(),
             "authorization": {"user": self.user, "password": self.password, "timeout": 30},
             "max_payload": self.max_payload,
-            # a reader that requests a batch is sent that much before it has read any of it
+            # a reader that requests a batch may be sent this much before it reads any of it
             "max_pending": max(256 * 1024 * 1024, 8 * self.max_payload),
             "write_deadline": "30s",
             "ping_interval": "20s",
@@ -74,7 +74,7 @@ class EmbeddedServer(NatsProcess):
             "jetstream": {
                 "store_dir": str(self._datadir.jetstream),
                 "sync_interval": self._sync_interval(),
-                # the default, three quarters of the free space at start, refuses early
+                # the default, three quarters of the free space at the start, is too low
                 "max_file_store": _UNLIMITED,
                 "max_memory_store": 16 * 1024 * 1024,
             },

@@ -1,4 +1,4 @@
-"""Servers that outlived their broker: found by their exact arguments, and ended."""
+"""Finds servers that outlived their broker, by their exact arguments, and ends them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _has_arguments(pid: int, arguments: list[str]) -> bool:
 
 
 def listed_processes_with(arguments: list[str]) -> list[int]:
-    """Return the same where there is no /proc, from the lines of ``ps``."""
+    """Return the same on systems without /proc, from the output of ``ps``."""
     with os.popen("ps -axww -o pid= -o args=") as listing:  # noqa: S605,S607 - a constant command
         lines = listing.read().splitlines()
     tail = " " + " ".join(arguments)
@@ -50,7 +50,7 @@ def listed_processes_with(arguments: list[str]) -> list[int]:
 
 
 async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
-    """End a process that is provably ours: SIGTERM, then SIGKILL after 5 s.
+    """End a server with exactly these arguments: SIGTERM, then SIGKILL after 5 s.
 
     Raises DataDirBusy when it does not end, or belongs to another user.
     """

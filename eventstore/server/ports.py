@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PORTS: Final = range(20000, 32000)
-"""Below every system's ephemeral ports: a client that keeps dialing a port of that range while
-the server is down sometimes connects to itself, and then occupies the port."""
+"""Ports below the ephemeral ports of all systems: a client that keeps dialing an ephemeral port
+while the server is down sometimes connects to itself, and then occupies the port."""
 _TRIES: Final = 20
 
 

@@ -1,6 +1,6 @@
 """A nats-server process of foldmq: started, watched, restarted and ended with the broker.
 
-nats-server does not lock its store: two servers on one store destroy it. Three measures keep a
+nats-server does not lock its store: two servers on one store destroy it. Three measures prevent a
 server from outliving its broker unnoticed:
 
 1. on Linux the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
@@ -54,9 +54,9 @@ _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$"
 class NatsProcess(abc.ABC):
     """A nats-server process on ``datadir``, whose lock the caller holds.
 
-    ``sync`` is the promise of JetStream's acknowledgements. ``log`` is called with one line for a
-    person for each event, ``on_restart`` with the return code (negative: the signal) of a server
-    that ended by itself, before it is restarted.
+    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event,
+    ``on_restart`` with the return code (negative: the signal) of a server that ended by itself,
+    before it is restarted.
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
@@ -64,7 +64,7 @@ class NatsProcess(abc.ABC):
     """
 
     title: ClassVar[str]
-    """Name of the server in messages for people."""
+    """Name of the server in messages."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class NatsProcess(abc.ABC):
                 process.send_signal(signal.SIGHUP)
 
     async def restart(self) -> None:
-        """Stop the server and return when it runs again, or is not to run again.
+        """Stop the server and return when it runs again, or when it must not run again.
 
         JetStream freezes a stream after a failed write (disk full) until the server is restarted,
         even when there is room again: it then answers no publish at all.
@@ -263,7 +263,7 @@ class NatsProcess(abc.ABC):
             await self._relaunch()
 
     async def _relaunch(self) -> None:
-        """Start the server once more; a failure is logged and leaves no process."""
+        """Start the server again; a failure is logged, and no process is left."""
         if self._stopping.is_set():
             return
         try:
@@ -308,7 +308,7 @@ class NatsProcess(abc.ABC):
         try:
             with self._datadir.nats_log.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
-                # smaller than at the start: the file was rotated since
+                # smaller than at the start: the file has been rotated
                 stream.seek(self._log_offset if size >= self._log_offset else 0)
                 lines = stream.read().decode(errors="replace").splitlines()
         except OSError:
@@ -356,7 +356,7 @@ async def end_process(process: asyncio.subprocess.Process | None, patience: floa
 
 
 def _ends_with_parent() -> Callable[[], None] | None:
-    """Return a function that ties the child's life to this process before it runs nats-server."""
+    """Return a function, run in the child, that makes it end when this process ends."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

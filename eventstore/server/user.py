@@ -33,7 +33,7 @@ class NatsUsersError(EventStoreError):
 
 @dataclass(frozen=True, slots=True)
 class SubjectRules:
-    """The subjects that a user may publish or subscribe to; a deny beats an allow."""
+    """The subjects that a user may publish or subscribe to; denials take precedence."""
 
     allow: tuple[str, ...] = ()
     """Allowed subjects; empty: all."""
@@ -109,16 +109,16 @@ class NatsUser:
 def name_problem(name: str, password: str) -> str | None:
     """Return the error in a user's name or password, without the password; None: none."""
     if not name or not name.isprintable() or name != name.strip():
-        return "a user name is not empty, and has no control character and no space at its ends"
+        return "a user name must not be empty, contain a control character or have outer spaces"
     if name == OWN_USER:
-        return f"user {OWN_USER} is the broker's own: choose another name"
+        return f"user {OWN_USER} is reserved for the broker: choose another name"
     if not password:
         return f"the password of user {escaped(name)} is empty"
     if not password.isprintable():
         return f"the password of user {escaped(name)} has a control character"
     if _MEANT_AS_BCRYPT.match(password) and not _BCRYPT.fullmatch(password):
         return (
-            f"the password of user {escaped(name)} begins as a bcrypt hash and is none: it is "
+            f"the password of user {escaped(name)} begins like a bcrypt hash but is not one: it is "
             "incomplete, or its cost is not from 04 to 31"
         )
     return None
@@ -130,15 +130,12 @@ def nkey_problem(text: str) -> str | None:
     It does not contain the text itself, which may be a secret.
     """
     if _SEED.fullmatch(text):
-        return (
-            "this is the secret half of an nkey: what belongs here is the public one, "
-            "which begins with U"
-        )
+        return "this is the secret half of an nkey: use the public one, which begins with U"
     if not (_NKEY.fullmatch(text) and text.startswith("U")):
         return "the public nkey of a user, which begins with U and has 56 characters"
     raw = base64.b32decode(text)
     if raw[0] != _USER_PREFIX or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(
         raw[-2:], "little"
     ):
-        return "this nkey has a slip: its checksum is not right"
+        return "this nkey is mistyped: its checksum is wrong"
     return None

@@ -1,4 +1,4 @@
-"""Users of NATS in the form of nats-server's own configuration.
+"""Users of NATS in the form of nats-server's configuration.
 
 ::
 
@@ -11,8 +11,8 @@
     ]
     default_permissions = { subscribe: ["hall.>", "_INBOX.>"] }
 
-The same may stand in ``authorization { ... }``. All names of nats-server for these are known here;
-anything else is rejected, since ignoring it could grant a user more than intended.
+The same may be in ``authorization { ... }``. All names that nats-server has for these are known
+here; any other is rejected, since ignoring it could grant a user more than intended.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Block:
         if "authorization" in top:
             whole = self._map(top.pop("authorization"), "authorization")
             for value in top.values():
-                self._refuse(value.line, "nothing stands beside authorization in this file")
+                self._refuse(value.line, "this file may contain nothing but authorization")
             top = whole
         known = self._known(top, _TOP)
         given = known.get("default_permissions")
@@ -156,13 +156,13 @@ class _Block:
         if not listed:
             self._refuse(
                 given.line,
-                "an empty list of subjects means all of them to a NATS server: leave it out, or "
+                "to a NATS server an empty list of subjects means all of them: leave it out, or "
                 'deny ">"',
             )
         names = tuple(self._text(one, "a subject") for one in listed)
         for name, one in zip(names, listed, strict=True):
             if not _is_permission(name, queues=queues):
-                self._refuse(one.line, f'"{escaped(name)}" is no subject')
+                self._refuse(one.line, f'"{escaped(name)}" is not a subject')
         return names
 
     def _responses(self, given: Value) -> bool | dict[str, object]:
@@ -191,9 +191,9 @@ class _Block:
             meaning = names.get(name.lower())
             if meaning is None:
                 expected = ", ".join(dict.fromkeys(names.values()))
-                self._refuse(value.line, f"{escaped(name)} is not known here, but {expected}")
+                self._refuse(value.line, f"{escaped(name)} is not known, expected {expected}")
             if meaning in found:
-                self._refuse(value.line, f"{meaning} stands twice in a map")
+                self._refuse(value.line, f"{meaning} occurs twice in a map")
             found[meaning] = value
         return found
 

@@ -2,15 +2,15 @@
 
 ::
 
-    # one user a line; empty lines and lines that begin with # are left out
-    alice:a password, which may hold a colon
+    # one user per line; empty lines and lines that begin with # are ignored ice:a password, which
+    # may contain a colon
     bob:$2a$11$...
     UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4
 
 A password is in clear text or hashed by bcrypt. An entry that begins with U is the public half of
-an nkey: its owner proves to have the other half, and the file contains no secret.
+an nkey: the user proves possession of the other half, and the file contains no secret.
 
-A file in the form of nats-server's own configuration also contains the permissions of each user:
+A file in the form of nats-server's configuration also contains the permissions of each user:
 :mod:`eventstore.server.user_blocks`.
 """
 
@@ -66,12 +66,12 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
             raise NatsUsersError(f"{path}:{line}: user {escaped(user.identity)} appears twice")
         users[user.identity] = user
     if not users:
-        raise NatsUsersError(f"{path}: names no user of NATS: no client could connect")
+        raise NatsUsersError(f"{path}: contains no user of NATS: no client could connect")
     return tuple(users.values())
 
 
 def readable_by_others(path: Path, users: Sequence[NatsUser]) -> bool:
-    """Return whether every user of this machine can read a password in the file."""
+    """Return whether all users of this machine can read a password in the file."""
     try:
         mode = path.stat().st_mode
     except OSError:

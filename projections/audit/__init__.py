@@ -1,4 +1,4 @@
-"""The audit of sessions: checks whether a log keeps the promises of MQTT and foldmq.
+"""The audit of sessions: checks whether a log satisfies the guarantees of MQTT and foldmq.
 
 ``rules`` contains the table of all rules, ``checks`` the checks of an event against the state of
 its session.

@@ -61,22 +61,22 @@ def opened(state: SessionState | None, event: SessionOpened, at: Position) -> li
     what = ""
     if not event.resumed:
         if state is not None and not state.clean and not is_clean_start(event):
-            what = "its state was thrown away though it was to be kept"
+            what = "its state was discarded although it had to be kept"
     elif state is None:
-        what = "a session was resumed that there was not"
+        what = "a session was resumed that did not exist"
     elif state.clean:
-        what = "a session was resumed that was clean"
+        what = "a clean session was resumed"
     elif is_clean_start(event):
-        what = "a session was resumed though a clean one was asked for"
+        what = "a session was resumed although a clean one was requested"
     return [Violation(Rule.SESSION, at, what)] if what else []
 
 
 def ended(
     state: SessionState | None, event: SessionClosed | SessionExpired, at: Position
 ) -> list[Violation]:
-    """Check that the session or connection that ends did exist."""
+    """Check that the session or connection that ends existed."""
     if state is None:
-        return [Violation(Rule.SESSION, at, "a session ended that there was not")]
+        return [Violation(Rule.SESSION, at, "a session ended that did not exist")]
     if event.e == "SessionExpired" and state.connected:
         return [Violation(Rule.SESSION, at, "a session expired while its client was connected")]
     return []
@@ -93,10 +93,10 @@ def identifiers(state: SessionState, pids: list[int], count: int, at: Position) 
         found.append(Violation(Rule.PACKET_ID_REUSE, at, what))
     for number, pid in enumerate(pids):
         if pid in state.inflight or pid in state.releasing:
-            what = f"packet identifier {pid} was in flight already"
+            what = f"packet identifier {pid} was already in flight"
             found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
         elif not 0 < pid <= _MOST_PID:
-            what = f"{pid} is no packet identifier"
+            what = f"{pid} is not a packet identifier"
             found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
     return found
 
@@ -112,7 +112,7 @@ def from_the_head(
     else:
         there, wanted = head, [ref << FLAG_BITS | flags for ref in refs]
     if there != wanted:
-        return [Violation(Rule.QUEUE, at, "what left the queue did not stand at its head")]
+        return [Violation(Rule.QUEUE, at, "messages left the queue that were not at its head")]
     return []
 
 
@@ -130,8 +130,8 @@ def dropped(
 
 # ----------------------------------------------------------------------------------- expiry
 
-# A message expires at the second that its event names. The time of a record is that of its first
-# event, which may be up to a second before that of the others.
+# A message expires at the second that its event contains. The time of a record is the time of its
+# first event; the others may be up to a second later.
 
 
 def sent_in_time(
@@ -152,7 +152,7 @@ def taken_in_time(message: ExpectedMessage, ref: Position, at: Position) -> list
     """Check that a message sent at once had not expired when it took effect [MQTT-3.3.2-5].
 
     At QoS 2 it takes effect with its PUBREL, which may come long after it was published. The broker
-    may have looked at the clock a second before the record of the PUBREL began.
+    may have read the clock a second before the record of the PUBREL began.
     """
     taken = message.time_ms // 1000
     if not message.expires or taken <= message.expires + 1:
@@ -165,7 +165,7 @@ def taken_in_time(message: ExpectedMessage, ref: Position, at: Position) -> list
 def expiry_differs(
     message: ExpectedMessage, ref: Position, expires: int, at: Position
 ) -> list[Violation]:
-    """Check that a waiting message expires at the time that its publication names."""
+    """Check that a waiting message expires at the time that its publication sets."""
     if message.expires is None or message.expires == expires:
         return []
     what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
@@ -174,12 +174,12 @@ def expiry_differs(
 
 
 def put_behind(state: SessionState, event: Queued, at: Position) -> list[Violation]:
-    """Check that a queue is as long as the part of it behind which messages are put back."""
+    """Check that a queue has at least as many messages as stay ahead of those put back."""
     held = state.subscriptions.get(event.filter)
     waiting = len(held.queue) if held is not None and held.queue is not None else 0
     if event.behind <= waiting:
         return []
-    what = f"messages wait again behind {event.behind} others, but there are {waiting}"
+    what = f"messages were put back behind {event.behind} others, but only {waiting} waited"
     return [Violation(Rule.QUEUE, at, what)]
 
 
@@ -187,7 +187,7 @@ def bytes_left(held: SubscriptionState, at: Position) -> list[Violation]:
     """Check that an empty queue has zero bytes, and that no queue has a negative size."""
     if held.queued_bytes >= 0 and (not held.queued_bytes or held.queue):
         return []
-    what = f"{held.queued_bytes} bytes are left of a queue"
+    what = f"{held.queued_bytes} bytes are left in a queue"
     return [Violation(Rule.QUEUE, at, f"{what}{'' if held.queue else ' that is empty'}")]
 
 
@@ -199,17 +199,17 @@ def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> 
     found: list[Violation] = []
     for number, ref in enumerate(from_runs(event.refs)):
         if not due[ref]:
-            what = f"message {format_position(ref)} expired that was not to expire by then"
+            what = f"message {format_position(ref)} expired before its time"
             found.append(Violation(Rule.EXPIRY, at + number, what))
         due[ref] -= 1
     return found
 
 
-# ------------------------------------------------------------- what a client answers and sends
+# -------------------------------------------------------- acknowledgements and publications
 
 
 def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> list[Violation]:
-    """Check that deliveries ended as too large could be so [MQTT-3.1.2-25]."""
+    """Check that deliveries ended as too large could be too large [MQTT-3.1.2-25]."""
     if state.packet_maximum or TOO_LARGE_CODE not in from_runs(event.reasons):
         return []
     what = "a delivery was ended as too large, but the client accepts packets of any size"
@@ -217,9 +217,9 @@ def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> l
 
 
 def largest_packet(state: SessionState, topic: str, payload: int, properties: int) -> int:
-    """Return the bytes of the largest PUBLISH for a message of QoS 1 or 2 to an MQTT 5 client.
+    """Return the size of the largest PUBLISH for a message of QoS 1 or 2 to an MQTT 5 client.
 
-    It has the identifiers of all subscriptions that match, and no topic alias.
+    It contains the identifiers of all subscriptions that match, and no topic alias.
     """
     for held in state.subscriptions.values():
         if held.identifier and matches(held.filter, topic):
@@ -229,7 +229,7 @@ def largest_packet(state: SessionState, topic: str, payload: int, properties: in
 
 
 def _width(number: int) -> int:
-    """Return the bytes of a Variable Byte Integer."""
+    """Return the size in bytes of a Variable Byte Integer."""
     return 1 if number < 1 << 7 else 2 if number < 1 << 14 else 3 if number < 1 << 21 else 4
 
 
@@ -243,7 +243,7 @@ def _received(state: SessionState, event: Received | Refused, at: Position) -> l
     for number, pid in enumerate(from_runs(event.pids)):
         sent = state.inflight.get(pid)
         if sent is None or sent.flags & QOS_MASK != 2:
-            what = f"PUBREC {pid}: not on its way at QoS 2"
+            what = f"PUBREC {pid}: not in flight at QoS 2"
             found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
     return found
 
@@ -254,10 +254,10 @@ def _returned(state: SessionState, event: Returned, at: Position) -> list[Violat
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         sent = state.inflight.get(pid)
         if sent is None or sent.ref != ref or sent.subscription.filter != event.filter:
-            what = f"{pid}: message {format_position(ref)} was not on its way"
+            what = f"{pid}: message {format_position(ref)} was not in flight"
             found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
         elif sent.flags & QOS_MASK != 1:
-            what = f"message {format_position(ref)} was returned, which is of QoS 2"
+            what = f"message {format_position(ref)} of QoS 2 was returned"
             found.append(Violation(Rule.SHARED, at + number, what))
     return found
 
@@ -266,10 +266,10 @@ def _redelivered(state: SessionState, event: Redelivered, at: Position) -> list[
     found: list[Violation] = []
     for number, pid in enumerate(from_runs(event.pids)):
         if pid not in state.inflight and pid not in state.releasing:
-            what = f"{pid} was sent again, not on its way"
+            what = f"packet {pid} was sent again, but was not in flight"
             found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
     if event.cause not in _AGAIN:
-        what = f"packets were sent again for a cause that there is not: {event.cause!r:.60}"
+        what = f"packets were sent again for an unknown cause: {event.cause!r:.60}"
         found.append(Violation(Rule.ACKNOWLEDGEMENT, at, what))
     return found
 
@@ -280,7 +280,7 @@ def _published(state: SessionState, event: MessagePublished, at: Position) -> li
         return found
     for number, pid in enumerate(from_runs(event.pids)):
         if pid in state.inbound:
-            what = f"PUBLISH {pid} was taken as new, the one before was not released"
+            what = f"PUBLISH {pid} was accepted as new, but the previous one was not released"
             found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
     return found
 
@@ -303,4 +303,4 @@ WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], list[Violat
     MessagePublished: _published,
     Released: _released,
 }
-"""Type of event -> the check that needs no more than the state of the session."""
+"""Type of event -> the check that needs only the state of the session."""

@@ -20,9 +20,9 @@ _FROM_NATS: Final = 1 << 60
 
 
 def packed_size(payload: int, properties: int, publisher: str) -> int:
-    """Return the bytes of payload and properties, and whether NATS is the publisher, in one number.
+    """Return the sizes of payload and properties, and whether NATS published it, in one number.
 
-    Without properties, and from a client, it is the bytes of the payload.
+    For a message of a client without properties, it is the size of the payload in bytes.
     """
     size = payload | properties << _PROPERTIES
     return size | _FROM_NATS if publisher == NATS_SESSION else size
@@ -44,8 +44,8 @@ class ExpectedMessage:
         """Key of its stream: messages of one stream are delivered in order."""
         self.qos = qos
         self.allowed = 0
-        """Each QoS at which it may be delivered, as bits: the lower of its own and a granted
-        one."""
+        """The QoS levels at which it may be delivered, as bits: each is the lower of its QoS and a
+        granted QoS."""
         self.least = 0
         """Lowest QoS at which it must be delivered; 0: it need not be delivered."""
         self.packed = 0
@@ -100,7 +100,7 @@ class ExpectedMessages:
     ) -> bool:
         """Add a message and one of the subscriptions that it matches.
 
-        Return whether the message is owed now and was not before.
+        Return whether the message must be delivered now and did not have to be before.
         """
         message = self._messages.get(ref)
         if message is None or message.at != at:
@@ -127,7 +127,7 @@ class ExpectedMessages:
         """Apply filters that were subscribed to, or granted another QoS, in a turn.
 
         A message that waits for its delivery belongs to the matching subscription with the highest
-        QoS. If that is one of these filters, the message is delivered at the newly granted QoS.
+        QoS. If that has one of these filters, the message is delivered at the newly granted QoS.
         """
         for ref, message in self._messages.items():
             if message.at < turn:
@@ -156,7 +156,7 @@ class ExpectedMessages:
         self._unsure = later
 
     def overdue(self, before: Position) -> list[Violation]:
-        """Return a violation for each message that took effect before a position and was owed."""
+        """Return a violation for each message that took effect before a position and is missing."""
         found: list[Violation] = []
         for ref, message in self._messages.items():
             if message.least and message.at < before:

@@ -1,4 +1,4 @@
-"""The order in which a session's client gets messages: first deliveries and redeliveries."""
+"""The order in which the client of a session gets messages: first deliveries and redeliveries."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class TopicOrder:
     """Checks that messages of one stream are delivered in the order in which they took effect.
 
-    A stream is known by its key. It is remembered only while a message of it waits, and in the
-    turn in which one was delivered: when nothing older can follow, no later message is too early.
+    A stream is identified by its key. It is remembered only while a message of it waits, and in the
+    turn in which one was delivered: if nothing older can follow, no later message is too early.
     """
 
     __slots__ = ("_last", "_recent", "_waiting")
@@ -98,7 +98,9 @@ class RedeliveryOrder:
         found: list[Violation] = []
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._all:
-                what = f"packet {pid} was sent again as resumed, but for the first time after that"
+                what = (
+                    f"packet {pid} was sent again as resumed, but first sent after the resumption"
+                )
                 found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
             if pid not in self._left:
                 continue  # a second repetition is harmless; ``checks`` reports unknown packets
@@ -114,7 +116,7 @@ class RedeliveryOrder:
         self._left.difference_update(from_runs(event.pids))
 
     def overtaken(self, at: Position) -> list[Violation]:
-        """Process a new message; return a violation if older packets still have to be repeated."""
+        """Process a new message; return a violation if older packets must be sent again first."""
         if not self._left:
             return []
         what = f"a message was sent before packet {self._first()} was sent again"

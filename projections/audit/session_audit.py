@@ -1,10 +1,10 @@
-"""Checks whether the log of one session keeps the promises of MQTT and foldmq to its client.
+"""Checks whether the log of one session satisfies the guarantees of MQTT and foldmq.
 
 The caller sorts the events of a log by session and passes them to :class:`SessionAudit` in order,
-together with the messages that the session had to get. The result is violations, each with the
-position that shows it. The audit is pure, and shares only the fold, which defines the meaning of
-the events, with the broker: an auditor need not trust the broker. ``projections.audit.rules`` names
-the rules.
+together with the messages that the session had to get. The result is a list of violations, each
+with the position that shows it. The audit is pure, and the only code that it shares with the broker
+is the fold, which defines the meaning of the events: an auditor need not trust the broker.
+``projections.audit.rules`` contains the rules.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ _ERROR: Final = 0x80
 """The lowest reason code that reports an error."""
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
-"""A position behind the end of every log."""
+"""A position after the end of every log."""
 
 
 class SessionAudit:
     """Folds one session and checks each event.
 
-    ``whole`` is as for ``SessionFold``; facts that the log records in part are not checked.
+    ``whole`` is as for ``SessionFold``; facts that the log records only in part are not checked.
     ``begin`` is the first position of a log that was cut: messages before it are not known.
     ``tell`` is called with each violation; without it they are collected in ``violations``.
     ``shared`` is called with each step that concerns shared subscriptions, for
@@ -125,23 +125,23 @@ class SessionAudit:
         self._begin = begin
         self._found = self.violations.append if tell is None else tell
         self._known = not whole
-        """Whether the state includes everything that the log said before."""
+        """Whether the state includes all earlier events."""
         self._broken = False
         self._expected = ExpectedMessages()
         """Messages that took effect and that no event of the session mentions yet."""
         self._queue: dict[Position, ExpectedMessage] = {}
         self._open: dict[Position, ExpectedMessage] = {}
-        """Messages in the session's queues, and on their way to its client."""
+        """Messages in the session's queues, and in flight to its client."""
         self._order = TopicOrder()
         self._resending: RedeliveryOrder | None = None
         self._saw_opening = False
-        """Whether the beginning of the present connection was in the log."""
+        """Whether the beginning of the current connection was in the log."""
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
         self._repetitions = CheckpointSnapshotAudit(self._found)
         self._turn: Position = 0
-        """Position at which the turn of the present event begins."""
+        """Position at which the turn of the current event begins."""
         self._in_turn = TurnSubscriptions()
         outline = outline or LogOutline()
         self._wills = WillAudit(self._found, self._case, outline)
@@ -179,7 +179,7 @@ class SessionAudit:
         ``ref`` is the position of its publication, ``time_ms`` the time at which it took effect,
         ``origin`` identifies its publisher. ``owed`` says that the subscription existed from before
         the message took effect until after the end of that turn; otherwise it existed in a part of
-        that turn, and the message may be delivered. ``size`` is its ``packed_size``,
+        that turn, and the message may, but need not, be delivered. ``size`` is its ``packed_size``,
         ``expires`` its expiry (Unix time in seconds, 0: never, None: not known). Call once for each
         subscription that the message matches, before the session's own events at that position.
         """
@@ -208,7 +208,7 @@ class SessionAudit:
         if turn != self._turn:
             self._begin_turn(turn)
         if not self._known and at >= fold.whole:
-            self._known = True  # anything that the checkpoint does not contain did not exist
+            self._known = True  # what the checkpoint does not contain did not exist
         try:
             self._check(event, kind, at, time_ms, payload)
             if self._known:
@@ -303,7 +303,7 @@ class SessionAudit:
             self._found(violation)
 
     def _forget(self) -> None:
-        """Forget the session, which ended: no more messages are due to it."""
+        """Forget the session, which ended: no more messages must be delivered to it."""
         self._owner.ended(self._turn)
         # Messages of the turn in which it ended are not overdue.
         self._tell_all(self._expected.overdue(self._turn))
@@ -365,7 +365,7 @@ class SessionAudit:
         self._in_turn.unsubscribed(event)
         self._drops.unsubscribed(event)
 
-    # What its client gets.
+    # Deliveries to its client.
 
     def _delivered(self, state: SessionState, event: Delivered, at: Position, ms: int) -> None:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
@@ -380,7 +380,7 @@ class SessionAudit:
             self._tell_all(checks.from_the_head(held, refs, flags, at))
             self._tell_all(checks.sent_in_time(held, refs, ms, at))
         if event.filter.startswith(SHARE):
-            return  # the shared subscription decides about these messages: see its Assigned
+            return  # the shared subscription records the outcome of these messages in Assigned
         if event.retain:
             if event.queued < 0 and known:
                 self._tell_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
@@ -469,7 +469,7 @@ class SessionAudit:
                 self._check_turn(message, at)
             elif (ref in self._open or ref in self._queue) and not self._in_turn.granted:
                 # With a newly granted filter this may be a retained message that is sent again.
-                what = f"message {format_position(ref)} was dropped though it was accepted before"
+                what = f"message {format_position(ref)} was dropped although it was accepted before"
                 self._tell(Rule.UNDELIVERED, at, what)
             elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
@@ -486,9 +486,9 @@ class SessionAudit:
         messages: list[ExpectedMessage | None],
         at: Position,
     ) -> None:
-        """Report a drop of known messages of which one is small enough for the client.
+        """Report a drop of known messages if one of them is small enough for the client.
 
-        Members of a shared subscription have limits of their own.
+        Members of a shared subscription have their own limits.
         """
         if event.filter.startswith(SHARE) or checks.is_shared(state):
             return
@@ -512,7 +512,7 @@ class SessionAudit:
         if event.queued >= 0:
             held = state.subscriptions.get(event.session.split("/", 2)[-1])
             self._tell_all(checks.from_the_head(held, refs, None, at))
-            if not event.member.startswith(LOG_SESSION):  # that log lets them expire
+            if not event.member.startswith(LOG_SESSION):  # otherwise they expire in that log
                 self._tell_all(checks.sent_in_time(held, refs, ms, at))
         found = []
         for number, ref in enumerate(refs):
@@ -543,7 +543,7 @@ class SessionAudit:
             self._tell(UNEXPECTED, at, what, ref)
 
     def _takes_assigned(self) -> bool:
-        """Return whether it gets messages that other logs assign: no subscription matches them."""
+        """Return whether other logs assign messages to it, which match no subscription."""
         state = self.fold.state
         return (
             state is not None
@@ -557,7 +557,7 @@ class SessionAudit:
         """Check that the outcome of a message is recorded in its turn, and its QoS."""
         self._check_turn(message, at)
         if not message.may_be_at(qos):
-            self._tell(Rule.QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
+            self._tell(Rule.QOS, at, f"at QoS {qos}, which its subscriptions do not allow")
 
     def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
         """Check that a message that was sent at once had not expired."""
@@ -568,10 +568,10 @@ class SessionAudit:
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:
             self._tell(
-                Rule.UNDELIVERED, at, "what became of a message was recorded in a later turn"
+                Rule.UNDELIVERED, at, "the outcome of a message was recorded in a later turn"
             )
 
-    # What its client answers.
+    # Acknowledgements of its client.
 
     def _acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
         if self._resending is not None:
@@ -584,7 +584,7 @@ class SessionAudit:
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:
                 self._tell(
-                    Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not on its way at QoS 1"
+                    Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not in flight at QoS 1"
                 )
             elif codes and codes[number] >= _ERROR:
                 self._open.pop(sent.ref, None)  # refused, or not sent again
@@ -630,7 +630,7 @@ class SessionAudit:
         if self._resending is not None:
             self._tell_all(self._resending.again(event, at))
         elif self._saw_opening:
-            what = "packets were sent again as resumed, but its client had resumed none"
+            what = "packets were sent again as resumed, but no session was resumed"
             self._tell(Rule.ACKNOWLEDGEMENT, at, what)
 
     def _done(self, qos: int, ref: Position, ms: int) -> None:
@@ -667,4 +667,4 @@ _CHECKS_WITH_STATE: Final[
     Completed: SessionAudit._completed,
     Redelivered: SessionAudit._redelivered,
 }
-"""Type of event -> its check where the state is known, besides ``checks.WITH_STATE``."""
+"""Type of event -> its check if the state is known, besides ``checks.WITH_STATE``."""

@@ -1,4 +1,4 @@
-"""Checks whether one shared subscription keeps its promises: rule ``shared``.
+"""Checks whether one shared subscription satisfies its guarantees: rule ``shared``.
 
 Each message belongs to one member at a time. A member that leaves returns the QoS 1 messages that
 it did not acknowledge, and keeps the QoS 2 messages that were sent to it [MQTT-4.8.2-4]. The events
@@ -37,7 +37,7 @@ class _Assigned(NamedTuple):
 
 
 class _Turn:
-    """The steps of the present turn."""
+    """The steps of the current turn."""
 
     __slots__ = (
         "assigned", "begins", "came", "changed", "granted", "requeued", "returned", "sent", "topics"
@@ -65,7 +65,7 @@ class _Turn:
 class SharedAudit:
     """Follows one shared subscription.
 
-    ``whole`` is as for ``SessionFold``: turns that begin before it are not judged, nor are turns
+    ``whole`` is as for ``SessionFold``: turns that begin before it are not checked, nor are turns
     from ``unsure`` on. ``tell`` is called with each violation; without it they are collected in
     ``violations``.
     """
@@ -84,7 +84,7 @@ class SharedAudit:
         self._unsure = unsure
         self._there = False
         self._granted: dict[str, int] = {}
-        """Members, connected or not, and the QoS that each was granted."""
+        """Member, connected or not -> the QoS that it was granted."""
         self._online: set[str] = set()
         self._out: dict[Position, tuple[str, int]] = {}
         """Message -> the member that has it, and the QoS at which it was sent."""
@@ -93,7 +93,7 @@ class SharedAudit:
         self._order: dict[tuple[str, Hashable], Position] = {}
         """Topic and publisher -> the position at which the latest assigned message took effect."""
         self._kept: dict[str, str] = {}
-        """Topic -> the member that gets it, since members changed last."""
+        """Topic -> the member that gets it since the last change of the members."""
         self._turn = _Turn(-1)
 
     def take(self, step: SharedStep) -> None:
@@ -127,7 +127,7 @@ class SharedAudit:
 
     def _assigned(self, step: SharedStep) -> None:
         member, turn = step.member, self._turn
-        if member.startswith(LOG_SESSION):  # that log shows what became of them
+        if member.startswith(LOG_SESSION):  # that log records their outcome
             for ref in step.refs:
                 turn.returned[ref] -= turn.returned[ref] > 0
             return
@@ -142,7 +142,7 @@ class SharedAudit:
             turn.topics.setdefault(topic, {}).setdefault(member, step.at)
             before = self._order.pop((topic, origin), 0)
             if before > effect:
-                what = f"assigned a message of topic {shown(topic)} behind a later one"
+                what = f"assigned a message of topic {shown(topic)} after a later one"
                 self._tell(step.at, what, Rule.ORDER)
             self._order[topic, origin] = max(before, effect)
         while len(self._order) > _STREAMS:
@@ -204,7 +204,7 @@ class SharedAudit:
             self._out[ref] = step.member, step.number
 
     def _waits_for_one(self, step: SharedStep) -> None:
-        what = f"messages wait for {shown(step.member)} that are for any member"
+        what = f"messages wait for {shown(step.member)} that may go to any member"
         self._tell(step.at, what)
 
     def _finished(self, step: SharedStep) -> None:
@@ -229,16 +229,16 @@ class SharedAudit:
             self._compare(piece, turn.assigned.get(piece, []), turn.sent.get(piece, []))
         for ref, count in turn.returned.items():
             if count > 0:
-                what = f"message {format_position(ref)} was returned and does not wait again"
+                what = f"message {format_position(ref)} was returned but not queued again"
                 self._tell(turn.begins, what)
         for ref, at in turn.requeued:
-            what = f"message {format_position(ref)} waits again, but no member returned it"
+            what = f"message {format_position(ref)} was queued again, but no member returned it"
             self._tell(at, what)
         late, self._late = self._late, []
         for ref, member, at in late if self._there else ():
             if self._out.get(ref, ("", 0))[0] == member:
                 del self._out[ref]
-            what = f"message {format_position(ref)} was not returned when {shown(member)} went"
+            what = f"message {format_position(ref)} was not returned when {shown(member)} left"
             self._tell(at, what)
         self._follow_topics(turn)
 
@@ -250,7 +250,7 @@ class SharedAudit:
         message = f"message {format_position(ref)}"
         granted = self._turn.granted.get(member) or {self._granted.get(member, 0)}
         for at, _ in sent[len(assigned) :]:
-            self._tell(at, f"{message} was sent to {shown(member)}, which it is not assigned to")
+            self._tell(at, f"{message} was sent to {shown(member)} but not assigned to it")
         if 0 not in granted:
             for one in assigned[len(sent) :]:
                 self._tell(
@@ -258,7 +258,7 @@ class SharedAudit:
                 )
         for one, (at, qos) in zip(assigned, sent, strict=False):
             if one.level and qos not in {min(one.level, level) for level in granted}:
-                what = f"{message} was sent to {shown(member)} at QoS {qos}, which is not due"
+                what = f"{message} was sent to {shown(member)} at the wrong QoS {qos}"
                 self._tell(at, what, Rule.QOS)
 
     def _follow_topics(self, turn: _Turn) -> None:
@@ -271,7 +271,7 @@ class SharedAudit:
                 before = self._kept.setdefault(topic, member)
                 if before != member:
                     what = f"topic {shown(topic)} went to {shown(member)} instead of"
-                    self._tell(at, f"{what} {shown(before)}, though its members are the same")
+                    self._tell(at, f"{what} {shown(before)}, although the members are the same")
                     self._kept[topic] = member
         if len(self._kept) > _STREAMS:
             self._kept.clear()

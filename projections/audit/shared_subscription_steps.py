@@ -1,7 +1,7 @@
 """The steps of shared subscriptions in the log of one session, for ``shared_subscription_audit``.
 
 A shared subscription is a session, and so is each of its members. The history of its messages is
-spread over the events of all of them: this module extracts the part of each session, step by step.
+distributed over the events of all of them: this module extracts the steps of each session.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class SharedSteps:
         self._connected = False
         self._clean = False
         self._home = False
-        """Whether this is a shared subscription to which other logs give messages back."""
+        """Whether this is a shared subscription to which other logs return messages."""
         self._groups: set[str] = set()
-        """Shared subscriptions of which the session is a member."""
+        """Shared subscriptions that the session is a member of."""
         self._sent: dict[int, tuple[str, Position]] = {}
-        """Packet identifier -> what was sent to the session as a member and is not finished."""
+        """Packet identifier -> delivery to the session as a member that is not finished."""
 
     def begin(self, state: SessionState | None, at: Position) -> None:
         """Begin with a state that was found in the log, or without a session."""
@@ -124,9 +124,10 @@ class SharedSteps:
         at: Position,
         turn: Position,
     ) -> None:
-        """Process messages that this shared subscription gave to a member, as far as known.
+        """Process messages that this shared subscription assigned to a member.
 
-        None: a member returned the message before, or it was published before the log begins.
+        ``found`` are the messages; None: a member had returned the message, or it was published
+        before the log begins.
         """
         levels = [0 if message is None else message.qos for message in found]
         streams = [

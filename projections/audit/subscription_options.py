@@ -50,8 +50,8 @@ class OwnMessages:
         """Check messages that are sent to the session or queued for it [MQTT-3.8.3-3].
 
         A message that also matches a subscription without No Local is sent for that one.
-        ``changed``: subscriptions changed in this turn, and may have been others at the time of the
-        transmission.
+        ``changed``: subscriptions changed in this turn, and may have been different when the
+        message was sent.
         """
         found: list[Violation] = []
         if changed or not self._topics:

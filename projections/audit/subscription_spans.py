@@ -54,7 +54,7 @@ SUBSCRIPTION_EVENTS: Final[
 )
 """The events that change subscriptions; all others may be left out."""
 _TOPICS: Final = 65_536
-"""Maximum topics whose filters are remembered."""
+"""Maximum number of topics whose filters are cached."""
 
 
 class SubscriptionSpan(NamedTuple):
@@ -129,9 +129,9 @@ class SubscriptionSpans:
     def _grant(self, held: SubscriptionState, at: Position) -> None:
         topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & NO_LOCAL)
         if topic_filter.startswith(SHARE):
-            return  # the shared subscription decides what its members get
+            return  # the shared subscription selects the member for each message
         if held.options & SHARED_PART:
-            return  # another log decides what it gets
+            return  # another log assigns its messages
         known = self._open.get(topic_filter)
         if known is not None:
             if (known[0], known[3]) == (qos, no_local):
@@ -175,21 +175,21 @@ _begins: Final = attrgetter("begins")
 
 
 class _OfFilter:
-    """The spans of one filter, seen from a turn that only moves on."""
+    """The spans of one filter, for queries with ascending turns."""
 
     __slots__ = ("_here", "_next", "_spans", "_turn", "_until")
 
     def __init__(self) -> None:
         self._spans: list[HeldSubscription] = []
         self._next = 0
-        """Number of the first span that begins behind the turn."""
+        """Number of the first span that begins after the turn."""
         self._here: list[HeldSubscription] = []
         self._turn: Position = -1
         self._until: Position = -1
         """The first end of a span in ``_here``."""
 
     def add(self, one: HeldSubscription) -> None:
-        """Add a span before the first question."""
+        """Add a span before the first query."""
         self._spans.append(one)
 
     def at(self, turn: Position) -> list[HeldSubscription]:
@@ -198,7 +198,7 @@ class _OfFilter:
             return self._here
         if self._turn < 0:
             self._spans.sort(key=_begins)
-        if turn < self._turn:  # another part of the log, before the one so far
+        if turn < self._turn:  # an earlier part of the log than the previous query
             self._next, self._here = 0, []
         self._turn = turn
         spans, number, here = self._spans, self._next, self._here
@@ -216,9 +216,10 @@ class _OfFilter:
 
 
 class SubscribedSessions:
-    """The subscriptions at QoS 1 and 2 of all sessions of a log: who gets a message.
+    """The subscriptions at QoS 1 and 2 of all sessions of a log, to find the receivers of messages.
 
-    Add all of them before asking, and ask in the order of the log: then each is looked at once.
+    Add all of them before the first query, and query in the order of the log: then each is visited
+    once.
     """
 
     __slots__ = ("_filters", "_topics", "_wild")

@@ -1,4 +1,4 @@
-"""The subscriptions and unsubscriptions of a session in the present turn.
+"""The subscriptions and unsubscriptions of a session in the current turn.
 
 A subscription counts for the whole of each turn in which it existed: a message may or may not have
 been sent before the broker processes the next packet of the same turn [MQTT-3.10.4].
@@ -74,7 +74,7 @@ class TurnSubscriptions:
         """Record retained messages that are sent; return violations.
 
         Each is sent once for each subscription to its filter. None as the filter: the messages are
-        queued, which may be for another filter, behind messages that they must not overtake.
+        queued, possibly for another filter, after messages that they must not overtake.
         """
         if topic_filter is None:
             grants = [
@@ -87,14 +87,14 @@ class TurnSubscriptions:
             grants = self._grants.get(topic_filter, [])
         withheld = self._withheld if topic_filter is None else self._withheld & {topic_filter}
         if withheld and (topic_filter is not None or not grants):
-            what = "a retained message was sent though the Retain Handling of its filter forbids it"
+            what = "a retained message was sent although the filter's Retain Handling forbids it"
             return [Violation(Rule.RETAIN_HANDLING, at, what)]
         if not grants:
             what = "a retained message was sent for a filter that was not subscribed to then"
             return [Violation(Rule.NO_SUBSCRIPTION, at, what)]
         found: list[Violation] = []
         if qos > max(grants):
-            what = f"a retained message was sent at QoS {qos}, granted was {max(grants)}"
+            what = f"a retained message was sent at QoS {qos}, but QoS {max(grants)} was granted"
             found.append(Violation(Rule.QOS, at, what))
         for number, ref in enumerate(refs):
             key = topic_filter or "", ref

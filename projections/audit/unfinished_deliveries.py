@@ -1,6 +1,6 @@
-"""The deliveries of a session on its connection: how many are unfinished, how long others took.
+"""The deliveries of a session on its connection: the number of unfinished ones, and latencies.
 
-A client gets no more messages at a time than its Receive Maximum permits (MQTT 5).
+A client has no more unfinished deliveries at a time than its Receive Maximum permits (MQTT 5).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BUCKETS: Final = 40
 """Number of latency classes: a latency counts by its bit length in milliseconds: 0, 1, 2-3, ..."""
 _ANY: Final = 65_535
-"""The Receive Maximum of a client that names none: the number of packet identifiers."""
+"""The Receive Maximum of a client that sends none: the number of packet identifiers."""
 
 
 class UnfinishedDeliveries:

@@ -1,8 +1,8 @@
 """History of each client: connects, takeovers, ends, drops, denials.
 
-It is for operators and decides nothing. The broker counts as it decides. The histories of clients
-with a session are stored with the projections; a start reads them there and adds the newer events
-of the log. A bounded number of clients is remembered, those with the latest changes.
+It is for operators; no decision depends on it. The broker counts as it decides. The histories of
+clients with a session are stored with the projections; a start reads them there and adds the newer
+events of the log. The number of clients is limited to those with the latest changes.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class ClientHistory:
 
     def __init__(self, since_ms: int = 0) -> None:
         self.since_ms = since_ms
-        """Time of the first thing that is counted, Unix time in milliseconds; 0: nothing is."""
+        """Time from which events are counted, Unix time in milliseconds; 0: nothing was counted."""
         self.connects = 0
         self.opened_ms: tuple[int, ...] = ()
         """Times of its recent connects, Unix time in milliseconds; they are not stored."""
         self.host: str | None = None
-        """The address without port that it connected from last; empty: a Unix socket; None: not
-        known. Addresses are not stored."""
+        """The address without port of its last connection; empty: a Unix socket; None: not known.
+        Addresses are not stored."""
         self.earlier_hosts: tuple[str, ...] = ()
-        """Other addresses that it connected from before, the latest last."""
+        """Other addresses of earlier connections, the latest last."""
         self.takeovers = 0
         """Number of connections that ended because the client connected again."""
         self.taken_ms: tuple[int, ...] = ()
@@ -82,13 +82,13 @@ class ClientHistory:
         the permission file did not decide. It is not stored."""
         self.denied_count = self.denied_ms = 0
         self.saved: Position = 0
-        """Version stored in the projections; 0: none is."""
+        """Version stored in the projections; 0: none is stored."""
         self._sample: tuple[int, int, int] | None = None
         self._rates: tuple[float, float] | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The distinct addresses that the client connected from last, the latest last."""
+        """The distinct addresses of the client's last connections, the latest last."""
         return (*self.earlier_hosts, self.host) if self.host is not None else ()
 
     def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
@@ -126,9 +126,9 @@ class ClientHistory:
 
 
 def decode_history(body: bytes) -> ClientHistory:
-    """Return the history in its stored form.
+    """Return the history from its stored form.
 
-    Raises ValueError, TypeError or AttributeError if it is none.
+    Raises ValueError, TypeError or AttributeError if it is invalid.
     """
     raw: dict[str, Any] = orjson.loads(body)
     found = ClientHistory(int(raw.get("since_ms", 0)))
@@ -215,7 +215,7 @@ class ClientHistories:
             history.taken_ms = (*history.taken_ms[1 - _MOST_TAKEOVERS :], now_ms)
 
     def session_ended(self, client: str) -> None:
-        """Record that the session of a client ended: its history is stored no longer."""
+        """Record that the session of a client ended: its history is no longer stored."""
         history = self._of.get(client)
         if history is not None and self.dirty is not None:
             self.dirty.setdefault(client, history.saved)

@@ -1,8 +1,8 @@
 """Adds events that are read back from the log to the histories of clients.
 
-The counts are those that the broker keeps as it decides these events. What is in no event is
-missing, such as refused publications at QoS 0 that are not retained, and which user was denied
-something; a will that was denied counts as a publication.
+The counts are the same as those that the broker keeps when it decides these events. Facts that no
+event records are missing, such as refused publications at QoS 0 that are not retained, and the user
+of a denial; a will that was denied counts as a publication.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ def add_to_history(histories: ClientHistories, event: LogEvent, at: Position, ms
 
 
 def _is_internal(client: str) -> bool:
-    """Return whether a session is no client's: it is opened and closed by the broker itself."""
+    """Return whether a session belongs to no client: the broker itself opens and closes it."""
     return client == NATS_SESSION or client.startswith((LOG_SESSION, SHARE))

@@ -1,8 +1,8 @@
-"""What changed between two records of a log, found with its index instead of folding the log.
+"""The changes between two records of a log, found with its index instead of folding the log.
 
 Only the sessions that occur in records between the two are compared, and for each only the records
-behind its last saved state are read. Retained messages have no saved states: the records between
-the two are read, which says what was set and removed, but not what was there before.
+after its last saved state are read. Retained messages have no saved states: the records between the
+two are read, which show what was set and removed, but not the messages before that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from projections.comparison.state_facts import SessionFacts
 
 _SESSIONS_AT_ONCE: Final = 10_000
-"""Sessions whose states are in memory at the same time."""
+"""Number of sessions whose states are in memory at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ChangedStates:
     def __init__(
         self, source: LogSource, before: int, after: int, pause: Callable[[], Awaitable[None]]
     ) -> None:
-        """``before`` is not greater than ``after``; ``pause`` is awaited now and then."""
+        """``before`` is not greater than ``after``; ``pause`` is awaited from time to time."""
         self.done = 0
         """Number of sessions compared, or of records read, by the method that runs."""
         self._pause = pause
@@ -103,7 +103,7 @@ class ChangedStates:
         """
         sessions, left = self._sessions, iter(names)
         if sessions is None:
-            raise BadIndex("there is none")
+            raise BadIndex("there is no index")
         self.done = 0
         while some := list(islice(left, _SESSIONS_AT_ONCE)):
             old = await sessions.all_at(some, self._before, self._pause)
@@ -121,7 +121,7 @@ class ChangedStates:
     async def retained(self) -> dict[str, int | None]:
         """Return the topics whose retained message was set or removed between the two.
 
-        The value is the payload size of the message that is there now, None if none is.
+        The value is the payload size of the current message, None if there is none.
         """
         source = self._source
         self.done = 0

@@ -1,4 +1,4 @@
-"""One fold of the log, compared on the way with the states of the broker and its projections."""
+"""A fold of the log, compared at several positions with the broker's state and its projections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SESSION, RETAINED, MARK = "session", "retained", "mark"
 _UPDATE_EVERY = 16
 _FREEZE_EVERY = 64
 _FREEZE_FROM = 50_000
-"""Number of sessions in memory from which offline ones are frozen."""
+"""Offline sessions are frozen while more sessions than this are in memory."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Difference:
     kind: str
     name: str
     bound: Position
-    """Position of the comparison: everything before it had happened."""
+    """Position of the comparison: the state includes everything before it."""
     log: int | None
     other: int | None
     """Digest; None: the other side has no such state."""
@@ -62,7 +62,7 @@ class Check(Protocol):
 
     @property
     def bound(self) -> Position:
-        """Position before which everything has to be folded first."""
+        """Position of the comparison: everything before it must be folded first."""
 
     def look(self, node: NodeState) -> Iterator[Difference]:
         """Yield the differences."""
@@ -169,13 +169,13 @@ class Comparison:
                     self.watch(event)
 
     def _look(self, here: Position) -> None:
-        """Run the checks that are due when everything before a position is folded."""
+        """Run the checks whose position is reached when everything before ``here`` is folded."""
         while self._checks and self._checks[-1].bound <= here:
             check = self._checks.pop()
             if self.node.partial:
                 raise CutOff(
                     f"the state at {format_position(check.bound)} cannot be rebuilt: "
-                    f"{self._source.beginning()}, and no whole checkpoint stands in between"
+                    f"{self._source.beginning()}, and there is no complete checkpoint in between"
                 )
             self._found += check.look(self.node)
 
@@ -195,7 +195,7 @@ def _retained(node: NodeState, topic: str) -> int | None:
 
 @dataclass(slots=True)
 class BegunCheck:
-    """Checks that the pages contain everything that existed when the broker began to answer."""
+    """Checks that the pages contain everything that existed when the broker began its answer."""
 
     bound: Position
     said: LiveState
@@ -249,9 +249,9 @@ def broker_checks(said: LiveState) -> list[Check]:
 class ProjectionCheck:
     """Compares projections at a position; with ``whole``, also checks that none is missing.
 
-    A retained message names the position of its publication, not of its effect (QoS 2), and a
-    session or message may have been removed after the mark and before the projections were read.
-    Such differences may still settle: they stay ``open`` and are followed to the end.
+    A retained message has the position of its publication, not of its effect (QoS 2), and a session
+    or message may have been removed after the mark and before the projections were read. Such
+    differences may disappear: they stay ``open`` and are checked again at the end.
     """
 
     bound: Position
@@ -326,7 +326,7 @@ def projection_checks(
     for name, held in found.sessions.items():
         bounds.setdefault(min(max(mark, held.version), end), ([], []))[0].append(name)
     for topic, held in found.retained.items():
-        if mark:  # the positions at which they took effect are not known
+        if mark:  # the positions at which the messages took effect are not known
             bounds[min(mark, end)][1].append(topic)
         else:
             bounds.setdefault(min(held.version + 1, end), ([], []))[1].append(topic)
@@ -339,7 +339,7 @@ def projection_checks(
 
 
 def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
-    """Return a check that the log contains the record that the mark names."""
+    """Return a check that the log contains the record of the mark."""
 
     def check(record: Record) -> Difference | None:
         if record.sequence != mark.sequence or record.link.hex() == mark.link:

@@ -1,4 +1,4 @@
-"""The points at which the log and a differing state diverge: by field, and by event."""
+"""The points at which a differing state diverges from the log: by field, and by event."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ _FIELDS = (
     _one("user", lambda state: state.user, _plain),
     _one("receive maximum", lambda state: state.receive_maximum, _plain),
     _one("maximum packet size", lambda state: state.packet_maximum, _plain),
-    _one("away since", lambda state: state.closed_ms, display.clock),
+    _one("offline since", lambda state: state.closed_ms, display.clock),
     _one("last packet identifier", lambda state: state.last_pid, _plain),
     _one("will", lambda state: state.will, _show_will),
     _Field(
@@ -167,7 +167,7 @@ class FirstDifference:
         self.equal = equal
         """Whether both sides are equal now."""
         self.equal_at: Position | None = None
-        """The last event after which both sides were equal; None: none."""
+        """The last event after which both sides were equal; None: there is none."""
         self.parts_at: Position | None = None
         """The event that made them differ."""
 
@@ -197,14 +197,14 @@ class Divergence:
 
     difference: Difference
     bound: Position
-    """Position of ``state``; it may be behind the difference."""
+    """Position of ``state``; it may be later than the difference."""
     state: SessionState | None = None
     """The session on the other side; None if it is not available."""
     pending: list[Any] | None = None
     message: str | None = None
     """The retained message on the other side, as text."""
     whole: FirstDifference = field(default_factory=lambda: FirstDifference(equal=False))
-    """The trail of the whole, by its digest, up to the difference."""
+    """The trail of the whole state, by its digest, up to the difference."""
     fields: list[FieldDifference] = field(default_factory=list)
     settled: bool = False
     """Both sides are equal except for their encoding: there is no difference."""
@@ -225,7 +225,7 @@ class Divergence:
 
     @property
     def limit(self) -> Position:
-        """Position from which events do not matter."""
+        """Position from which events are not compared."""
         return max(self.bound, self.difference.bound)
 
     @property
@@ -238,7 +238,7 @@ class Divergence:
         return self.whole
 
     def close(self, node: NodeState) -> None:
-        """Compare for the last time, before the fold continues behind the compared position."""
+        """Compare for the last time, before the fold continues after the compared position."""
         self._closed = True
         self._find_fields(node)
 
@@ -293,7 +293,7 @@ class Divergence:
         self.settled = not self.fields and self._last < self.difference.bound
 
 
-_PENDING = "retained with their PUBREL"
+_PENDING = "retained after PUBREL"
 
 
 def digest_of(node: NodeState, one: Difference) -> int | None:
@@ -327,7 +327,7 @@ async def find_divergences(
     touched: dict[str, Position] = {}
     node.retained.dirty = touched
     crowd = _FREEZE_ABOVE
-    async for turn in read_turns(source, last, "looking where it diverges", progress):
+    async for turn in read_turns(source, last, "finding where it diverges", progress):
         for record in turn:
             base = position(record.sequence, 0)
             for index, event in record.events():

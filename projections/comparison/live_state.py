@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LivePage:
-    """Digests as of a position; None for sessions and messages that had ended by then."""
+    """Digests as of a position; None for sessions and messages that no longer existed."""
 
     bound: Position
-    """Position of the page: everything before it had happened."""
+    """Position of the page: the digests include everything before it."""
     sessions: dict[str, int | None]
     retained: dict[str, int | None]
 
@@ -55,18 +55,18 @@ class LiveStateSource(Protocol):
         """Return the digests of all sessions and retained messages."""
 
     async def session(self, name: str) -> LiveSession:
-        """Return the present state of a session."""
+        """Return the current state of a session."""
 
     async def retained(self, topic: str) -> tuple[Position, dict[str, Any] | None]:
-        """Return a retained message at present: QoS, position, size and digest."""
+        """Return the current retained message of a topic: QoS, position, size and digest."""
 
     async def until_stored(self, bound: Position) -> int:
-        """Wait until the log contains everything before a position; return where to stop reading.
+        """Wait until the log contains everything before a position; return the last record to read.
 
         That is the record in which the turn ends.
         """
 
 
 def digest_number(digest: str) -> int:
-    """Return a digest of hexadecimal digits as a number: millions of them are kept."""
+    """Return a hexadecimal digest as a number, which takes less memory."""
     return int(digest, 16)

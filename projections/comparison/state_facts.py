@@ -59,7 +59,7 @@ class StateFacts:
 
 
 def state_facts(state: NodeState, session: str | None, origins: Origins) -> StateFacts:
-    """Return the compared facts of a state, of one session only if it is named.
+    """Return the compared facts of a state, or of one session only if ``session`` is set.
 
     A retained message that a checkpoint repeated counts as the same message.
     """

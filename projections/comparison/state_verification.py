@@ -51,7 +51,7 @@ class VerificationOutcome:
 
     @property
     def damaged(self) -> list[int]:
-        """Messages of the projections that cannot be read."""
+        """Sequences of the messages of the projections that cannot be read."""
         return self.found.damaged if self.found is not None else []
 
     @property
@@ -92,7 +92,7 @@ class StateVerification:
     async def outcome(self) -> VerificationOutcome:
         """Ask the broker, read the projections, fold the log, and find the points of divergence.
 
-        Raises NotFound if the one session is unknown, CutMeanwhile, CutOff, CorruptLog,
+        Raises NotFound if the only session to compare is unknown, CutMeanwhile, CutOff, CorruptLog,
         UnreadableEvent, Unsettled or LogUnavailable, and the errors of the broker's source.
         """
         outcome = VerificationOutcome(only=self._only)

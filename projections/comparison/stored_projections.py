@@ -1,4 +1,4 @@
-"""The stored projections, read without a broker, while one may be writing them."""
+"""Reads the stored projections without a broker, while one may be writing them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ProjectionReader:
         polling = Polling(_POLL, _PATIENCE)
         await self._read(done, last, again=False)
         while True:
-            # Messages stored after their key was read are behind.
+            # Messages that were stored after their key was read have later sequences.
             done, (_, last) = last, await self._bounds()
             if last > done:
                 await self._read(done + 1, last, again=True)
@@ -125,7 +125,7 @@ class ProjectionReader:
         """Return the stored state of one session, and the mark."""
         found = self.found
         try:
-            mark = await self._latest(MARK_KEY)  # first: a session may be newer, but not older
+            mark = await self._latest(MARK_KEY)  # first: the session may be newer, but not older
             entries = await self._parts(name)
         except LostLog:
             found.useless = "there are none"
@@ -138,7 +138,7 @@ class ProjectionReader:
         return found
 
     async def session(self, name: str) -> tuple[Position, SessionState | None]:
-        """Return version and state of a session at present; None when it cannot be read."""
+        """Return the current version and state of a session; None when it cannot be read."""
         entries = []
         try:
             entries = [decode_entry(data) for data in await self._parts(name)]
@@ -150,7 +150,7 @@ class ProjectionReader:
         return entries[0].version, found
 
     async def message(self, topic: str) -> RetainedMessage | None:
-        """Return a retained message at present; None when there is none that can be read."""
+        """Return the current retained message of a topic; None if there is none or it is bad."""
         data = await self._latest(key_of(RETAINED, topic))
         try:
             entry = None if data is None else decode_entry(data)
@@ -245,7 +245,7 @@ class ProjectionReader:
             self._sum ^= version_tag(key_of(kind, name, part), held.version)
 
     async def _forget(self, gone: StoredEntry) -> None:
-        """Forget a removed key; the message does not say of which kind it was."""
+        """Forget a removed key; the message does not contain its kind."""
         kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY)
         for kind in kinds:
             data = await self._latest(key_of(kind, gone.name, gone.part))
@@ -269,11 +269,11 @@ class ProjectionReader:
         if self._other_version:
             found.useless = "another version of foldmq wrote them"
         elif found.damaged:
-            found.useless = "messages of theirs are damaged"
+            found.useless = "some of their messages are damaged"
         elif found.mark is None:
-            found.useless = "they were never written to the end"
+            found.useless = "they were never completed"
         elif found.torn or self._sum != self._digest:
-            found.useless = "they are not whole"
+            found.useless = "they are incomplete"
 
 
 def _mark(entry: StoredEntry) -> ProjectionMark:

@@ -1,4 +1,4 @@
-"""Histories of messages in the logs of a node: where they were published, and where taken."""
+"""Histories of messages in the logs of a node: in the log of the publication, and in others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LogStory(NamedTuple):
     log: str
     story: MessageStory
     note: str = ""
-    """What the log of the receiver has to say about it."""
+    """A note about it from the log of the receiver."""
 
 
 class WantedStories(NamedTuple):
@@ -51,7 +51,7 @@ class WantedStories(NamedTuple):
     until: Position | None = None
     """Position up to which messages are searched."""
     moment: PointSpec | None = None
-    """The same for other logs: a time."""
+    """The same for other logs, as a time."""
 
 
 async def find_histories(
@@ -61,10 +61,10 @@ async def find_histories(
     wanted: WantedStories,
     progress: Progress,
 ) -> list[list[LogStory]]:
-    """Return the histories of messages: of each those in all logs that have it.
+    """Return the histories of messages: for each message, its history in all logs that have it.
 
-    ``source`` is the log of the receiver, or that of the message; ``logs`` are all, if there are
-    several, and ``log`` its name among them. Raises UsageError, and as ``LogSource.records``.
+    ``source`` is the log of the receiver, or of the message; ``logs`` are all logs, if there are
+    several, and ``log`` is its name among them. Raises UsageError, and as ``LogSource.records``.
     """
     topic, client = wanted.topic, wanted.client
     stories = await find_stories(
@@ -132,7 +132,7 @@ async def stories_elsewhere(
 ) -> list[list[LogStory]]:
     """Return for each message of a log its histories in all logs that have it.
 
-    Where it was published comes first. Raises as ``LogSource.records``.
+    The log where it was published comes first. Raises as ``LogSource.records``.
     """
     groups: list[list[LogStory]] = []
     for story in stories:
@@ -158,7 +158,7 @@ async def _places(logs: Mapping[str, LogSource], start: OriginPlace) -> list[Ori
         start = origin
         origin = await origin_of(logs[start.log], start.ref) if start.log in logs else None
     found = [start]
-    for place in found:  # it grows meanwhile
+    for place in found:  # the loop appends to it
         for name, source in logs.items():
             if name != place.log:
                 copies = await taken_from(source, place.log, [place.ref])
@@ -204,8 +204,8 @@ async def not_taken(
                 elif story.effective:
                     note = (
                         f"log {log}, which has the session {who}, does not have it: "
-                        "no session there matched it, or it had expired; foldmq log verify checks "
-                        "that"
+                        "it matched no session there, or it had expired; foldmq log verify checks "
+                        "this"
                     )
                 found.append([LogStory(name, story, note)])
     return found

@@ -1,4 +1,4 @@
-"""What may explain that a log records no message on a topic."""
+"""Possible reasons why a log records no message on a topic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from projections.replay import ClientPast, EventEntry
 
 _MOST_TOPICS: Final = 20_000
-"""Maximum topics that are compared with the one that was asked for."""
+"""Maximum number of topics that are compared with the requested one."""
 _MOST_ALIKE: Final = 3
 _ALIKE: Final = 0.75
 _MOST_READ: Final = 16
@@ -53,7 +53,7 @@ _MOST_READ: Final = 16
 async def explain_no_message(
     source: LogSource, topic: str, client: str | None, until: Position | None
 ) -> str:
-    """Return what may explain that there is no message on a topic, for the end of a sentence.
+    """Return the possible reasons for no message on a topic, for the end of a sentence.
 
     ``topic`` may be a filter; ``until`` is the position up to which the log is read. Raises as
     ``LogSource.records``.
@@ -84,9 +84,9 @@ def _has_wildcard(topic: str) -> bool:
 
 
 def _standing(past: ClientPast, topic: str, *, then: bool) -> str:
-    """Return why a client got no message of QoS 0 on a topic, or would have got it.
+    """Return why a client would have got a message of QoS 0 on a topic, or not.
 
-    ``then`` says that this was at a moment of the past.
+    ``then``: at a point in the past, not now.
     """
     be, have = ("was", "had") if then else ("is", "has")
     if not past.seen:
@@ -112,7 +112,7 @@ def _standing(past: ClientPast, topic: str, *, then: bool) -> str:
 
 
 async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
-    """Return the filters for a topic that a client was denied, and how much it did not read."""
+    """Return the filters for a topic that a client was denied, and its drops as a slow reader."""
     named, shared, unnamed = _Unread(), _Unread(), _Unread()
     covers = partial(matches, topic)
     async for entry in _drops(source, topic, client, last):
@@ -138,8 +138,8 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
     ]
     for unread, note in (
         (named, ""),
-        (shared, ": the log has the number for these topics together"),
-        (unnamed, ": the log does not say which topic each of them was on"),
+        (shared, ": the log only records the total for these topics"),
+        (unnamed, ": the log does not record the topic of each"),
     ):
         if unread.count:
             found.append(unread.text(who) + note)
@@ -214,7 +214,7 @@ class _Unread:
         on = f" on {topics}" if self._topics else ""
         were = "was" if self.count == 1 else "were"
         return (
-            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, at last at "
+            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, the last at "
             f"{self._latest}, because it did not read (max_outbound_bytes)"
         )
 
@@ -260,7 +260,7 @@ def _stamped(at: Position, time_ms: int) -> str:
 
 
 async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
-    """Return what became of the latest wills on a topic that were not recorded as messages."""
+    """Return the outcome of the latest wills on a topic that were not recorded as messages."""
     armed: dict[str, EventEntry] = {}
     async for entry in _entries(source, EventFilter((WillArmed,), None, topic), last):
         if isinstance(entry.event, WillArmed):
@@ -271,7 +271,7 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
         will = entry.event
         if not isinstance(will, WillArmed):
             continue
-        fate = "it is not published so far"
+        fate = "it is not published yet"
         chosen = EventFilter((WillArmed, WillFired, WillCancelled), session)
         async for later in _entries(source, chosen, last, sequence_of(entry.at)):
             if later.at <= entry.at:
@@ -280,7 +280,7 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
                 fate = f"it was published at {_place(later)}"
             elif isinstance(later.event, WillCancelled):
                 why = f" ({later.cause})" if later.cause else ""
-                fate = f"it was discarded unpublished at {_place(later)}{why}"
+                fate = f"it was discarded at {_place(later)}{why}"
             else:
                 fate = f"it was replaced at {_place(later)}"
             break
@@ -292,9 +292,9 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
 
 
 async def _is_published(source: LogSource, topic: str, last: int) -> bool:
-    """Return whether a topic of the index is one of messages, from the latest of its records.
+    """Return whether a topic of the index belongs to messages, from the latest of its records.
 
-    The index has the topics of wills, too.
+    The index also has the topics of wills.
     """
     if source.index is None:
         return False
@@ -310,9 +310,9 @@ async def _is_published(source: LogSource, topic: str, last: int) -> bool:
 
 
 async def _topics(source: LogSource, last: int) -> dict[str, bool]:
-    """Return topics, a bounded number, and whether they were read from messages.
+    """Return a bounded number of topics, and whether each was read from messages.
 
-    Others are from the index, where there is one.
+    Others are from the index, if there is one.
     """
     found: dict[str, bool] = {}
     read = False

@@ -1,4 +1,4 @@
-"""Why the log records nothing of a message for a client that might have received it."""
+"""The reason why the log records no delivery of a message to a client."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def receiver_reason(story: MessageStory) -> str:
-    """Return why the log records nothing of a message for the session."""
+    """Return why the log records no delivery of a message to the session."""
     standing = story.standing
     if story.share and not (standing is not None and story.share in standing.shared):
-        return f"is not concerned: it was passed on for {display.name(story.share)} alone"
+        return f"was not a receiver: the message was assigned to {display.name(story.share)} only"
     if standing is None:
         cut = f": {story.beginning}" if story.beginning else ""
-        return f"has no record of that time in the log, so what happened then is not known{cut}"
+        return f"is not known at that time: the log does not go back that far{cut}"
     if not standing.known:
-        return f"had no session at that moment{_earlier(standing)}{_denied(standing)}"
+        return f"had no session at that time{_earlier(standing)}{_denied(standing)}"
     if story.share or (not standing.filters and standing.shared):
         return _shared_reason(story, standing)
     if not standing.filters:
@@ -39,7 +39,7 @@ def receiver_reason(story: MessageStory) -> str:
         )
     if len(standing.no_local) == len(standing.filters):
         which = ", ".join(display.name(one) for one in standing.no_local)
-        return f"published it itself, and its subscription ({which}) has No Local"
+        return f"published the message itself, and its subscription ({which}) has No Local"
     granted = ", ".join(f"{display.name(one)} QoS {qos}" for one, qos in standing.filters)
     if story.qos and any(qos for _, qos in standing.filters):
         return f"was subscribed ({granted}), but nothing is recorded for it"
@@ -51,7 +51,7 @@ def receiver_reason(story: MessageStory) -> str:
 
 
 def _earlier(standing: SubscriberState) -> str:
-    """Return what became of the session that a client had before."""
+    """Return how the earlier session of a client ended."""
     earlier = standing.earlier
     if earlier is None:
         if standing.seen is None:
@@ -64,7 +64,7 @@ def _earlier(standing: SubscriberState) -> str:
 
 
 def ended_session_text(earlier: EarlierSession) -> str:
-    """Return what became of the last session of a client, for the end of a sentence."""
+    """Return how the last session of a client ended, for the end of a sentence."""
     had = "with no matching subscription"
     if earlier.filters:
         had = f"which was subscribed to {', '.join(map(display.name, earlier.filters))}"
@@ -81,7 +81,7 @@ def _unread(drops: UnreadDrops) -> str:
     was = "was" if drops.dropped == 1 else "were"
     likely = "most likely" if drops.messages and drops.dropped >= drops.messages else "perhaps"
     return (
-        f"{display.count_of(drops.dropped, 'message')} of that moment {was} dropped for it, "
+        f"{display.count_of(drops.dropped, 'message')} of that time {was} dropped for it, "
         f"{likely} this one, at {when}: {drop_text_with_limit('slow_reader', drops.limits)}"
     )
 
@@ -116,8 +116,8 @@ def _alike(story: MessageStory, standing: SubscriberState) -> str:
     if not standing.alike or story.topic is None:
         return ""
     which = ", ".join(display.name(one) for one in standing.alike)
-    does = "does" if len(standing.alike) == 1 else "do"
-    return f"; {which} {does} not match, but nearly: the topic is {display.name(story.topic)}"
+    verb = "matches" if len(standing.alike) == 1 else "match"
+    return f"; {which} nearly {verb}: the topic is {display.name(story.topic)}"
 
 
 def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
@@ -134,8 +134,8 @@ def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
         others = ", ".join(
             shared_member_text(one).removeprefix("member ") for one in dict.fromkeys(members)
         )
-        return f"shares {which}, where it was given to {others}: each message goes to one member"
-    return f"shares {which}, where it was given to no member"
+        return f"shares {which}, which assigned it to {others}: each message goes to one member"
+    return f"shares {which}, which has not assigned it to a member"
 
 
 def shared_member_text(member: str) -> str:

@@ -34,11 +34,11 @@ _FATES = {
     "releasing": "in flight: received (PUBREC), waiting for PUBCOMP",
     "acknowledged": "acknowledged",
     "refused": "refused by the client",
-    "assigned": "given to a member of the shared subscription",
+    "assigned": "assigned to a member of the shared subscription",
     "returned": "returned to the shared subscription",
     "expired": "expired in the queue",
     "dropped": "dropped",
-    "gone": "not delivered: the session ended first",
+    "gone": "not delivered: the session ended before",
 }
 
 _FATE_STYLES: dict[str, TextStyle] = {
@@ -77,7 +77,8 @@ def told_lines(
 ) -> Iterator[str]:
     """Yield a history in one of the logs as text.
 
-    ``node`` is the log that has the session of the client; otherwise as :func:`story_lines`.
+    ``node`` is the log that has the session of the client; other arguments as in
+    :func:`story_lines`.
     """
     elsewhere = found.log not in ("", node)
     mine = None if elsewhere else client
@@ -95,15 +96,15 @@ def story_lines(
     brief: bool = False,
     paint: Paint | None = None,
 ) -> Iterator[str]:
-    """Yield the history of a message as text, with other sessions in short; ``brief``: all.
+    """Yield the history of a message as text, other sessions abbreviated, or all if ``brief``.
 
-    ``now_ms`` is the time for which is said whether a queued message has expired.
+    ``now_ms`` is the time at which queued messages count as expired or not.
     """
     paint = paint or _plain
     yield paint(_message(story), "bold")
     by = _publisher(story)
     if story.before:
-        yield f"  published{by} before the log begins, which is with record {story.before}"
+        yield f"  published{by} before record {story.before}, with which the log begins"
     else:
         yield f"  {paint(stamp(story.ref, story.time_ms or 0), 'dim')}  published{by}"
     for step in story.steps:
@@ -147,7 +148,7 @@ def _publisher(story: MessageStory) -> str:
     if story.session.startswith(LOG_SESSION):
         log = display.name(story.session.removeprefix(LOG_SESSION))
         if story.share:
-            return f" in log {log}, assigned there to {display.name(story.share)} here, and taken"
+            return f" in log {log}, assigned to {display.name(story.share)} here, and taken"
         return f" in log {log} and taken from there"
     if story.will:
         return f" as the will of {display.name(story.session)}"
@@ -168,7 +169,7 @@ def _own_step(step: StoryStep) -> str:
 
 def _matched(story: MessageStory, paint: Paint) -> str:
     if not story.copies and story.before:
-        return "  the log records no delivery since it begins"
+        return "  the log, from its beginning, records no delivery"
     if not story.copies:
         return "  recorded for no session (QoS 0 deliveries are not recorded)"
     shown = (
@@ -210,7 +211,7 @@ def _fate(copy: DeliveryCopy, *, expired: bool) -> str:
     if copy.fate == "dropped" and last is not None:
         return f"dropped: {drop_text_with_limit(last.detail, last.limits, shared=shared)}"
     if copy.fate == "assigned" and last is not None:
-        return f"given to its {shared_member_text(last.detail)}"
+        return f"assigned to its {shared_member_text(last.detail)}"
     if copy.fate == "refused" and last is not None:
         return f"not accepted: {_code_text(last.detail)}"
     return _FATES[copy.fate]
@@ -245,9 +246,9 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             code = f" with {_code_text(step.detail)}" if step.detail else ""
             return f"{_ANSWERED[step.what]} of packet {step.pid}{code}"
         case "assigned":
-            return f"given to the {shared_member_text(step.detail)}"
+            return f"assigned to the {shared_member_text(step.detail)}"
         case "returned":
-            return "returned to the shared subscription: its member went without an answer"
+            return "returned to the shared subscription: the member left without acknowledging it"
         case "expired":
             return "expired in the queue"
         case "dropped":

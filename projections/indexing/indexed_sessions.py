@@ -1,4 +1,4 @@
-"""The state of one session at a moment: its last saved state and the events since."""
+"""The state of one session at a point of the log: its last saved state and the events since."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _NAMES_AT_ONCE = 64
-"""Sessions looked up between two pauses."""
+"""Number of sessions looked up between two pauses."""
 
 
 @dataclass(slots=True)
 class SessionAt:
-    """The state of a session as of a moment."""
+    """The state of a session as of a point."""
 
     state: SessionState | None
     """None: the session did not exist."""
@@ -71,7 +71,7 @@ class IndexedSessions:
         self._index = index
         self._whole: Position | None = None
         self._completed: Position = 0
-        """Position of the CheckpointCompleted from which on states are known; 0: none is needed."""
+        """Position of the CheckpointCompleted from which states are known; 0: none is needed."""
 
     async def covers(self, at: Position) -> bool:
         """Return whether the states as of a position are known."""
@@ -80,9 +80,9 @@ class IndexedSessions:
         return self._whole >= 0 and at >= self._whole and at >= position(self._index.first, 0)
 
     async def _known_from(self) -> Position:
-        """Return the position from which on the states of all sessions are known; -1: none.
+        """Return the position from which the states of all sessions are known; -1: none.
 
-        A checkpoint takes effect as its turn does: with the last part.
+        A checkpoint takes effect with the last part of its turn.
         """
         source, index = self._source, self._index
         if index.first > source.begin:  # older segments were removed; their last states remain
@@ -114,10 +114,10 @@ class IndexedSessions:
     async def all_at(
         self, names: Iterable[str], sequence: int, pause: Callable[[], Awaitable[None]]
     ) -> dict[str, SessionState | None]:
-        """Return the states of some sessions after a record; None: it did not exist.
+        """Return the states of these sessions after a record; None: the session did not exist.
 
-        As :meth:`at`, but each record is read once for all of them. ``pause`` is awaited now and
-        then.
+        Like :meth:`at`, but each record is read once for all of them. ``pause`` is awaited from
+        time to time.
         """
         bound = position(sequence + 1, 0)
         folds: dict[str, tuple[SessionFold, int]] = {}
@@ -137,9 +137,9 @@ class IndexedSessions:
         return {name: fold.state for name, (fold, _) in folds.items()}
 
     async def before(self, name: str, at: Position) -> tuple[SessionState | None, DeniedFilters]:
-        """Return the state and the denied filters when everything before a position had happened.
+        """Return the state and the denied filters as of a position: after everything before it.
 
-        The turn of the position has to be complete.
+        The turn of the position must be complete.
         """
         sequence = at >> INDEX_BITS
         saved = self._saved(name, position(sequence, 0))
@@ -158,7 +158,7 @@ class IndexedSessions:
         return fold.state, denied
 
     async def is_clean(self, name: str, sequence: int) -> bool:
-        """Return whether a session, before a record, was to end with its connection."""
+        """Return whether a session, before a record, would end with its connection."""
         saved = self._saved(name, position(sequence, 0))
         clean = bool(saved is not None and saved.parts and saved.parts[0].get("clean"))
         start = saved.bound >> INDEX_BITS if saved is not None else self._index.first
@@ -233,7 +233,7 @@ def _fold(
 
 
 def _fold_all(folds: dict[str, tuple[SessionFold, int]], part: Record) -> None:
-    """Fold the events of some sessions, each from the record on with which it continues."""
+    """Fold the events of these sessions, each from the record where its fold continues."""
     at = position(part.sequence, 0)
     try:
         for raw in part.raw_events:
@@ -248,7 +248,7 @@ def _fold_all(folds: dict[str, tuple[SessionFold, int]], part: Record) -> None:
 def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:
     """Yield the events of one session with the index of their first entry; others are not parsed.
 
-    Only for records that were indexed, and so were readable.
+    Only for records that were indexed, and are therefore readable.
     """
     index = 0
     for raw in record.raw_events:

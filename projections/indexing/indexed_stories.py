@@ -1,12 +1,12 @@
 """The histories of messages, assembled with the index: only records that concern them are read.
 
-The ``StoryBuilder`` is the same as for whole logs. It is given every record that concerns the
-messages that it follows:
+The ``StoryBuilder`` is the same as for whole logs. It gets every record that concerns the messages
+that it follows:
 
 - the records of their publications, and the records that refer to them;
 - for a session to which a message was sent, all records until the delivery is complete; for a
   session for which a message waits, the records in which the session begins or ends;
-- the limits that held, and the expiry of retained messages;
+- the limits that applied, and the expiry of retained messages;
 - everything that is not indexed yet.
 """
 
@@ -49,8 +49,8 @@ async def find_indexed_stories(
 ) -> list[MessageStory] | None:
     """Return the histories of messages, as ``projections.replay.find_stories`` does.
 
-    ``matches`` has to be the matcher of ``topic_filter``. None: the index does not suffice.
-    Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+    ``matches`` must be the matcher of ``topic_filter``. None: the index does not suffice. Raises
+    CorruptLog, UnreadableEvent or CutMeanwhile.
     """
     index = source.index
     if index is None:
@@ -212,13 +212,13 @@ class _Following:
                 self._known.update(_decided(complete))
 
     async def _plan_messages(self) -> None:
-        """Plan to read the messages, the records that refer to them, and the limits that held."""
+        """Plan to read the messages, the records that refer to them, and the applicable limits."""
         index = self._index
         records = sorted(self._records)
         for sequence in records:
             if sequence <= index.last:
                 await self._plan_turn(sequence)
-        # These records give messages other positions, also in the turn of the message.
+        # These records assign new positions to messages, also in the turn of the message.
         repeating = set(index.rare("RetainedSnapshot", records[0]))
         new = {*records, *repeating.intersection(self._planned)}
         known = set(new)
@@ -256,7 +256,7 @@ class _Following:
                 heappush(self._left, sequence)
 
     def _plan_sessions(self, after: int) -> None:
-        """Plan to read the next record of each session that a message is on its way to."""
+        """Plan to read the next record of each session to which a message is in flight."""
         awaited = dict[str, None]()
         for kind, session in self.builder.awaited():
             awaited[session] = None
@@ -300,7 +300,7 @@ class _Following:
         return not self._refs.isdisjoint(refs) or self.builder.follows(refs)
 
     async def _learn(self, raw: dict[str, Any], sequence: int) -> None:
-        """Find out whether a message's receiving session ends with its connection."""
+        """Determine whether the receiving session of a message ends with its connection."""
         session = raw.get("session")
         if session is None or session in self._known:
             return
@@ -310,7 +310,7 @@ class _Following:
 
 
 def _decided(parts: Iterable[Record]) -> Iterator[str]:
-    """Yield the sessions for which some records say whether they end with their connection."""
+    """Yield the sessions for which these records show whether they end with their connection."""
     for part in parts:
         for raw in part.raw_events:
             kind = raw["e"]

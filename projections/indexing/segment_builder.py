@@ -54,13 +54,13 @@ _LINK_DIGITS: Final = 8
 
 
 class SegmentBuilder:
-    """Collects the contents of a segment from the records that follow the index.
+    """Collects the content of a segment from the records that follow the index.
 
     Parts of a turn are held back until the turn is complete, or known to be void.
     """
 
     def __init__(self, stream: str, begin: int, index: LogIndex | None, head: SegmentHead | None):
-        """Continue behind ``head``, the head of the last segment, or begin with record ``begin``.
+        """Continue after the last segment, whose head is ``head``, or begin with record ``begin``.
 
         ``index`` is the index so far.
         """
@@ -86,7 +86,7 @@ class SegmentBuilder:
         self.taken = begin - 1
         """Stream sequence of the last processed record."""
         self.next = begin
-        """Stream sequence of the first record not included: it, or its turn, is incomplete."""
+        """Stream sequence of the first record not included: its turn is incomplete."""
         self.bytes = 0
         """Approximate payload and JSON bytes of the included records."""
 

@@ -1,7 +1,7 @@
 """The states of sessions while an index is built: in memory as long as they change.
 
-The index contains the states that have not changed since the last segment; they are loaded from it
-when they change. So memory is needed for the sessions of one segment, not for the whole log.
+States that have not changed since the last segment are in the index, and are loaded from it when
+they change. So memory is needed for the sessions of one segment, not for the whole log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_DENIED: Final = 1000
 _HELD: Final = 2_000
 """Number of unchanged sessions that stay in memory."""
 _NEVER: Final = 1 << 62
-"""A position behind every event."""
+"""A position after every event."""
 
 
 class DeniedFilters:
@@ -64,7 +64,7 @@ class _CachedState:
             self.fold.state = decode_session(name, saved.parts)
         self.denied = DeniedFilters(saved.denied if saved is not None else ())
         self.records = 0
-        """Number of records with the session since its state was saved last."""
+        """Number of records with the session since its state was last saved."""
         self.size = 0
         """Size of these records in bytes."""
         self.rows: list[list[Any]] = []
@@ -130,7 +130,7 @@ class StateCache:
         return found
 
     def forget(self, index: LogIndex) -> None:
-        """Load states from this index from now on; keep those that changed last."""
+        """Load states from this index from now on; keep those with the latest changes."""
         self._index = index
         if self._whole >= 0:
             for name in list(self._held)[:-_HELD]:

@@ -41,7 +41,7 @@ def fixed_prefix(topic_filter: str) -> str:
 
 
 def worth_reading(named: int, others: int) -> bool:
-    """Return whether to read records that name a topic, to find which others concern it."""
+    """Return whether it pays to read the records that name a topic, to find the other ones."""
     return others > named
 
 
@@ -49,7 +49,7 @@ class TopicRecords:
     """The records of one topic filter, looked up in one index."""
 
     def __init__(self, index: LogIndex, topic_filter: str, matches: Callable[[str], bool]) -> None:
-        """Raise BadIndex."""
+        """Look up the records of a filter; ``matches`` is its matcher. Raises BadIndex."""
         self._index = index
         self._topic_filter = topic_filter
         self._matches = matches
@@ -67,9 +67,9 @@ class TopicRecords:
         return self._index.sequences(kind + topic_filter)
 
     def _besides(self, last: int) -> set[int]:
-        """Return the records, up to one, whose events name no matching message by position.
+        """Return the records up to ``last`` that may concern messages in no indexed record.
 
-        They name the topics of messages that were dropped, or messages from before the index.
+        They name topics of messages that were dropped, or refer to messages from before the index.
         """
         if self._dropped is None:
             self._dropped = self._naming(DROPPED)
@@ -77,7 +77,7 @@ class TopicRecords:
         return found | self._index.referring_before(last)
 
     def concerning(self, last: int) -> set[int]:
-        """Return the records, up to one, that may contain an event about a matching message.
+        """Return the records up to ``last`` that may contain an event about a matching message.
 
         Raises BadIndex.
         """
@@ -92,10 +92,10 @@ class TopicRecords:
     async def narrow(
         self, source: LogSource, first: int, last: int, most: int | None = None
     ) -> None:
-        """Read the named records, at most ``most``, if that leaves fewer to read between two.
+        """Read the named records, at most ``most``, if that reduces the records to read in a range.
 
-        A record that refers to a named one may refer to messages of other topics only: with the
-        positions of the matching messages such records are told apart.
+        A record that refers to a named one may refer to messages of other topics only: the
+        positions of the matching messages distinguish these records.
         """
         named = [one for one in self.named if one <= last]
         if most is not None and len(named) > most:
@@ -114,7 +114,7 @@ class TopicRecords:
             found = {*named, *self._index.referring_to(known, last)}
             self._exact = last, found | self._besides(last)
         except (BadIndex, CorruptLog, UnreadableEvent):
-            self._exact = None  # reading the records tells of it in its place
+            self._exact = None  # reading the records reports the problem instead
 
     def _matching(self, record: Record) -> Iterator[Position]:
         """Yield the positions of the matching messages of a record."""

@@ -1,7 +1,7 @@
 """Queries of a log: its state as of a point, its events as text, the topics of its messages.
 
 They read a log through ``eventstore.reading.LogSource``, never write, and use no clock. A
-``progress`` callback reports how far they are.
+``progress`` callback reports their progress.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Disk use: the bytes of a log by topic and by client.
 
-The payloads and properties of a message belong to its topic and its publisher. The rest of a
-record, its header, is divided equally among its entries: an entry about a message belongs to the
-topic of the message, and to the client of its event. So the parts add up to the size of the log.
+The payloads and properties of a message count for its topic and its publisher. The rest of a
+record, its header, is divided equally among its entries: an entry about a message counts for the
+topic of the message, and for the client of its event. So the parts add up to the size of the log.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from eventstore.format import Position, Record
 
 MOST_NAMES: Final = 10_000
-"""Maximum topics, and clients, that are distinguished; bytes of others count for ``None``."""
+"""Maximum number of topics, and of clients; bytes of others count for ``None``."""
 _REMEMBERED: Final = 65_536
 """Number of the latest messages whose topics are remembered, for entries about them."""
 _MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 _BY_IDENTIFIER: Final = frozenset(
     {"Acked", "Received", "Refused", "Completed", "Redelivered", "Returned"}
 )
-"""Events with an entry for each packet identifier, which does not say the topic."""
+"""Events with an entry for each packet identifier, which does not contain the topic."""
 
 
 class DiskUse:
@@ -84,7 +84,7 @@ class DiskUse:
         sizes[name] += size
 
     def _shares(self, record: Record) -> Iterator[tuple[str | None, str | None, int, int]]:
-        """Yield the topic, the client, the entries and the bytes of its own of each share."""
+        """Yield topic, client, number of entries, and payload bytes of each share."""
         at = record.sequence << INDEX_BITS
         for raw in record.raw_events:
             kind, client = raw["e"], raw.get("session")

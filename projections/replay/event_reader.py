@@ -70,7 +70,7 @@ class EventEntry(NamedTuple):
     void: bool
     """Whether it belongs to a turn that was never complete: it did not take effect."""
     cause: str = ""
-    """Why it happened, for the end of a sentence, if only the events after it say so."""
+    """Why it happened, for the end of a sentence, if only later events show it."""
 
 
 class EventFilter:
@@ -112,7 +112,7 @@ class EventFilter:
             found = source.records(first, last)
         else:
             if self._session is None:
-                with contextlib.suppress(BadIndex):  # then the log is read as without an index
+                with contextlib.suppress(BadIndex):  # then the log is read without the index
                     topics, end = self._topics_in(index), min(last, index.last)
                     await topics.narrow(source, first, end, self._most_named)
             found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
@@ -128,10 +128,10 @@ class EventFilter:
         return self._named
 
     def begin_of_block(self, source: LogSource, first: int, last: int, count: int) -> int:
-        """Return the record from which on, up to ``last``, about ``count`` records are to be read.
+        """Return the record from which about ``count`` records up to ``last`` have to be read.
 
         It is not before ``first``. With an index of the log, only records that may contain a
-        selected event count, and those behind the index are a block of their own.
+        selected event count, and those after the index are a separate block.
         """
         index, begin = source.index, max(first, last - count + 1)
         if index is None or (self._session is None and self._topic is None):
@@ -139,7 +139,7 @@ class EventFilter:
         if last > index.last:
             return max(begin, index.last + 1)
         if last >= index.first:
-            with contextlib.suppress(BadIndex):  # then the log is read as without an index
+            with contextlib.suppress(BadIndex):  # then the log is read without the index
                 listed = self._listed(index, max(first, index.first), last)
                 return listed[-count] if len(listed) >= count else max(first, index.first)
         return begin
@@ -157,7 +157,7 @@ class EventFilter:
         return listed if found is None else [one for one in listed if one in found]
 
     def may_select(self, record: Record) -> bool:
-        """Return whether a record has an event of the session; this costs less than the events."""
+        """Return whether a record has an event of the session, without parsing its events."""
         session = self._session
         return session is None or any(raw.get("session") == session for raw in record.raw_events)
 
@@ -210,7 +210,7 @@ def refs_of(event: Event) -> list[Position]:
 def cause_of(events: Sequence[tuple[int, Event]], number: int) -> str:
     """Return why a will was discarded, from the events of its record; empty: not known.
 
-    ``number`` is the place of an event among them. For other events it is empty.
+    ``number`` is the index of the event among them. For other events the result is empty.
     """
     event = events[number][1]
     if isinstance(event, WillCancelled):
@@ -255,8 +255,8 @@ class EventReader:
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield the selected events between two points.
 
-        ``turns`` contains the parts of an incomplete turn; ``ended`` says that nothing follows the
-        end, so that such a turn is void. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+        ``turns`` contains the parts of an incomplete turn; ``ended``: nothing follows the end, so
+        that such a turn is void. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
         """
         if start.sequence <= end.sequence:
             async for record in self._selected.records(self.source, start.sequence, end.sequence):

@@ -81,7 +81,7 @@ _WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 def words(event: Event, topics: Topics) -> str:
     """Return an event as text, without its session.
 
-    Topics of messages that are not loaded in ``topics`` are left out.
+    Topics of messages that ``topics`` has not loaded are left out.
     """
     return _WORDS[type(event)](event, topics)
 
@@ -217,7 +217,7 @@ def _with(reasons: Sequence[Run]) -> str:
 
 def _assigned(event: Assigned, topics: Topics) -> str:
     origin = " from the queue" if event.queued >= 0 else ""
-    return f"gave{origin} {_messages(event.refs, topics)} to {display.name(event.member)}"
+    return f"assigned{origin} {_messages(event.refs, topics)} to {display.name(event.member)}"
 
 
 def _granted(event: Subscribed, _topics: Topics) -> str:
@@ -265,10 +265,10 @@ def denial_text(code: int) -> str:
 
 
 _DENIALS: dict[int, str] = {
-    ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
-    ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
-    "max_wildcard_patterns, max_shared_members, max_subscriptions_total)",
-    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not valid here",
+    ReasonCode.NOT_AUTHORIZED: "the permissions do not allow this subscription (permissions)",
+    ReasonCode.QUOTA_EXCEEDED: "it has as many as the limits allow (max_subscriptions, "
+    "max_wildcards, max_wildcard_patterns, max_shared_members, max_subscriptions_total)",
+    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not allowed",
     ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
     "(shared_for_mqtt3)",
 }
@@ -329,7 +329,7 @@ def _cut(event: LogCut, _topics: Topics) -> str:
 
 def _archived(event: LogArchived, _topics: Topics) -> str:
     where, by = display.name(event.where), display.name(event.by)
-    return f"log archived up to record {event.through} in {where}, says {by}"
+    return f"log archived up to record {event.through} in {where}, reported by {by}"
 
 
 def _acted(event: OperatorActed, _topics: Topics) -> str:
@@ -377,7 +377,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: _started,
     LimitsApplied: _limits,
     BrokerStopped: lambda event, _: (
-        f"broker stopped: node {display.escaped(event.to)} is to lead"
+        f"broker stopped: node {display.escaped(event.to)} should lead"
         if event.to
         else "broker stopped"
     ),
@@ -420,9 +420,9 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     RetainedSnapshot: _retained,
     CheckpointCompleted: _completed,
     MessagesCarried: _carried,
-    Bridged: lambda event, _: f"NATS has what was published up to {format_position(event.through)}",
+    Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
     Followed: lambda event, _: (
-        f"took from log {display.name(event.log)} what takes effect up to {_place(event.through)}"
+        f"took the messages of log {display.name(event.log)} up to {_place(event.through)}"
         + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
     ),
     LogArchived: _archived,
@@ -513,7 +513,7 @@ def _published_objects(
 def _repeated_objects(
     event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
 ) -> list[dict[str, object]]:
-    """Return repeated messages: each has two positions, of which one holds from this event on."""
+    """Return repeated messages: each has two positions; one of them applies from this event on."""
     payloads = _payloads(event, area, event.count) if area is not None else []
     sizes = event.sizes
     found: list[dict[str, object]] = []

@@ -49,12 +49,12 @@ async def find_stories(
 ) -> list[MessageStory]:
     """Return the histories of the last messages whose topic ``matches``, or of the one at ``ref``.
 
-    With ``topic_filter``, which has to be the filter of ``matches``, the index of the log is used.
+    With ``topic_filter``, which must be the filter of ``matches``, the index of the log is used.
 
-    With ``client`` each history shows this session's subscriptions of that moment, its earlier
-    session where it had none, and what was dropped because it did not read. Messages of
-    which the log knows nothing are left out, and those published behind ``until``. Raises
-    CorruptLog, UnreadableEvent or CutMeanwhile.
+    With ``client`` each history shows this session's subscriptions at that time, its earlier
+    session if it had none, and messages that were dropped because it did not read. Messages of
+    which nothing is known are left out, and those published after ``until``. Raises CorruptLog,
+    UnreadableEvent or CutMeanwhile.
     """
     found = await find_indexed_stories(
         source,
@@ -86,7 +86,7 @@ async def _read_stories(
         wanted=matches, last=last, ref=ref, client=client, begin=source.begin, until=until
     )
     if source.begin > 1:
-        with progress("looking for messages from before the cut", source.last) as update:
+        with progress("searching for messages from before the cut", source.last) as update:
             async for record in source.records_with(_REPEATING, update):
                 explainer.look_ahead(record)
     turns = TurnAssembler()
@@ -107,10 +107,10 @@ def _take(explainer: StoryBuilder, record: Record) -> None:
 
 
 async def message_at(source: LogSource, place: Position) -> Position:
-    """Return the position of the message at a position, or of the message its event concerns.
+    """Return the position of the message at a position, or of the message that its event concerns.
 
-    A retained message that a checkpoint repeated is traced back as far as the log goes. Raises
-    UsageError if there is none, CorruptLog or CutMeanwhile.
+    For a retained message that a checkpoint repeated, it is the earliest position in the log.
+    Raises UsageError if there is none, CorruptLog or CutMeanwhile.
     """
     sequence = sequence_of(place)
     if not 1 <= sequence <= source.last:
@@ -133,7 +133,7 @@ async def message_at(source: LogSource, place: Position) -> Position:
         if offset < len(refs) and refs[offset] < place:
             return await message_at(source, refs[offset])
         raise UsageError(
-            f"position {format_position(place)} is no message but {event.e}: foldmq log --from "
+            f"position {format_position(place)} is not a message but {event.e}: foldmq log --from "
             f"{format_position(place)} -n 1 shows it"
         )
     raise UsageError(

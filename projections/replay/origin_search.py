@@ -1,4 +1,4 @@
-"""Messages that one log of a node took from another: where they come from, and where they went."""
+"""Messages that one log of a node took from another: their positions in both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OriginPlace(NamedTuple):
-    """Where a message was published that a log took from another one."""
+    """The place in another log where a message was published that this log took."""
 
     log: str
     """Name of the other log."""
@@ -36,13 +36,13 @@ class OriginPlace(NamedTuple):
 async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
     """Return where a message was taken from; None if a client of this log published it.
 
-    None also if its record was cut off. Raises CorruptLog or CutMeanwhile.
+    Also None if its record was cut off. Raises CorruptLog or CutMeanwhile.
     """
     return (await origins_of(source, [ref])).get(ref)
 
 
 async def origins_of(source: LogSource, refs: Iterable[Position]) -> dict[Position, OriginPlace]:
-    """Return where messages were taken from, as :func:`origin_of`, for those that were taken."""
+    """Return for the messages that were taken from another log where they come from."""
     wanted: dict[int, list[Position]] = {}
     for ref in refs:
         if source.first <= sequence_of(ref) <= source.last:
@@ -66,10 +66,10 @@ async def origins_of(source: LogSource, refs: Iterable[Position]) -> dict[Positi
 async def taken_from(
     source: LogSource, log: str, refs: Collection[Position]
 ) -> dict[Position, list[Position]]:
-    """Return where a log has messages of another one: positions there and here.
+    """Return the positions at which a log has messages of ``log``, by their positions there.
 
-    It has several copies of a message if shared subscriptions got some.
-    Raises as ``LogSource.records``.
+    It has several copies of a message if shared subscriptions got it. Raises as
+    ``LogSource.records``.
     """
     wanted = set(refs)
     found: dict[Position, list[Position]] = {}
@@ -96,8 +96,8 @@ async def published_here(
 ) -> None:
     """Add the positions of messages that clients of this log published on matching topics.
 
-    ``found`` keeps the last ones; messages behind ``until`` are not looked for.
-    Raises as ``LogSource.records``.
+    ``found`` keeps the last ones; messages after ``until`` are left out. Raises as
+    ``LogSource.records``.
     """
     reader = EventReader(source, EventFilter((MessagePublished,), topic=topic_filter))
     async for entry in reader.entries(

@@ -1,4 +1,4 @@
-"""What the log says of a receiver beside a message: its earlier session, and unnamed drops."""
+"""What the log records of a receiver besides a message: its earlier session, and unnamed drops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _STEPS_MS: Final = 200
 async def add_receiver_past(
     source: LogSource, stories: Sequence[MessageStory], client: str
 ) -> None:
-    """Add to histories what explains that a session got nothing that the log records.
+    """Add to histories the possible reasons why the log records no delivery to a session.
 
     Raises as ``LogSource.records``.
     """
@@ -201,7 +201,7 @@ class ClientPast:
 
 
 async def client_past(source: LogSource, client: str, last: int) -> ClientPast:
-    """Return what a log says of a client up to a record; raises as ``LogSource.records``."""
+    """Return what a log records of a client up to a record; raises as ``LogSource.records``."""
     with contextlib.suppress(BadIndex):
         known = await _indexed_past(source, client, last)
         if known is not None:
@@ -217,7 +217,7 @@ async def client_past(source: LogSource, client: str, last: int) -> ClientPast:
 
 
 async def _indexed_past(source: LogSource, client: str, last: int) -> ClientPast | None:
-    """Return the same from the states of the index, None if it does not know them."""
+    """Return the same from the states of the index, None if it does not have them."""
     if source.index is None:
         return None
     sessions, end = IndexedSessions(source, source.index), LogPoint(last)
@@ -368,7 +368,7 @@ async def _unread_drops(
 
 
 def may_concern(event: MessageDropped, matches: Callable[[str], bool]) -> bool:
-    """Return whether messages without a position that were dropped may be on a matching topic.
+    """Return whether dropped messages without a position may be on a matching topic.
 
     Earlier versions recorded no topics of most drops, and of many topics some are recorded.
     """
@@ -412,7 +412,7 @@ def _matching(event: Event, standing: SubscriberState) -> int:
 
 
 async def _limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
-    """Return the limits that held at a record; None: not recorded."""
+    """Return the limits that applied at a record; None: not recorded."""
     index, first = source.index, source.begin
     found: list[Record] = []
     if index is not None:

@@ -1,4 +1,4 @@
-"""A log folded up to a moment, by the broker's own fold."""
+"""A log folded up to a point, by the fold of the broker."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class Replay:
         self._time_ms = 0
 
     async def to(self, point: LogPoint) -> AsOf:
-        """Fold up to a point behind the last one; return the point that ``state`` corresponds to.
+        """Fold up to a point after the last one; return the point that ``state`` corresponds to.
 
-        After a point in the middle of a record there is no next step. A turn takes effect with its
-        last part. Raises CorruptLog and UnreadableEvent, and CutOff for a point so close to the cut
-        of the log that the state there cannot be known.
+        After a point in the middle of a record, the fold cannot continue. A turn takes effect with
+        its last part. Raises CorruptLog and UnreadableEvent, and CutOff for a point so close to the
+        cut of the log that its state is not known.
         """
         with few_collections(), self._progress("folding", point.sequence) as update:
             while self._done < point.sequence:
@@ -111,7 +111,7 @@ class Replay:
         if as_of.point.sequence < source.begin:
             missing = f"no state before record {source.begin} can be rebuilt"
         state = NodeState(source.begin)
-        doing = "looking for the first state"
+        doing = "searching for the first state"
         with few_collections(), self._progress(doing, source.last) as update:
             async for record in source.records(source.begin, source.last):
                 fold(state, record, only="")
@@ -122,7 +122,7 @@ class Replay:
                     )
                 if record.sequence % _UPDATE_EVERY == 0:
                     update(record.sequence)
-        raise CorruptLog(source.begin, "begins the log, and no whole checkpoint follows it")
+        raise CorruptLog(source.begin, "begins the log, and no complete checkpoint follows it")
 
 
 class Origins:

@@ -1,4 +1,4 @@
-"""Finds the messages that ``eventstore.log.damaged_log`` has to keep for a log's sessions."""
+"""Finds the messages that ``eventstore.log.damaged_log`` must keep for a log's sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SalvageNeeds:
-    """The messages that the sessions of a log need, found by the broker's own fold."""
+    """The messages that the sessions of a log need, found by the fold of the broker."""
 
     def __init__(self, begin: int) -> None:
         """Begin with record ``begin``."""
@@ -34,7 +34,7 @@ class SalvageNeeds:
         return found
 
     def begun_anew(self, session: str) -> list[Event]:
-        """Return the events by which a session loses everything except its subscriptions."""
+        """Return the events that remove everything from a session except its subscriptions."""
         state = self._state.sessions.peek(session)
         if state is None:
             return []

@@ -3,8 +3,8 @@
 The log is folded once, from its beginning to its end, by the fold of the broker; events that do not
 concern the session are skipped. The history keeps the positions of the session's events and, at
 intervals, its state. A state in between is a kept state plus the few events that follow, which are
-read again from the log. All of it is bounded: states are kept at longer intervals as they become
-larger or more, and for a session with very many events only the latest ones are kept.
+read again from the log. Memory is bounded: states are kept at longer intervals as they become
+larger or more numerous, and for a session with very many events only the latest ones are kept.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 MOST_EVENTS = 400_000
-"""Number of events of a session that are kept; of more, the older half is forgotten."""
+"""Number of events of a session that are kept; when there are more, the older half is dropped."""
 STATE_BYTES = 16 * 1024 * 1024
 """Largest size of all kept states of one session."""
 MOST_STATES = 1024
 _FIRST_INTERVAL = 64
 """Initial number of events between two kept states."""
 _BYTES_AN_EVENT = 256
-"""Bytes of a state for which the next one is kept one event later: encoding takes time."""
+"""For each of this many bytes of a state, the next one is kept one event later: encoding takes
+time."""
 _CACHED = 100_000
 """Events kept in memory after they were read, unless more lie between two states."""
 _READ_AT_ONCE = 16
@@ -77,10 +78,10 @@ class SessionEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionMoment:
-    """The state of the session as of a moment."""
+    """The state of the session as of a point."""
 
     number: int
-    """How many of the kept events had happened."""
+    """Number of kept events that the state includes."""
     state: SessionState | None
     """None: the session did not exist."""
     before: SessionState | None
@@ -117,7 +118,7 @@ def _ignore(_event: SessionEvent) -> None:
 class SessionHistory:
     """The events and states of one session, up to the end of the log.
 
-    ``begin`` is the first known moment: everything before it was cut off, or forgotten in a log
+    ``begin`` is the first known position: everything before it was cut off, or dropped in a log
     with very many events of the session. ``done`` is the last folded record.
     """
 
@@ -162,7 +163,7 @@ class SessionHistory:
 
     @property
     def partial(self) -> bool:
-        """Whether the log was cut, and nothing is known before its first whole checkpoint."""
+        """Whether the log was cut, and nothing is known before its first complete checkpoint."""
         return self._node.partial
 
     @property
@@ -241,7 +242,7 @@ class SessionHistory:
             self._forget()
 
     def _keep(self) -> None:
-        """Keep the present state."""
+        """Keep the current state."""
         state = self._node.sessions.get(self.name)
         parts = b"" if state is None else orjson.dumps(encode_session(state))
         self._kept.append(_Kept(self.forgotten + len(self), parts))
@@ -271,10 +272,10 @@ class SessionHistory:
             del column[:gone]
         self.forgotten += gone
 
-    # ------------------------------------------------------------------------- looking
+    # ------------------------------------------------------------------------- lookups
 
     def number_at(self, at: Position) -> int:
-        """Return how many of the kept events had happened at a position."""
+        """Return the number of kept events that had taken effect at a position."""
         return bisect_right(self._effective, at)
 
     def position_of(self, number: int) -> Position:
@@ -292,7 +293,7 @@ class SessionHistory:
         return [after - before for before, after in pairwise(ends)]
 
     async def at(self, source: LogSource, at: Position) -> SessionMoment:
-        """Return the session as of a position at or behind ``begin``.
+        """Return the session as of a position at or after ``begin``.
 
         Raises CorruptLog and CutMeanwhile.
         """

@@ -38,17 +38,18 @@ class Published(NamedTuple):
     size: int
     """Size of the payload in bytes."""
     time_ms: int | None = None
-    """Time of the record (Unix, milliseconds); None: unknown, since a repetition lacks it."""
+    """Time of the record (Unix, milliseconds); None: unknown, since a repetition does not have
+    it."""
     client: str | None = None
-    """The session that published it; None: unknown, likewise."""
+    """The session that published it; None: unknown, for the same reason."""
     copied_ms: int | None = None
-    """Time of the checkpoint's copy by which alone it is known: it is older."""
+    """Time of a checkpoint's copy, if only that is known: the message is older."""
 
 
 def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a filter matches a topic.
+    """Return a function that returns whether a filter matches a topic.
 
-    Raises TopicError for a bad filter.
+    Raises TopicError for an invalid filter.
     """
     validate_topic_filter(topic_filter)
     trie: FilterTrie[bool] = FilterTrie()
@@ -89,10 +90,10 @@ class Topics(Protocol):
 class TopicBook:
     """The topics of messages by position: a bounded number in memory, the rest read from the log.
 
-    Messages from before the beginning of a cut log are known if the log repeats them.
-    ``carriers`` maps records that were cut off to records that repeat messages of them. Without
-    it only messages passed to :meth:`note` are known; with ``thorough`` the log is searched for
-    them when they are needed.
+    Messages from before the beginning of a cut log are known if the log repeats them. ``carriers``
+    maps records that were cut off to the records that repeat their messages. Without it only
+    messages passed to :meth:`note` are known; with ``thorough`` the log is searched for them when
+    they are needed.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class TopicBook:
     async def _look(self) -> dict[int, list[int]]:
         """Return the records that repeat messages, by the original records of the messages."""
         found: dict[int, list[int]] = {}
-        doing = "looking for messages from before the cut"
+        doing = "searching for messages from before the cut"
         source, words = self._source, [b'"MessagesCarried"']
         with self._progress(doing, source.last) as update:
             found_in = source.records_with(words, update)

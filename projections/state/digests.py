@@ -28,7 +28,7 @@ NO_DIGEST = "0" * _DIGITS
 def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> str:
     """Return the digest of a session: a hash of the JSON of its snapshot's parts.
 
-    ``pending`` are the retained messages that it sent at QoS 2 and did not release.
+    ``pending`` are the retained messages that it sent at QoS 2 and has not released.
     """
     found = hashlib.sha256(b"\n".join(texts))
     for message in sorted(pending, key=lambda one: one.ref):
@@ -49,7 +49,7 @@ def retained_digest(message: RetainedMessage) -> str:
 def session_texts(node: NodeState, name: str) -> list[bytes] | None:
     """Return a session's snapshot as JSON, one text for each part; None when there is none.
 
-    A frozen session is not thawed: its frozen form is this very text.
+    A frozen session is not thawed: its frozen form is the same text.
     """
     frozen = node.sessions.frozen(name)
     if frozen is not None:

@@ -8,7 +8,7 @@ no message overtakes an earlier one of its topic [MQTT-4.6.0-6],
   queue if it is a retained message whose filter has none, and
 - a queue is sent when all linked queues that began to fill before it are empty.
 
-A link must hold as long as any message waits. The removal of a filter may remove links. Then,
+A link must exist as long as any message waits. The removal of a filter may remove links. Then,
 while any message waits, every filter counts as linked with every other
 (``SessionState.all_linked``). Unnecessary waiting is allowed, overtaking is not. The removal of a
 filter without wildcards loses no link: all filters that match its topic are linked with each other.
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from projections.state.session import SessionState
 
 _FEW: Final = 32
-"""Up to this number all filters are compared; above it only if few of them have wildcards."""
+"""Up to this number, all filters are compared; above it, only if few of them have wildcards."""
 _SHORT: Final = 256
-"""Longest filter, in characters, that is compared; longer ones are linked with every other."""
+"""Length in characters of the longest filter compared; longer ones are linked with every other."""
 
 
 def holds_links(state: SessionState, topic_filter: str) -> bool:

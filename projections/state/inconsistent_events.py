@@ -15,5 +15,5 @@ INCONSISTENCIES: Final = (ValueError, KeyError, IndexError, TypeError, Attribute
 
 def inconsistency(record: Record, error: Exception) -> CorruptLog:
     """Return the error for a record whose events contradict the state before it."""
-    what = f"holds an event that does not fit: {type(error).__name__}"
+    what = f"contains an inconsistent event: {type(error).__name__}"
     return CorruptLog(record.sequence, what)

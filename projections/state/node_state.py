@@ -70,7 +70,7 @@ class Checkpoint(NamedTuple):
 
 
 class FollowedLog(NamedTuple):
-    """How far this log has taken what takes effect in another one."""
+    """The position up to which this log has taken the messages of another one."""
 
     through: Position
     """Position in the other log."""
@@ -123,11 +123,11 @@ class NodeState:
         self.applied = 0
         """Stream sequence of the last folded record."""
         self.entries = 0
-        """Number of folded positions: each message of each event counts."""
+        """Number of folded entries: each message of each event counts."""
         self.partial = begin > 1
-        """Whether the state is not whole yet."""
+        """Whether the state is not complete yet."""
         self.checkpoint = 0
-        """Number of the checkpoint that was begun last."""
+        """Number of the last checkpoint that was begun."""
         self.checkpoints: list[Checkpoint] = []
         """Complete checkpoints: positions at which the log may begin."""
         self.cuts: list[LogCut] = []
@@ -135,13 +135,13 @@ class NodeState:
         self.archived: Archived | None = None
         """The extent of the archive, as recorded in the log."""
         self.bridged: Position | None = None
-        """Position up to which NATS has the publications; None: the log never bridged any."""
+        """Position up to which NATS has the publications; None: there has never been a bridge."""
         self.followed: dict[str, FollowedLog] = {}
         """The other logs of the node from which this one takes messages, by name."""
         self.epoch = 0
         """Number of times a node of the cluster became the leader; 0: there is no cluster."""
         self.leader = ""
-        """The node of the cluster that became the leader last; empty when that was cut off."""
+        """The last node of the cluster that became the leader; empty if that was cut off."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> records that repeat their messages that are still needed."""
         self.dirty: dict[str, Position] | None = None
@@ -149,7 +149,7 @@ class NodeState:
         changes are not tracked."""
         self.clients: ClientHistories | None = None
         """The histories of clients, to which folded records are added; None: they are not kept. The
-        broker adds what it decides by itself."""
+        live broker updates them when it decides, not here."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
@@ -263,12 +263,12 @@ class NodeState:
         return state
 
     def load(self, state: SessionState, bound: Position) -> None:
-        """Load a session as of ``bound``: everything before this position had happened."""
+        """Load a session as of ``bound``: the state includes everything before this position."""
         self.sessions[state.session] = state
         self._newer[state.session] = bound
 
     def load_frozen(self, frozen: bytes, bound: Position, state: SessionState) -> None:
-        """Load a frozen session as of ``bound``: everything before this position had happened."""
+        """Load a frozen session as of ``bound``: it includes everything before this position."""
         self.sessions.put(frozen, state)
         self._newer[state.session] = bound
 
@@ -279,7 +279,7 @@ class NodeState:
         return self.carried.get(sequence, [sequence])
 
     def forget_before(self, first: int) -> None:
-        """Forget everything that is only needed for records that are cut off."""
+        """Drop everything that is only needed for records that were cut off."""
         self.begin = first
         self.cuts = self.cuts[-1:]
         self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
@@ -340,7 +340,7 @@ class NodeState:
     def _session_snapshot(
         self, event: SessionSnapshot, at: Position, _ms: int, _: Sequence[bytes]
     ) -> None:
-        """Load a session's state where it is not known; elsewhere it repeats known state."""
+        """Load a session's state if it is not known; otherwise the event repeats known state."""
         if not self.partial:
             return
         if event.part == 0:
@@ -367,7 +367,7 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
-            self.archived = None  # as for a reader of the rest of the log
+            self.archived = None  # as a reader of the remaining log sees it
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _SPARE = 1024
-"""Number of outdated times that are tolerated at least."""
+"""Minimum number of outdated times that are tolerated."""
 
 
 class RetainedMessage(NamedTuple):
@@ -66,7 +66,7 @@ class ExpiryQueue:
         self._names: dict[int, dict[str, None]] = {}
         """The names of each time; none is empty."""
         self._times: list[int] = []
-        """These times, a heap; others, and some twice, until they are reached or too many."""
+        """These times, a heap; also outdated and duplicate ones, until they are due or too many."""
 
     def add(self, name: str, expires: int) -> None:
         """Add a name; it must not be in the queue."""
@@ -142,7 +142,7 @@ class RetainedIndex:
         return self._messages.get(topic)
 
     def topics(self) -> list[str]:
-        """Return the topics that have a retained message at present."""
+        """Return the topics that have a retained message."""
         return [*self._messages]
 
     def parts(self) -> Iterator[list[str]]:
@@ -160,13 +160,13 @@ class RetainedIndex:
     def matching(self, topic_filter: str) -> Iterator[RetainedMessage]:
         """Yield the retained messages that a filter matches, in no particular order.
 
-        No message may become retained or be cleared in the meantime.
+        No message may become retained or be cleared during the iteration.
         """
         part = self._messages.of
         return (part(topic)[topic] for topic in self._topics.match(topic_filter))
 
     def before(self, position: Position) -> list[RetainedMessage]:
-        """Return the retained messages that stand before a position."""
+        """Return the retained messages before a position."""
         return [message for message in self._all() if message.ref < position]
 
     def _all(self) -> Iterator[RetainedMessage]:
@@ -233,7 +233,7 @@ class RetainedIndex:
                 self._pending.setdefault(event.session, {}).setdefault(message.ref, message)
 
     def cleared(self, topics: Iterable[str]) -> None:
-        """Remove the retained messages of some topics, if they have any."""
+        """Remove the retained messages of these topics, if they have any."""
         for topic in topics:
             before = self._messages.get(topic)
             if before is not None:
@@ -244,8 +244,8 @@ class RetainedIndex:
     def load(self, message: RetainedMessage) -> None:
         """Load a message from the projections.
 
-        The message may be newer than the state that is folded next; nevertheless each topic ends
-        with the message that was retained last.
+        The message may be newer than the events folded next; each topic still ends with the message
+        that was retained last.
         """
         self._set(message)
 
@@ -282,7 +282,7 @@ class RetainedIndex:
 def messages_of(
     event: MessagePublished, at: Position, time_ms: int, pieces: Sequence[bytes]
 ) -> Iterator[RetainedMessage]:
-    """Yield the messages of a publication, the first of which stands at ``at``.
+    """Yield the messages of a publication; the first one is at ``at``.
 
     ``time_ms`` is the time of its record, ``pieces`` are its parts of the payload area.
     """

@@ -51,13 +51,14 @@ if TYPE_CHECKING:
 
 
 SHARED_HOME, SHARED_PART = 64, 128
-"""Subscription options of shared subscriptions with members in several logs, which clients cannot
-have: of the one that matches topics, and of the others, which get what it assigns to their logs."""
+"""Subscription options that clients cannot request, of shared subscriptions with members in several
+logs: of the one that matches topics, and of those that get the messages it assigns to their
+logs."""
 
 
 @dataclass(slots=True, eq=False)
 class SubscriptionState:
-    """One subscription of a session, and the messages on their way through it."""
+    """One subscription of a session, and the messages that wait in it."""
 
     filter: str
     qos: int
@@ -97,7 +98,7 @@ class Will(NamedTuple):
     delay: int = 0
     """Delay in seconds after the end of the connection (MQTT 5)."""
     grace: int = 0
-    """Seconds for which the will waits for its client at least, because the broker ended."""
+    """Minimum seconds for which the will waits for its client, because the broker ended."""
 
     @property
     def wait(self) -> int:
@@ -106,12 +107,12 @@ class Will(NamedTuple):
 
 
 class NoEntries(dict[Any, Any]):
-    """An empty dict that refuses entries, shared by all sessions that have none of a kind."""
+    """An empty dict that refuses entries, shared by all sessions without entries of a kind."""
 
     __slots__ = ()
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Raise TypeError: a session must have a dict of its own first."""
+        """Raise TypeError: the session must get its own dict first."""
         raise TypeError(f"entry {key!r} for all sessions")
 
     def update(self, *_args: Any, **_named: Any) -> None:
@@ -175,7 +176,7 @@ class SessionState:
     """Their payload bytes."""
     will: Will | None = None
     saved: Position = 0
-    """Version of the snapshot in the projections, 0 for none: a note of their writer."""
+    """Version of the snapshot in the projections, 0 for none; kept by the projector."""
 
     def subscription(self, topic_filter: str) -> SubscriptionState:
         """Return the subscription with this filter; an inactive one when there is none."""
@@ -243,7 +244,7 @@ def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -
     if event.grace and state.will is not None:
         state.will = state.will._replace(grace=event.grace)
     if state.clean:
-        # It ends with its connection; a will that waits is all that may be left.
+        # It ends with its connection; only a will that waits may be left.
         _reset(state)
 
 

@@ -1,6 +1,6 @@
 """The sessions of a node: active ones as objects, the others frozen.
 
-A frozen session is its snapshot in bytes, some tens of bytes longer than its names. Access by name
+A frozen session is its snapshot in bytes, a few dozen bytes longer than its names. Access by name
 thaws it; ``peek`` and iteration leave it frozen.
 """
 
@@ -24,7 +24,7 @@ _BOUND = struct.Struct(">Q")
 _LARGEST_FROZEN = 64 * 1024
 """Largest snapshot, in bytes, that is kept frozen: a larger one takes too long to thaw."""
 _MOST_SUBSCRIPTIONS = 512
-"""Most subscriptions of a session that is kept frozen: thawing it restores them all at once."""
+"""Maximum number of subscriptions of a frozen session: thawing restores all of them in one step."""
 
 
 def is_freezable(state: SessionState) -> bool:
@@ -119,14 +119,14 @@ class SessionTable:
 
     def __init__(self) -> None:
         self.live: dict[str, SessionState] = {}
-        """The sessions that are not frozen; callers look here first where speed matters."""
+        """The sessions that are not frozen; callers look them up here first where speed matters."""
         self.on_thaw: Callable[[SessionState], object] | None = None
         self._frozen: ShardedDict[bytes] = ShardedDict()
         self._frozen_count = 0
         self._live_names: ShardedDict[None] = ShardedDict()
-        """The names of the sessions that are not frozen; they are never all copied at once."""
+        """The names of the sessions that are not frozen, in parts that can be copied quickly."""
         self._holding: dict[str, Position] = {}
-        """Frozen sessions that need messages of the log, with the oldest one's position."""
+        """Frozen session that needs messages of the log -> position of the oldest one."""
         self.frozen_totals = OutstandingTotals()
         """Totals of the frozen sessions."""
 
@@ -236,7 +236,7 @@ class SessionTable:
         self.frozen_totals.add(state)
 
     def names(self) -> list[str]:
-        """Return all client identifiers at present."""
+        """Return all client identifiers."""
         return [*self.live, *self._frozen]
 
     def live_parts(self) -> Iterator[list[str]]:
@@ -255,16 +255,16 @@ class SessionTable:
         return ([*live, *frozen] for live, frozen in both)
 
     def owing_parts(self) -> Iterator[list[str]]:
-        """Yield the names as in :meth:`parts`, without frozen sessions that need no messages.
+        """Yield the names as :meth:`parts` does, without frozen sessions that need no messages.
 
-        These have no deliveries, publications or wills in progress, and nothing queued.
+        Those have no deliveries, publications or wills in progress, and nothing queued.
         """
         holding = self._holding
         both = zip(self._live_names.parts, self._frozen.parts, strict=True)
         return ([*live, *[name for name in frozen if name in holding]] for live, frozen in both)
 
     def holds(self, name: str, before: Position) -> bool:
-        """Return whether a session needs messages that stand before a position."""
+        """Return whether a session needs messages before a position."""
         state = self.live.get(name)
         oldest = self._holding.get(name) if state is None else oldest_reference(state)
         return oldest is not None and oldest < before

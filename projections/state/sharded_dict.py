@@ -2,7 +2,7 @@
 
 Copying the keys of a dict with a million entries takes tens of milliseconds, and a dict cannot be
 iterated over while it changes. Copying a part of this one takes a tenth of a millisecond. The order
-is the same in every process, and so is everything derived from it.
+is the same in every process, so everything derived from it is reproducible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ShardedDict(Generic[T]):
 
     def __init__(self) -> None:
         self.parts: tuple[dict[str, T], ...] = tuple({} for _ in range(_PARTS))
-        """The parts; in two objects the part of the same number has the same names."""
+        """The parts; a name is in the part of the same number in every object."""
 
     def of(self, name: str) -> dict[str, T]:
         """Return the part that contains a name."""

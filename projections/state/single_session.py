@@ -1,4 +1,4 @@
-"""The fold of one session from its own events alone, wherever the log begins.
+"""The fold of one session from its events alone, wherever the log begins.
 
 ``projections.state.node_state.NodeState`` folds the whole log of a node. This module applies its
 rules to a single session: callers that sort the events of a log by session (an audit, a query) get
@@ -46,7 +46,7 @@ class SessionFold:
         self.whole = whole
         self.state: SessionState | None = None
         self.pending: dict[Position, RetainedMessage] = {}
-        """Its unreleased retained QoS 2 messages, where payloads were given."""
+        """Its unreleased retained QoS 2 messages, if payloads were passed."""
         self._parts: list[Part] = []
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
@@ -88,7 +88,7 @@ class SessionFold:
         self.pending = {}
 
     def _other(self, event: Event, at: Position, payload: bytes | None) -> None:
-        """Fold an event that is not about the session's own state."""
+        """Fold an event that does not concern the session's state."""
         if type(event) is SessionExpired:
             self._gone()
         elif at >= self.whole:

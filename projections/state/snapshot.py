@@ -1,9 +1,9 @@
 """The state of a session as JSON, and back: in the log's checkpoints and in the projections.
 
-Usual values are left out, and neighbours are written as runs (``eventstore.format.positions``), so
-that the snapshot of a session that waits for its client takes about as many bytes as its filters. A
-state that is too large for one event or message is split into parts: each is an object with the
-same fields, and its lists continue those of the part before.
+Default values are left out, and adjacent positions are written as runs
+(``eventstore.format.positions``), so that the snapshot of an offline session takes about as many
+bytes as its filters. A state that is too large for one event or message is split into parts: each
+is an object with the same fields, and its lists continue those of the part before.
 
 A field may be added with a default; any other change needs a new version of SessionSnapshot.
 """
@@ -59,7 +59,7 @@ def encode_session(state: SessionState) -> list[Part]:
 
 
 def _plain(state: SessionState) -> Part:
-    """Return the fields that are not lists, where they differ from the usual values."""
+    """Return the fields that are not lists and differ from their default values."""
     part: Part = {"generation": state.generation}
     if state.connected:
         part["connected"] = True
@@ -85,7 +85,7 @@ def _plain(state: SessionState) -> Part:
 
 
 def _add_subscriptions(parts: list[Part], size: int, state: SessionState) -> int:
-    """Add the subscriptions, of which there may be thousands; return the size of the last part."""
+    """Add the subscriptions, possibly thousands; return the size of the last part."""
     some: list[list[Any]] = []
     for held in state.subscriptions.values():
         element: list[Any] = [held.filter, held.qos]
@@ -138,7 +138,7 @@ def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
 
 
 def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFlight]]]:
-    """Yield runs of neighbours that differ in packet identifier and position only."""
+    """Yield runs of adjacent deliveries that differ only in packet identifier and position."""
     pids: list[int] = []
     sent: list[InFlight] = []
     for pid, one in table.items():
@@ -232,7 +232,7 @@ def reference_runs(state: SessionState) -> Iterator[Run]:
 
 
 def expand_runs(runs: Iterable[Run], before: Position) -> Iterator[Position]:
-    """Yield the positions of runs that stand before another position."""
+    """Yield the positions of runs that are before another position."""
     for run in runs:
         if isinstance(run, int):
             if run < before:

@@ -1,7 +1,7 @@
-"""The fold of events shared by several sessions, as the broker applies it when it decides them.
+"""The fold of events of several sessions, as the broker applies it when it decides them.
 
-In a log that is read back, events of single sessions take their place; both folds yield the same
-state (``tests/projections/test_turn_fold.py``).
+In a log that is read back, events of single sessions replace them; both folds yield the same state
+(``tests/projections/test_turn_fold.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A queue of waiting messages that takes the memory of its runs, not of its messages.
+"""A queue of waiting messages whose memory depends on the number of runs, not of messages.
 
-Messages that are published together stand at neighbouring positions, so the queue of one session
-mostly consists of a few arithmetic progressions, however many messages it has.
+Messages that are published together have adjacent positions, so the queue of a session mostly
+consists of a few arithmetic progressions, however many messages it has.
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ class WaitingQueue:
             runs.popleft()
 
     def remove(self, refs: Iterable[Position]) -> int:
-        """Remove expired messages, wherever they stand; return how many were found.
+        """Remove expired messages, wherever they are; return how many were found.
 
-        A message that is in the queue twice is removed as often as it is named, the first one
-        first.
+        A message that is in the queue twice is removed as often as it is in ``refs``, its first
+        copy first.
         """
         wanted = Counter(refs)
         before, runs = self._length, self._runs
@@ -250,7 +250,7 @@ def _found(run: list[int], wanted: Counter[Position]) -> list[int]:
 
 
 def _without(run: list[int], gone: list[int]) -> Iterator[list[int]]:
-    """Yield the rest of a run without the messages of some numbers, which ascend."""
+    """Yield the rest of a run without the messages with these ascending numbers."""
     first, count, step, expires = run
     start = 0
     for stop in (*gone, count):

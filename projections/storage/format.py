@@ -18,9 +18,9 @@ rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, 
        (``projections.clients.client_history``)
 =====  ===========================================================================
 
-A *tag* is a hash of key and version: if the tags that a reader has add up to the digest of the last
-message, the reader has all messages, in the right versions. The *mark* contains the record up to
-which all messages together reflect the log.
+A *tag* is a hash of key and version: if the exclusive or of the tags that a reader has equals the
+digest of the last message, the reader has all messages, in the right versions. The *mark* contains
+the record up to which all messages together reflect the log.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BLOCK = struct.Struct(">QI")
 
 
 class BadProjection(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """The projections are incomplete; the log contains everything, and is folded instead."""
+    """The projections are unusable; the log, which contains everything, is folded instead."""
 
 
 class OtherVersion(BadProjection):
@@ -90,7 +90,7 @@ class StoredEntry:
 
     __slots__ = ("body", "digest", "kind", "name", "part", "parts", "version")
 
-    # Written out: one that a dataclass makes is not compiled.
+    # Written out: the one that a dataclass generates is not compiled.
     def __init__(
         self,
         kind: int,
@@ -122,7 +122,7 @@ class StoredEntry:
 def decode_entry(data: bytes) -> StoredEntry:
     """Return the entry of a message. Raises BadProjection when it is invalid or damaged."""
     if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
-        raise BadProjection("a message of the projections is none of this foldmq")
+        raise BadProjection("a message of the projections has an unknown format")
     _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)
     if hashlib.sha256(data[_SIGNED_FROM:]).digest()[:16] != check:
         raise BadProjection("a message of the projections has a wrong checksum")
@@ -188,7 +188,7 @@ class ProjectionMark:
     """Name, position and link of the other logs from which the node takes messages."""
 
     def body(self) -> bytes:
-        """Return the body of the mark's entry; earlier versions know no epoch, no other logs."""
+        """Return the body of the mark's entry; earlier versions have no epoch and no other logs."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         if not self.epoch:
             del found["epoch"]

@@ -56,7 +56,7 @@ class ProjectionLoader:
     found: SessionVisitor
     """Called with the state of each session, for reading only."""
     limit: Position
-    """Position behind the end of the log: no message may be newer."""
+    """Position after the end of the log: no message may be newer."""
     _digest: int = 0
     _found: int = 0
     _mark: ProjectionMark | None = None
@@ -74,7 +74,7 @@ class ProjectionLoader:
         if entry.kind not in (SESSION, RETAINED, HISTORY):
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
-            raise BadProjection("the projections reflect more than the log holds")
+            raise BadProjection("the projections reflect more than the log contains")
         self._found ^= version_tag(key, entry.version)
         if entry.kind == RETAINED:
             self.node.retained.load(retained_of(entry))
@@ -92,7 +92,7 @@ class ProjectionLoader:
         if self._mark is None:
             raise BadProjection("the projections have no mark")
         if self._found != self._digest:
-            raise BadProjection("the projections are not whole")
+            raise BadProjection("the projections are incomplete")
         parts = {name: len(entries) for name, entries in self._large.items()}
         return LoadedProjections(self._mark, self._digest, last, parts)
 
@@ -123,7 +123,7 @@ class ProjectionLoader:
     def _large_session(self, name: str, entries: list[StoredEntry]) -> None:
         first = entries[0]
         if any(one.version != first.version for one in entries) or len(entries) != first.parts:
-            raise BadProjection("the projections hold a session that is not whole")
+            raise BadProjection("the projections contain an incomplete session")
         self._live(_decoded(name, [_json(one) for one in entries]), first.version)
 
 

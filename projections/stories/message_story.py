@@ -24,10 +24,10 @@ DeliveryOutcome: TypeAlias = Literal[
     "dropped",
     "gone",
 ]
-"""The outcome of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``refused``: the
-client answered with an error. ``assigned``: a shared subscription gave it to a member.
-``returned``: the member left, and the shared subscription has it again. ``expired``: in the
-queue. ``gone``: the session ended before the copy was complete."""
+"""The outcome of one copy. ``releasing``: PUBREC was received, PUBCOMP is awaited. ``refused``: the
+client answered with an error. ``assigned``: a shared subscription assigned it to a member.
+``returned``: the member left, and the shared subscription has it again. ``expired``: in the queue.
+``gone``: the session ended before the copy was complete."""
 
 
 class StoryStep(NamedTuple):
@@ -43,9 +43,10 @@ class StoryStep(NamedTuple):
     pid: int = 0
     """Packet identifier, 0 when there is none."""
     detail: str = ""
-    """Cause, reason, reason code other than 0, or member; for held, the state of the copy."""
+    """Cause, reason, reason code other than 0, or member; for ``held``, the state of the copy."""
     limits: Mapping[str, Any] | None = None
-    """For dropped: the limits that held, by the names of their settings; None: not recorded."""
+    """For ``dropped``: the limits at that time, by the names of their settings; None: not
+    recorded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,8 +89,8 @@ class MessageStory:
     0."""
     steps: list[StoryStep] = field(default_factory=list)
     standing: SubscriberState | None = None
-    """The named session's subscriptions; None: no session is named, the message has not taken
-    effect, or they are not known."""
+    """The subscriptions of the chosen session; None: no session was chosen, the message has not
+    taken effect, or they are not known."""
     beginning: str = ""
     """A sentence about the cut of the log, if that is why ``standing`` is not known."""
     effective: bool = False
@@ -98,8 +99,8 @@ class MessageStory:
     """Position of the event with which it took effect; 0: not known."""
     copies: list[DeliveryCopy] = field(default_factory=list)
     share: str = ""
-    """The shared subscription that another log assigned it to, and that alone gets it; its QoS is
-    not known then."""
+    """The shared subscription that another log assigned it to, the only one that gets it; its QoS
+    is not known then."""
 
     @property
     def known(self) -> bool:

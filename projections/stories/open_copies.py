@@ -35,7 +35,7 @@ _ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
 
 
 class OpenCopies:
-    """Copies of messages whose histories go on."""
+    """Copies of messages whose histories are not complete."""
 
     def __init__(self) -> None:
         self._sent: dict[str, dict[int, DeliveryCopy]] = {}

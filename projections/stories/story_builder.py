@@ -1,8 +1,7 @@
 """The histories of messages, assembled from the events that concern them.
 
-Pure, as every fold: records in, histories out. A builder follows either the latest messages on
-topics or one message by its position. It keeps only these, and the state of the one session that
-the caller names.
+Pure, like every fold. A builder follows either the latest messages on topics or one message by its
+position. It keeps only these, and the state of the one session that the caller chose.
 
 In a log that was cut, a message from before the first record is known by references to it and by
 repetitions of it: a MessagesCarried, which keeps its position, or a RetainedSnapshot, which gives
@@ -63,9 +62,9 @@ class StoryBuilder:
     """Follows messages through the records of complete turns, from the first of the log on.
 
     ``wanted`` chooses topics; the builder follows the latest ``last`` messages on them. With
-    ``ref`` it follows this message alone, with ``refs`` these. ``client`` is the session whose
-    subscriptions the histories show, ``begin`` the sequence of the log's first record. Messages
-    published behind ``until`` are not followed.
+    ``ref`` it follows only this message, with ``refs`` these messages. ``client`` is the session
+    whose subscriptions the histories show, ``begin`` the sequence of the log's first record.
+    Messages published after ``until`` are not followed.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class StoryBuilder:
         """The record that is being read."""
         self._limits: Mapping[str, Any] | None = None
         self._denied: dict[str, DeniedFilter] = {}
-        """Filters that the named session was denied, and not granted since."""
+        """Filters that the chosen session was denied, and not granted since."""
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
@@ -105,13 +104,13 @@ class StoryBuilder:
 
     @property
     def state(self) -> SessionState | None:
-        """The present state of the named session; None when there is none."""
+        """The current state of the chosen session; None when there is none."""
         return self._node.sessions.get(self._client) if self._client is not None else None
 
     def look_ahead(self, record: Record) -> None:
-        """Read a record that repeats messages from before the log; call it for all of them first.
+        """Read a record that repeats messages from before the log; call it for all of these first.
 
-        Those are the records with a SessionSnapshot that has a will, or with a MessagesCarried.
+        These are the records with a SessionSnapshot that has a will, or with a MessagesCarried.
         """
         for _, event in record.events():
             if isinstance(event, SessionSnapshot):
@@ -128,9 +127,9 @@ class StoryBuilder:
     def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
         """Yield the sessions whose events can still change the histories.
 
-        sent: a message was sent to the session, and the client's answer counts. held: only the end
-        of the session counts, because a message waits for it, or because the session has not
-        released it yet.
+        ``sent``: a message was sent to the session, and the client's answer matters. ``held``: only
+        the end of the session matters, because a message waits for it, or because the session has
+        not released it yet.
         """
         yield from self._copies.awaited()
         for story in self.stories.values():
@@ -198,7 +197,7 @@ class StoryBuilder:
             self._follow_grants(event, at, ms)
 
     def _follow_grants(self, event: Event, at: Position, ms: int) -> None:
-        """Record the filters that the named session was denied."""
+        """Record the filters that the chosen session was denied."""
         if isinstance(event, SubscriptionDenied):
             for topic_filter, code in zip(event.filters, from_runs(event.reasons), strict=True):
                 self._denied[topic_filter] = DeniedFilter(topic_filter, code, at, ms)

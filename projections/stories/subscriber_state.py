@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from projections.state import SessionState, SubscriptionState
 
 _ALIKE: Final = 0.8
-"""Lowest similarity, from 0 to 1, at which a filter counts as resembling a topic."""
+"""Lowest similarity, from 0 to 1, at which a filter counts as similar to a topic."""
 _MOST_COMPARED: Final = 1000
 _MOST_ALIKE: Final = 3
 
@@ -39,13 +39,13 @@ class EarlierSession(NamedTuple):
     """Where and when it ended."""
     reason: str
     closed: bool
-    """Whether it ended with its connection; otherwise it had been kept, and ended later."""
+    """Whether it ended with its connection; otherwise it ended later."""
     filters: Sequence[str]
     """Its subscriptions that match the topic."""
 
 
 class SubscriptionChange(NamedTuple):
-    """A subscription of a session that began or ended near a message that it does not concern."""
+    """A subscription that began or ended near a message, but did not exist at that time."""
 
     filter: str
     at: Position
@@ -53,7 +53,7 @@ class SubscriptionChange(NamedTuple):
 
 
 class UnreadDrops(NamedTuple):
-    """QoS 0 deliveries dropped when a message took effect; the log does not say which messages.
+    """QoS 0 deliveries dropped when a message took effect; the log does not record which messages.
 
     Their reason is ``slow_reader``.
     """
@@ -64,13 +64,13 @@ class UnreadDrops(NamedTuple):
     dropped: int
     messages: int
     """Number of messages for the session that the log records in that turn, on the same topic if
-    the drops name it alone; 0: in another turn."""
+    the drops name only that; 0: in another turn."""
     limits: Mapping[str, Any] | None
-    """The limits that held, by the names of their settings; None: not recorded."""
+    """The limits at that time, by the names of their settings; None: not recorded."""
 
 
 class SubscriberState(NamedTuple):
-    """The subscriptions of the named session at the time the message took effect."""
+    """The subscriptions of the chosen session at the time the message took effect."""
 
     known: bool
     """Whether the session existed."""
@@ -78,7 +78,7 @@ class SubscriberState(NamedTuple):
     filters: list[tuple[str, int]]
     """Its subscriptions that match the topic, with the granted QoS."""
     shared: Sequence[str] = ()
-    """The matching shared subscriptions, as $share/NAME/FILTER, of which it is a member."""
+    """The matching shared subscriptions, as $share/NAME/FILTER, that it is a member of."""
     no_local: Sequence[str] = ()
     """Its matching filters that exclude the session's own messages (No Local, MQTT 5)."""
     packet_maximum: int = 0
@@ -88,7 +88,7 @@ class SubscriberState(NamedTuple):
     alike: Sequence[str] = ()
     """Its filters that resemble the topic but do not match; empty if any filter matches."""
     seen: bool | None = None
-    """Whether the log has an event of the session at all; None: not looked up."""
+    """Whether the log has any event of the session; None: not looked up."""
     earlier: EarlierSession | None = None
     unread: UnreadDrops | None = None
     ended: SubscriptionChange | None = None

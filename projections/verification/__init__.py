@@ -1,4 +1,4 @@
-"""Checks whether a log is intact: its records, events and checkpoints, what it took from others."""
+"""Checks whether a log is intact: its records, events, checkpoints, and messages of other logs."""
 
 from projections.verification.checkpoint_check import CheckpointCheck
 from projections.verification.event_checks import event_problem

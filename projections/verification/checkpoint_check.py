@@ -1,7 +1,7 @@
-"""Checks that the checkpoints of a log agree with the log without them.
+"""Checks that the checkpoints of a log agree with the rest of the log.
 
-The log is folded again. Where the fold is complete, every snapshot must equal the folded state, and
-every cut must leave a whole log.
+The log is folded. Once the fold is complete, every snapshot must equal the folded state, and every
+cut must leave a complete log.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CheckpointCheck:
         return self._state.partial
 
     def lose_track(self, sequence: int) -> None:
-        """Begin again behind a record: the present state is no longer correct."""
+        """Begin again after a record: the current state is no longer correct."""
         self._turn = []
         self._begun = None
         self._state = NodeState(sequence + 1)
@@ -117,7 +117,7 @@ class CheckpointCheck:
                     apply(event, base + index, time_ms)
         except INCONSISTENCIES as error:
             self._report(
-                record.sequence, f"entry {index}: does not fit what was before: {error!r:.100}"
+                record.sequence, f"entry {index}: contradicts the state before: {error!r:.100}"
             )
             self.lose_track(record.sequence)
 
@@ -161,7 +161,7 @@ class CheckpointCheck:
         if parts != encode_session(state):  # the encoding may differ
             wrong = _differences(state, decode_session(name, parts))
             if wrong:
-                self._report_at(at, f"repeats session {display.name(name)} with other {wrong}")
+                self._report_at(at, f"repeats session {display.name(name)} with different {wrong}")
 
     def _check_waiting(self, at: Position) -> None:
         if self._waiting:
@@ -189,7 +189,7 @@ class CheckpointCheck:
                 self._report_at(
                     number,
                     f"repeats a message on {display.name(topic)} from {format_position(ref)} that "
-                    "is not retained so",
+                    "is not the retained one",
                 )
 
     def _completed(self, event: CheckpointCompleted, at: Position, _: Sequence[bytes]) -> None:
@@ -203,7 +203,7 @@ class CheckpointCheck:
             sessions, retained = self._counts
             self._report_at(
                 at,
-                f"says that checkpoint {event.checkpoint} has {event.sessions:,} sessions and "
+                f"records that checkpoint {event.checkpoint} has {event.sessions:,} sessions and "
                 f"{event.retained:,} retained messages, but it has {sessions:,} and {retained:,}",
             )
         left = sorted(name for name in self._sessions if name in self._state.sessions)
@@ -213,7 +213,7 @@ class CheckpointCheck:
         same = (topic for topic, ref in self._retained.items() if _ref(get(topic)) == ref)
         if topics := sorted(same):
             self._report_at(
-                at, f"the checkpoint does not repeat what is retained on {_several(topics)}"
+                at, f"the checkpoint does not repeat the retained messages of {_several(topics)}"
             )
         self._sessions, self._retained = set(), {}
 
@@ -225,7 +225,7 @@ class CheckpointCheck:
         begun = [one.begun >> INDEX_BITS for one in self._state.checkpoints]
         if event.first not in begun:
             self._report_at(
-                at, f"cuts the log before record {event.first}, where no whole checkpoint begins"
+                at, f"cuts the log before record {event.first}, where no complete checkpoint begins"
             )
             return
         link, time_ms = self._links[event.first]
@@ -245,7 +245,7 @@ class CheckpointCheck:
                 carriers = state.carried.get(ref >> INDEX_BITS, ())
                 if not any(one >= event.first for one in carriers):
                     needed = f"session {display.name(name)} needs message {format_position(ref)}"
-                    self._report_at(at, f"cuts off what is not repeated: {needed}")
+                    self._report_at(at, f"cuts off a message that is not repeated: {needed}")
                     break
 
     _CHECKS: ClassVar[dict[type, _Check]] = {

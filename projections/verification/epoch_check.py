@@ -1,4 +1,4 @@
-"""Checks the succession of leaders: epochs rise by one, time does not go back."""
+"""Checks the succession of leaders: epochs increase by one, time does not go backwards."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class EpochCheck:
                 self._started(record, index, event)
             elif isinstance(event, (CheckpointBegun, LeaderProved)):
                 if self._epoch is not None and event.epoch != self._epoch:
-                    what = f"is of epoch {event.epoch}, the leader of {self._epoch}"
+                    what = f"has epoch {event.epoch}, but its leader has epoch {self._epoch}"
                     self._report(record.sequence, f"entry {index}: event {event.e}: {what}")
                 self._epoch = event.epoch
         self._time_ms = record.time_ms
 
     def lose_track(self) -> None:
-        """Continue behind records that are missing or cannot be read."""
+        """Continue after records that are missing or cannot be read."""
         self._epoch, self._time_ms = None, 0
 
     def _started(self, record: Record, index: int, event: BrokerStarted) -> None:

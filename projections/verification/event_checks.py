@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def event_problem(event: Event, area: int) -> str | None:
-    """Return the problem of an event as text; None if it has none.
+    """Return the problem of an event as text; None if there is none.
 
     ``area`` is the size of the payload area of its record, in bytes.
     """

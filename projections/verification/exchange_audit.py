@@ -1,7 +1,7 @@
-"""Compares the logs of one node: what took effect in one and matched a session of another is there.
+"""Compares the logs of one node: each must have the messages of the others that match its sessions.
 
-``projections.verification.exchange_check`` checks what a log took; this module finds what it should
-have taken.
+``projections.verification.exchange_check`` checks the messages that a log took; this module finds
+those that it should have taken.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 _NEVER = 1 << 62
 _UNKNOWN = 1
-"""Expiry of a message whose properties are not looked at."""
+"""Expiry of a message whose properties were not read."""
 _KNOWN_TOPICS = 100_000
 
 
 class LiveEffect(NamedTuple):
-    """A message that took effect in a log and was due to subscribers of all logs."""
+    """A message that took effect in a log, for the subscribers in all logs."""
 
     at: Position
     """Where it took effect."""
     ref: Position
-    """Where it was published: another position only at QoS 2."""
+    """Where it was published; only at QoS 2 a different position."""
     topic: str
     expires: int
     """Unix time in seconds at which it expires; 0: never."""
@@ -71,9 +71,9 @@ class AssignedEffect(NamedTuple):
 
 
 class LiveEffects:
-    """Finds what takes effect in the records of a log, in order.
+    """Finds the messages that take effect in the records of a log, in order.
 
-    ``taker`` is the name of the log whose assigned messages are looked at.
+    ``taker`` is the name of the log whose assigned messages are included.
     """
 
     def __init__(self, taker: str = "") -> None:
@@ -121,8 +121,8 @@ class LiveEffects:
 class LogSubscriptions:
     """The filters of the sessions of a log as it grows.
 
-    ``begin`` is the sequence of its first record: in a log that was cut they are known behind its
-    first checkpoint.
+    ``begin`` is the sequence of its first record: in a log that was cut, the filters are known only
+    after its first checkpoint.
     """
 
     def __init__(self, begin: int = 1) -> None:
@@ -136,7 +136,7 @@ class LogSubscriptions:
         """Shared subscription -> where it began."""
 
     def take(self, event: Event, at: Position, time_ms: int) -> None:
-        """Take the next event."""
+        """Process the next event."""
         if isinstance(event, CheckpointCompleted) and not self.known:
             self.known, self._whole = True, at
             for known in self._folds.values():
@@ -192,7 +192,7 @@ def _matches(held: SubscriptionState) -> bool:
 
 
 class FollowedEnd(NamedTuple):
-    """How far a log has taken another one."""
+    """How much of another log a log has taken."""
 
     log: str
     through: int
@@ -202,7 +202,7 @@ class FollowedEnd(NamedTuple):
 
 
 class ExchangeAudit(NamedTuple):
-    """What an audit of one log against the others looked at."""
+    """The extent of an audit of one log against the others."""
 
     due: int
     """Messages of other logs that matched a session."""
@@ -218,7 +218,7 @@ async def audit_exchange(
     """Compare a log with those that it follows; ``logs`` are all, in the order of their numbers.
 
     ``report(sequence, what)`` is called for each message that the log should have taken in that
-    record or before, and for each that it did not take as expired before it was. Raises as
+    record or before, and for each that it left out as expired before it had expired. Raises as
     ``LogSource.records``.
     """
     taker, numbers = logs[log], {name: number for number, name in enumerate(logs)}
@@ -269,8 +269,8 @@ class _Origin:
         self.through: Position = 0
         self.due = 0
         self._looks = first
-        """Whether to look at what lies before the next position: not before the first one of a log
-        that was cut."""
+        """Whether the messages before the next position are checked: not before the first position
+        in a log that was cut."""
         self._effects = self._read()
         self._next: LiveEffect | AssignedEffect | None = None
 
@@ -337,7 +337,7 @@ class _Origin:
             return
         begun = position(record.sequence - record.part, 0)
         if self._is_home(effect.share) and not subscriptions.has_share(effect.share, begun):
-            return  # it had no members left
+            return  # it no longer had members
         if _has_expired(await self._expiry(effect.ref), record):
             return
         what = f"lacks the message {format_position(effect.ref)} of log {log}"
@@ -346,11 +346,11 @@ class _Origin:
     async def _refute_expired(
         self, event: Followed, record: Record, report: Callable[[int, str], None]
     ) -> None:
-        """Report messages that were not taken as expired, and had not expired."""
+        """Report messages that were left out as expired but had not expired."""
         for ref in from_runs(event.expired):
             if not _has_expired(await self._expiry(ref), record):
                 what = f"did not take the message {format_position(ref)} of log {event.log}"
-                report(record.sequence, f"{what} as expired, which it had not")
+                report(record.sequence, f"{what} as expired, but it had not expired")
 
     async def _expiry(self, ref: Position) -> int:
         """Return the expiry of a message in Unix seconds; 0: never, 1: it is not in the log."""
@@ -367,6 +367,6 @@ class _Origin:
 def _has_expired(expires: int, record: Record) -> bool:
     """Return whether a message had expired when a record was written.
 
-    The time of a record is that of its first event, up to a second before that of the others.
+    The time of a record is the time of its first event; the others may be up to a second later.
     """
     return 0 < expires <= record.time_ms // 1000 + 1

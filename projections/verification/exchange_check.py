@@ -1,4 +1,4 @@
-"""Checks what a log took from other logs: each message once, together with the position taken."""
+"""Checks that a log took each message of other logs once, together with its position there."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _Checked: TypeAlias = "Followed | MessagePublished | Assigned | Expired | Messag
 class ExchangeCheck:
     """Checks the records of a log, in order.
 
-    A message of QoS 0 or 1 lies between two positions taken from its log, so that none is taken
-    twice; one of QoS 2 lies before the second of them, where it was released. What another log
-    assigned to a shared subscription is assigned, queued or dropped by that in the same turn, once.
+    A message of QoS 0 or 1 is between two recorded positions of its log, so that none is taken
+    twice; one of QoS 2 is before the second of them, where it was released. A message that another
+    log assigned to a shared subscription is assigned, queued or dropped by it once, in the same
+    turn.
     """
 
     def __init__(self, report: Callable[[int, str], None]) -> None:
@@ -43,7 +44,7 @@ class ExchangeCheck:
         self._through: dict[str, Position] = {}
         self._assigned: dict[tuple[str, Position], int] = {}
         """Shared subscription and message that another log assigned to it in this turn -> record;
-        those of which nothing became yet."""
+        those that have no outcome yet."""
         self._taken: dict[str, tuple[int, Position]] = {}
         """Logs whose messages were taken in this turn: record, and last position of a message."""
         self._held: list[tuple[int, str, Position, _Checked]] = []
@@ -77,14 +78,14 @@ class ExchangeCheck:
                         self._assigned.pop((event.session, ref), None)
             for (share, ref), sequence in self._assigned.items():
                 what = f"message {format_position(ref)}, which was assigned to {shown(share)}"
-                self._report(sequence, f"{what}: nothing became of it")
+                self._report(sequence, f"{what}: it has no outcome")
             self._assigned = {}
             for log, (sequence, _) in self._taken.items():
                 self._report(sequence, f"takes messages of log {log} without their position")
             self._taken = {}
 
     def lose_track(self) -> None:
-        """Continue behind records that are missing or cannot be read."""
+        """Continue after records that are missing or cannot be read."""
         self._through, self._taken, self._held, self._assigned = {}, {}, [], {}
 
     def _followed(self, sequence: int, entry: str, event: Followed) -> None:
@@ -93,7 +94,7 @@ class ExchangeCheck:
             where = f"{format_position(event.through)} follows {format_position(before)}"
             self._report(sequence, f"{entry}: log {event.log}: position {where}")
         if max(from_runs(event.expired), default=0) > event.through:
-            what = f"{entry}: log {event.log}: says of a later message that it had expired"
+            what = f"{entry}: log {event.log}: records a later message as expired"
             self._report(sequence, what)
         taken = self._taken.pop(event.log, None)
         if taken is not None and taken[1] > event.through:
@@ -105,7 +106,7 @@ class ExchangeCheck:
         log = event.session.removeprefix(LOG_SESSION)
         origins = from_runs(list(event.origins))
         if log == event.session or len(origins) != event.count:
-            self._report(sequence, f"{entry}: the origins of its messages do not fit to it")
+            self._report(sequence, f"{entry}: the origins of its messages are inconsistent")
             return
         before = self._through.get(log)
         if event.qos < 2 and not event.share and before is not None and min(origins) <= before:

@@ -31,7 +31,7 @@ _UPDATE_EVERY = 16
 
 
 class LogVerifier:
-    """Checks stored records in order, reports each problem, and continues behind it."""
+    """Checks stored records in order, reports each problem, and continues after it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LogVerifier:
         self.records = 0
         self.entries = 0
         self.void = 0
-        """Parts of turns that were never complete: nothing of them was acknowledged."""
+        """Number of parts of turns that were never complete, and so never acknowledged."""
         self.first_ms: int | None = None
         self.last_ms: int | None = None
         self._report = report
@@ -91,7 +91,8 @@ class LogVerifier:
         """Check that the log reaches record ``last``, and the noted one."""
         self.skip(last)
         if self._unknown_from:
-            self._report(self._unknown_from, "begins the log, and no whole checkpoint follows it")
+            what = "begins the log, and no complete checkpoint follows it"
+            self._report(self._unknown_from, what)
         if self._noted is not None and self._noted[0] >= self._next:
             self._gap(self._next, self._noted[0])
 
@@ -102,7 +103,7 @@ class LogVerifier:
         self._check_beginning(begin, cut)
 
     def skip(self, last: int) -> None:
-        """Continue behind a sequence up to which nothing more is stored."""
+        """Continue after a sequence up to which nothing more is stored."""
         if self._next <= last:
             self._gap(self._next, last)
             self._next = last + 1
@@ -147,7 +148,7 @@ class LogVerifier:
         if record.sequence == 1 and self._chain is None and record.previous != GENESIS:
             self._report(1, "does not begin a log")
         if self._node is not None and record.node != self._node:
-            self._report(record.sequence, f"is of another node, {name(record.node)}")
+            self._report(record.sequence, f"belongs to another node, {name(record.node)}")
         self._node = record.node
         self._chain = ChainChecker(record.sequence, record.link)
 
@@ -213,7 +214,7 @@ async def verify_log(
                 position = sequence + 1
                 if sequence % _UPDATE_EVERY == 0:
                     update(sequence)
-            if position == before:  # the server returns nothing from here on: continue behind it
+            if position == before:  # the server returns nothing from here on: continue after it
                 position += 1
         verifier.end(last)
     return verifier

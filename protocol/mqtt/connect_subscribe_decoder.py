@@ -10,7 +10,7 @@ MQTT_3_1 = 3
 MQTT_3_1_1 = 4
 MQTT_5 = 5
 LEVELS = {b"MQIsdp": MQTT_3_1, b"MQTT": MQTT_3_1_1}
-"""Protocol name -> the protocol level for which it stands."""
+"""Protocol name -> its protocol level."""
 
 
 def decode_utf8(raw: bytes, what: str) -> str:
@@ -47,7 +47,7 @@ def parse_connect(body: bytes) -> Connect:
         )
     will = _will(fields, flags) if flags & 0x04 else None
     username = password = None
-    # MQTT 3.1 lets the Remaining Length overrule these flags: a field may be missing.
+    # In MQTT 3.1 the Remaining Length overrides these flags: a field may be missing.
     if flags & 0x80 and not (version == MQTT_3_1 and fields.at_end()):
         username = fields.text("user name", "MQTT-3.1.2-19")
     if flags & 0x40 and not (version == MQTT_3_1 and fields.at_end()):
@@ -59,7 +59,7 @@ def parse_connect(body: bytes) -> Connect:
 class FilterReader:
     """Reads a SUBSCRIBE (section 3.8) or UNSUBSCRIBE (3.10), some topic filters at a time.
 
-    Raises ``ProtocolError`` for an error when it is reached.
+    Raises ``ProtocolError`` when it reaches an error.
     """
 
     __slots__ = ("_fields", "_subscribing", "found", "names", "packet_id")

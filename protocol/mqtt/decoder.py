@@ -7,12 +7,12 @@ packet that is too large is refused before its body is kept. A complete packet g
 of its kind; PUBLISH and acknowledgements go to ``protocol.mqtt.publish_decoder``, which reads as
 many as follow one another.
 
-The level in the CONNECT decides how later packets are read. MQTT 3.1 and 3.1.1 are read here; an
-MQTT 5 client gets a reader of its own (``DecoderV5``), if the decoder was given a factory for it.
+The level in the CONNECT decides how later packets are read. MQTT 3.1 and 3.1.1 are read here; the
+packets of an MQTT 5 client are read by a ``DecoderV5``, if the decoder was given a factory for it.
 Both share the code here: framing, limits, and the division of the work into calls.
 
-With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest
-undecoded; ``more`` reports this, and ``feed(b"")`` continues.
+If the work of a call is limited, ``feed`` stops at the limit and keeps the rest undecoded; ``more``
+reports this, and ``feed(b"")`` continues.
 
 An incomplete packet is kept in a ``bytearray`` that is inspected again only when the packet is
 complete: however a packet is cut into pieces, each of its bytes is copied a fixed number of times.
@@ -62,7 +62,7 @@ _ACKS = {
     0x70: PacketType.PUBCOMP,
 }
 _FILTER_WORK = 4
-"""Number of packets as which one topic filter counts."""
+"""Work of reading one topic filter, counted in packets."""
 _WITH_FILTERS = frozenset({PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
 _FROM_SERVERS = frozenset(
     {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
@@ -76,7 +76,8 @@ _FLAG_STATEMENTS = {
 
 
 _LARGE_PIECE = 4096
-"""Bytes from which a piece of an incomplete packet is kept by itself: it is copied only once."""
+"""Pieces of an incomplete packet of at least this many bytes are kept apart, and copied only
+once."""
 _LEVEL_AT = 6
 """Offset of the protocol level in a CONNECT of MQTT 3.1.1 or later."""
 
@@ -127,15 +128,15 @@ class DecoderV5(Protocol):
 class Decoder:
     """Decodes the packets of one client, as long as its connection lasts.
 
-    ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
-    be changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts
-    as eight, and a batch of similar packets as ``BATCH_LEAST`` at least. ``v5`` returns the reader
-    for an MQTT 5 client; without it, that level is refused.
+    ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may be
+    changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts as
+    eight, and a batch of similar packets as at least ``BATCH_LEAST``. ``v5`` returns the reader for
+    an MQTT 5 client; without it, that level is refused.
 
-    ``feed`` never raises for input of a client. Check ``error`` after each call: once it is
-    set, the packets returned by that call must still be obeyed, then ``error.connack`` must be
-    sent if there is one, and the connection must be closed; later calls return nothing. When
-    ``level`` is 5, ``error.reason`` must be sent instead.
+    ``feed`` never raises for input of a client. Check ``error`` after each call: once it is set,
+    the packets returned by that call must still be processed, then ``error.connack`` must be sent
+    if there is one, and the connection must be closed; later calls return nothing. When ``level``
+    is 5, ``error.reason`` must be sent instead.
     """
 
     __slots__ = (
@@ -172,7 +173,7 @@ class Decoder:
         self._reader: FiltersInParts | None = None
         """A SUBSCRIBE or UNSUBSCRIBE whose topic filters have not all been read."""
         self._unread: tuple[bytes, int] | None = None
-        """Bytes that are not decoded yet, and the offset from which on."""
+        """Input that is not decoded yet, and the offset of its first undecoded byte."""
         self._max_packet_size = max_packet_size
         self._limit = min(max_packet_size, MAX_CONNECT_SIZE)
         self._legal = _FIRST
@@ -237,7 +238,7 @@ class Decoder:
             else:
                 at = self._read_v5(self._decoder_v5, data, at, packets)
         except ProtocolError as error:
-            # Without its context, whose frames would keep the bytes that were read.
+            # Drop its context: the frames in it would keep the input in memory.
             error.__context__ = None
             self.error = error.with_traceback(None)
             if packets and isinstance(packets[-1], Publishes | Acks) and not len(packets[-1]):
@@ -260,7 +261,7 @@ class Decoder:
             pieces.append(bytearray(data))
 
     def _take_unread(self, data: bytes) -> tuple[bytes, int]:
-        """Return the input that is due, and the offset of its first unread byte."""
+        """Return the unread input together with ``data``, and the offset of its first byte."""
         if self._unread is None:
             return data, 0
         unread, at = self._unread
@@ -306,7 +307,7 @@ class Decoder:
                     at = read_acks(data, at, acks, room)
                     room -= max(len(acks.packet_ids), BATCH_LEAST)
                 else:
-                    # A Remaining Length with needless bytes is legal: read such a packet alone.
+                    # A Remaining Length with redundant bytes is legal: read such a packet alone.
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
                     room -= BATCH_LEAST
@@ -403,8 +404,8 @@ class Decoder:
     def _refuse_size(self, data: bytes, at: int, body: int, stop: int) -> int:
         """Raise ``ProtocolError`` for a packet that is too large.
 
-        A CONNECT may name MQTT 5, where its refusal has a reason: if that part of it has not
-        arrived yet, the number of bytes needed for it is returned.
+        A CONNECT may name MQTT 5, in which its refusal has a reason code: if its protocol level has
+        not arrived yet, the number of bytes needed for that is returned.
         """
         if self._legal is _FIRST and self._v5 is not None:
             if len(data) - body <= _LEVEL_AT:
@@ -418,9 +419,9 @@ class Decoder:
 
 
 def _check_connect_length(data: bytes, at: int, body: int) -> None:
-    """Raise ``ProtocolError`` for needless bytes of a Remaining Length, legal before level 5."""
+    """Raise ``ProtocolError`` for redundant bytes of a Remaining Length, legal before level 5."""
     if body - at > 2 and not data[body - 1]:
-        raise ProtocolError("CONNECT: Remaining Length has needless bytes", "MQTT-1.5.5-1")
+        raise ProtocolError("CONNECT: Remaining Length is longer than necessary", "MQTT-1.5.5-1")
 
 
 def _names_v5(body: bytes) -> bool:
@@ -439,7 +440,7 @@ def _first_byte_violation(first: int, *, connected: bool) -> ProtocolError:
         return ProtocolError(f"CONNECT with flags {flags:04b}", "MQTT-2.2.2-2")
     if not connected:
         return ProtocolError(
-            f"first packet begins with 0x{first:02x}, which is no CONNECT", "MQTT-3.1.0-1"
+            f"first packet begins with 0x{first:02x}, which is not a CONNECT", "MQTT-3.1.0-1"
         )
     if kind == PacketType.CONNECT:
         return ProtocolError("second CONNECT", "MQTT-3.1.0-2")

@@ -106,7 +106,7 @@ class PublishEncoder:
         return len(self._packets) or len(self._heads)
 
     def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
         return len(self) > 0
 
     def render(
@@ -179,16 +179,16 @@ def publish_head(qos: int, topic: bytes, size: int) -> bytes:
 _KNOWN_HEADS, _KNOWN_TOPIC = 8192, 256
 _known_heads: dict[tuple[int, bytes, int], bytes] = {}
 """Cache of encoded heads, of topics up to ``_KNOWN_TOPIC`` bytes; it only saves time, and may be
-emptied at will."""
+emptied at any time."""
 
 
 def packet_heads(
     topics: Sequence[bytes], sizes: Sequence[int], first: int, extra: int
 ) -> list[bytes]:
-    """Encode some PUBLISH packets up to their packet identifiers.
+    """Encode PUBLISH packets up to their packet identifiers.
 
-    ``sizes`` are the bytes that follow it, ``extra`` is as many more in all of them. Each distinct
-    head is encoded once: messages are many, topics and lengths are few.
+    ``sizes`` has the number of bytes after each head; ``extra`` is added to all of them. Each
+    distinct head is encoded once: messages are many, topics and lengths are few.
     """
     if len(sizes) != len(topics):
         raise ValueError(f"{len(sizes)} payloads for {len(topics)} topics")

@@ -56,7 +56,7 @@ class ConnectCode(IntEnum):
 
 
 BATCH_LEAST: Final = 24
-"""Number of packets as which a batch of similar packets counts at least."""
+"""The least that a batch of similar packets counts as, in packets."""
 
 
 @dataclass(slots=True)
@@ -135,12 +135,12 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class Pingreq:
-    """A sign of life that requests an answer (section 3.12)."""
+    """A keep-alive packet that requests an answer (section 3.12)."""
 
 
 @dataclass(slots=True)
 class Disconnect:
-    """The client disconnects in order (section 3.14), in MQTT 5 with a reason."""
+    """The client ends its connection (section 3.14), in MQTT 5 with a reason."""
 
     reason: int = 0
     """0x00: the will is discarded. Otherwise it is published: 0x04 requests that, 0x80 and above

@@ -6,11 +6,11 @@ from protocol.mqtt.reason_codes import ReasonCode
 
 
 class ProtocolError(FoldmqError):
-    """A client broke the standard; its network connection must be closed [MQTT-4.8.0-1].
+    """A client violated the standard; its network connection must be closed [MQTT-4.8.0-1].
 
-    ``text`` describes the error, ``statement`` is the number of the broken normative statement, of
-    MQTT 3.1.1 or, for an MQTT 5 client, of MQTT 5.0. ``connack`` is the return code to be sent in a
-    CONNACK of MQTT 3.1.1 before the connection is closed, or None when it is closed without an
+    ``text`` describes the error, ``statement`` is the number of the violated normative statement,
+    of MQTT 3.1.1 or, for an MQTT 5 client, of MQTT 5.0. ``connack`` is the return code to be sent
+    in a CONNACK of MQTT 3.1.1 before the connection is closed, or None when it is closed without an
     answer; in MQTT 5 ``reason`` is sent, in a CONNACK or DISCONNECT [MQTT-4.13.1-1].
     """
 

@@ -39,7 +39,7 @@ _KNOWN_TOPIC_SIZE = 256
 
 known_topics: set[bytes] = set()
 """Valid topic names, shared by all connections: at most ``_KNOWN_TOPICS`` of at most
-``_KNOWN_TOPIC_SIZE`` bytes. A cache that only saves time, so it may be emptied at will.
+``_KNOWN_TOPIC_SIZE`` bytes. A cache that only saves time: it may be emptied at any time.
 """
 
 
@@ -177,7 +177,7 @@ def _take_run(
 
     At most ``most``. Its topic name of ``length`` bytes begins at ``offset``. Returns the number of
     packets taken: 0 when they are too few, or when the plain loop has to check each: one of them is
-    illegal, or their Remaining Length has needless bytes.
+    illegal, or their Remaining Length has redundant bytes.
     """
     size, head = stop - at, data[at : at + offset]
     count = count_alike(data, stop, size, head, most)
@@ -211,9 +211,10 @@ def _take_run(
 
 
 def _shortest(data: bytes, body: int, stop: int) -> bytes:
-    """Return a PUBLISH without the needless bytes of its Remaining Length.
+    """Return a PUBLISH without the redundant bytes of its Remaining Length.
 
-    The standard lets clients send these; foldmq forwards the packet as every client expects it.
+    The standard lets clients send these; foldmq forwards the packet in the form that every client
+    expects.
     """
     return b"\x30" + encode_length(stop - body) + data[body:stop]
 

@@ -196,26 +196,26 @@ _CLOSING: Mapping[str, str] = MappingProxyType(
         "auth_steps": "too many AUTH packets",
         "authentication_method": "the server does not support this authentication method",
         "broker_stopped": "the server is shutting down",
-        "failed": "the server met an error of its own",
+        "failed": "internal error of the server",
         "flapping": "the client connects too often",
         "keep_alive": "no packet arrived within one and a half times the keep alive",
         "kicked": "the operator closed the connection",
-        "log_unavailable": "the server cannot store messages at present",
+        "log_unavailable": "the server currently cannot store messages",
         "login_expired": "the login has expired",
         "login_revoked": "the login is no longer valid",
         "message_too_large": "the message is too large to be stored",
         "not_permitted": "not authorized to publish to this topic",
         "other_user": "the client identifier belongs to another user",
         "packet_too_large": "the packet exceeds the Maximum Packet Size",
-        "payload_format": "the payload of the will is not the UTF-8 text that it is said to be",
-        "publish_rate": "the client publishes faster than it may",
+        "payload_format": "the payload of the will is declared as UTF-8 text but is not",
+        "publish_rate": "the client exceeds its publish rate",
         "qos2_rejected": "the server does not accept QoS 2",
         "reauthentication_failed": "the authentication failed",
         "receive_maximum": "more unacknowledged messages than the Receive Maximum allows",
         "removed": "the operator removed the session",
         "reserved_client_id": "the client identifier is reserved",
         "reserved_user": "the user name is reserved",
-        "session_failed": "the server met an error of its own",
+        "session_failed": "internal error of the server",
         "session_lost": "the server could not restore the session",
         "slow_reader": "the client reads too slowly",
         "taken_over": "another connection uses this client identifier",
@@ -235,10 +235,10 @@ _MEANINGS: Mapping[int, str] = MappingProxyType(
         ReasonCode.TOPIC_FILTER_INVALID: "not a valid topic filter",
         ReasonCode.TOPIC_NAME_INVALID: "not a valid topic name",
         ReasonCode.QUOTA_EXCEEDED: "a limit of the server is reached",
-        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8 text as it is said to be",
+        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is declared as UTF-8 text but is not",
         ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "shared subscriptions are not supported",
-        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "the server met an error of its own",
-        ReasonCode.UNSPECIFIED_ERROR: "the server met an error of its own",
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "internal error of the server",
+        ReasonCode.UNSPECIFIED_ERROR: "internal error of the server",
     }
 )
 
@@ -255,7 +255,7 @@ _GRANTED = bytes(range(FAILURE))
 
 
 def closing_string(reason: str, about: str = "") -> str | None:
-    """Return a text for a refused or closed connection; None if the reason code says everything.
+    """Return a text for a refused or closed connection; None if the reason code needs none.
 
     ``reason`` is that of ``SessionClosed``; ``about`` describes a protocol error.
     """
@@ -268,7 +268,7 @@ def code_string(code: int) -> str | None:
 
 
 def filters_string(filters: Sequence[tuple[str, int]], codes: Sequence[int]) -> str | None:
-    """Return why filters of a SUBSCRIBE, each with its QoS, were refused; None: none was."""
+    """Return why filters of a SUBSCRIBE, each with its QoS, were refused; None if none was."""
     refused = bytes(codes).translate(None, _GRANTED)
     if not refused:
         return None

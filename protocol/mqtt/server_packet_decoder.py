@@ -76,7 +76,7 @@ def read_server_packets(data: bytes) -> Iterator[tuple[ServerPacket, int]]:
 
 
 def count_server_packets(data: bytes, at: int, most: int) -> int:
-    """Count the packets from ``at`` on; everything behind ``most`` of them counts as one more.
+    """Count the packets from ``at`` on; everything after ``most`` of them counts as one more.
 
     Raises ``ValueError`` as :func:`read_server_packets` does.
     """

@@ -11,8 +11,8 @@ Differences to the NATS Server:
   DDEATH 5, none of them empty, as in the specification;
 - it adds a missing timestamp at the end of a payload, here it is put first; both are legal;
 - of several timestamps it sets the first, although readers take the last; here all are set;
-- it gives an empty payload a timestamp; here it stays empty, as it is no certificate, and retained
-  it would clear a topic.
+- it adds a timestamp to an empty payload; here it stays empty: it is not a certificate, and a
+  retained one clears the topic.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UINT64: Final = (1 << 64) - 1
 
 
 def certificate_topic(topic: str) -> str | None:
-    """Return the topic of the stored birth certificate, None if ``topic`` is for none."""
+    """Return the topic of the stored birth certificate, None if ``topic`` is not for one."""
     if not _is_one_of(_BIRTHS, topic):
         return None
     certificate = CERTIFICATES + topic

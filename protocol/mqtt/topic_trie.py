@@ -1,7 +1,7 @@
 """Matching of topics and filters (section 4.7): a trie of filters, and a trie of topics.
 
-Both are radix tries over topic levels. A name is filed in its parent under one level; the later
-levels in which nothing branches, its rest, are one string. So a name costs one entry in its parent,
+Both are radix tries over topic levels. A name is filed in its parent under one level; the levels
+after it up to the next branch, its rest, are one string. So a name costs one entry in its parent,
 however many levels it has. A name with a single value and nothing below it is a leaf: a tuple,
 which is small, and ignored by the garbage collector when it contains strings only. Everything else
 is a node.
@@ -129,7 +129,7 @@ class _RadixTrie(Generic[T]):
         self.count += node.file(key, value)
 
     def remove(self, name: str, key: Hashable) -> bool:
-        """Remove a value and entries that it made necessary; return whether it was there."""
+        """Remove a value and the entries that only it needs; return whether it was there."""
         path: list[tuple[_TrieNode[T], str]] = []
         found = self.walk(name, path)
         least: _TrieNode[T] | _TrieLeaf[T] | None = None
@@ -219,7 +219,7 @@ def _as_node(leaf: _TrieLeaf[T]) -> _TrieNode[T]:
 
 
 def _level(name: str, at: int) -> tuple[str, int]:
-    """Return the level at position ``at``, and the position behind it."""
+    """Return the level at position ``at``, and the position after it."""
     end = name.index("/", at)
     return name[at:end], end + 1
 
@@ -316,7 +316,7 @@ class FilterTrie(Generic[T]):
 def _match_filter_rest(rest: str, text: str, begin: int) -> int:
     """Match the rest of a filter, or of a part of it, with a topic from a position on.
 
-    ``text`` is the topic with a ``/`` at its end. Returns the position behind the match, the length
+    ``text`` is the topic with a ``/`` at its end. Returns the position after the match, the length
     of ``text`` if ``#`` matched the remainder, or -1 when they do not match. The levels between two
     ``+`` are compared at once, however many they are.
     """
@@ -438,7 +438,7 @@ def _match_topic_rest(rest: str, levels: list[str], at: int, *, multi: bool) -> 
     end = len(levels)
     if multi and at == end:
         return at
-    # One level more than the filter has is one too many. Levels behind it are not split.
+    # One level more than the filter has is one too many. Levels after it are not split.
     there = rest.split("/", end - at + 1)
     there.pop()
     past = at + len(there)

@@ -12,11 +12,10 @@ MAX_TOPIC_BYTES = 65_535
 RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$JS", "$MQTT", "$NRG"})
 """First levels that belong to the broker; no client publishes at or below them.
 
-``$SYS`` contains the broker's own status, ``$foldmq`` is foldmq's own, and the others are
-the roots of JetStream's API (``$JS``), of the NATS Server's MQTT state (``$MQTT``) and of its
-Raft groups (``$NRG``): no topic may ever be mapped to them. All other ``$`` topics are
-ordinary topics, except that a filter that begins with a wildcard does not match them
-[MQTT-4.7.2-1].
+``$SYS`` contains the broker's status, ``$foldmq`` is reserved for foldmq, and the others are the
+roots of JetStream's API (``$JS``), of the NATS Server's MQTT state (``$MQTT``) and of its Raft
+groups (``$NRG``): no topic may ever be mapped to them. All other ``$`` topics are ordinary topics,
+except that a filter that begins with a wildcard does not match them [MQTT-4.7.2-1].
 """
 
 _READABLE_ROOTS = frozenset({"$SYS"})
@@ -28,7 +27,7 @@ _NATS_REPLIES = f"{_NATS_ROOT}/reply/"
 
 
 class TopicError(FoldmqError, ValueError):
-    """A topic name or filter is not legal; ``statement`` is the broken normative statement."""
+    """A topic name or filter is not legal; ``statement`` is the violated normative statement."""
 
     def __init__(self, reason: str, statement: str) -> None:
         super().__init__(f"{reason} [{statement}]")
@@ -64,7 +63,7 @@ def validate_topic_filter(topic_filter: str) -> None:
 def filters_overlap(one: str, other: str) -> bool:
     """Return whether two legal filters may both match some topic.
 
-    Errs on the side of yes (for topics that begin with ``$``). Linear in the levels.
+    Errs on the side of True (for topics that begin with ``$``). Linear in the number of levels.
     """
     ones, others = split_levels(one), split_levels(other)
     for mine, yours in zip(ones, others, strict=False):
@@ -94,8 +93,8 @@ def is_reserved_topic(topic: str) -> bool:
 def is_reserved_filter(topic_filter: str) -> bool:
     """Return whether clients may not subscribe to ``topic_filter``.
 
-    Filters below ``RESERVED_ROOTS`` are refused, except below ``$SYS``, which is there to be read.
-    Filters that begin with a wildcard cannot match any of these topics and are never refused.
+    Filters below ``RESERVED_ROOTS`` are refused, except those below ``$SYS``. Filters that begin
+    with a wildcard cannot match any of these topics and are never refused.
     """
     if not topic_filter.startswith("$"):
         return False

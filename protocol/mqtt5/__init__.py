@@ -8,14 +8,14 @@ of an MQTT 5 client with a ``PacketDecoderV5`` from here::
 Properties
 ==========
 
-A message's properties travel as the bytes in which they arrived. They are checked once, in one pass
-(``properties``), and the properties for the connection itself are read: the topic alias, which
-is replaced by its topic here and forwarded nowhere, and the expiry, which is put first. The rest
-is the *block*: no part of the broker parses it on the way. Changes for a receiver are written
+A message's properties are passed on as the bytes in which they arrived. They are checked once, in
+one pass (``properties``), and the properties for the connection itself are read: the topic alias,
+which is replaced by its topic here and forwarded nowhere, and the expiry, which is put first. The
+rest is the *block*: no part of the broker parses it on the way. Changes for a receiver are written
 beside it (``publish_encoder_v5``): the remaining seconds over its first bytes, subscription
-identifiers and topic aliases behind it.
+identifiers and topic aliases after it.
 
-The properties of all other packets that the broker obeys are read into fields.
+In all other packets, the properties that the broker uses are read into fields.
 
 Contents
 ========
@@ -32,9 +32,9 @@ Modules with a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` have the same nam
 - ``client_packet_encoder_v5``: the packets of clients, for tools and tests;
   ``server_packet_decoder_v5``: decodes the packets of a server, for traces.
 
-An error has the reason code that the standard names, and the statement of MQTT 5.0 that was broken.
-Where a sentence of the standard has no number, MQTT-4.13.1-1 stands for it: a packet that is
-malformed or breaks the protocol closes the connection.
+An error has the reason code that the standard names, and the violated statement of MQTT 5.0. Where
+a requirement of the standard has no number, MQTT-4.13.1-1 is used: a packet that is malformed or
+violates the protocol closes the connection.
 """
 
 from typing import TYPE_CHECKING

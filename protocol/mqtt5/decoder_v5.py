@@ -74,7 +74,7 @@ class PacketDecoderV5:
     def read(
         self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
     ) -> tuple[int, int]:
-        """Read the packet at ``data[at:stop]``, and similar ones that follow, as ``room`` allows.
+        """Read the packet at ``data[at:stop]``, and similar ones that follow, up to ``room``.
 
         Returns the offset of the first unread byte, and the room used. Raises ``ProtocolError``;
         the packets in ``to`` then precede the offending one.

@@ -46,7 +46,7 @@ def read_frame(data: bytes, at: int) -> tuple[int, int] | None:
     except ProtocolError as error:
         raise malformed(error.text, "MQTT-1.5.5-1") from None
     if framed is not None and framed[1] - at > 1 and not data[framed[1] - 1]:
-        raise malformed("Remaining Length has needless bytes", "MQTT-1.5.5-1")
+        raise malformed("Remaining Length is longer than necessary", "MQTT-1.5.5-1")
     return framed
 
 
@@ -94,7 +94,7 @@ class FieldReader:
         return packet_id
 
     def property_bytes(self) -> bytes:
-        """Read a Property Length and as many bytes, unchecked."""
+        """Read a Property Length and that many bytes, unchecked."""
         if self.body[self.at : self.at + 1] == b"\0":  # most clients send none
             self.at += 1
             return b""
@@ -145,7 +145,7 @@ def check_topic_filter(topic_filter: str) -> None:
     if "+" in name or "#" in name:
         raise TopicError("share name contains a wildcard", "MQTT-4.8.2-2")
     if not rest:
-        raise TopicError("share name without a topic filter behind it", "MQTT-4.8.2-2")
+        raise TopicError("share name without a topic filter after it", "MQTT-4.8.2-2")
     validate_topic_filter(rest)
 
 

@@ -1,8 +1,8 @@
 """The decoder of PUBLISH in MQTT 5 (section 3.3), many at a time.
 
-It works as ``protocol.mqtt.publish_decoder``, with two additions: property blocks, and topics that
-are given by a topic alias. The packets of a run also have the same Property Length; their blocks
-are cut with the other columns, and each distinct one is read once.
+It works like ``protocol.mqtt.publish_decoder``, with two additions: property blocks, and topics
+that are given by a topic alias. The packets of a run also have the same Property Length; their
+blocks are cut with the other columns, and each distinct one is read once.
 
 Where no message of a batch has properties, it has no blocks. From the first alias on a batch is not
 verbatim, so that its payloads are cut out: an alias belongs to one connection and is never
@@ -171,7 +171,7 @@ class _Columns:
         self.aliases = aliases
         self.blocks: list[bytes] = []
         self.work = 0
-        """Number of additional packets as which the last one counts, because its block was not
+        """Additional work of the last packet, counted in packets, because its block was not
         cached."""
         self.with_blocks = False
         self.verbatim = not batch.qos and not batch.retain
@@ -254,7 +254,7 @@ def _take_run(
 
     ``parts`` are the offsets of its parts: packet, topic name, end of that, Property Length,
     payload, end. Returns the number of packets taken: 0 when they are too few, or when the plain
-    loop has to check each: one of them is illegal, or sets a topic alias.
+    loop has to check each, as one of them is illegal or sets a topic alias.
     """
     at, name, name_end, mark, rest, stop = parts
     size = stop - at

@@ -6,7 +6,7 @@ used. A ``PacketVariant`` contains these, and messages are prepared once for all
 share it; then only packet identifiers have to be filled in.
 
 Blocks are not parsed for that. The remaining seconds are in their first five bytes, identifiers
-and the alias are put behind them; each distinct block of a batch is completed once.
+and the alias are put after them; each distinct block of a batch is completed once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TopicAliasMode(IntEnum):
 
 
 class PacketVariant(NamedTuple):
-    """What the packets of a batch depend on besides the messages; receivers may share it."""
+    """Everything besides the messages that a batch's packets depend on; receivers may share it."""
 
     qos: int
     version: int = MQTT_5
@@ -76,7 +76,7 @@ def prepare_publishes(
 class PublishEncoderV5:
     """Messages prepared for any number of receivers of one variant in MQTT 5.
 
-    It has the same use as ``protocol.mqtt.encoder.PublishEncoder``.
+    It is used like ``protocol.mqtt.encoder.PublishEncoder``.
     """
 
     __slots__ = ("_again", "_ends", "_heads", "_payloads", "_whole", "qos")
@@ -250,8 +250,8 @@ def _end(block: bytes, waited: int, behind: bytes) -> bytes:
 class AliasNumbers:
     """Topic aliases that are the same for all connections of a broker.
 
-    So receivers share packets with aliases, as they share others. Numbers are assigned once and
-    never reassigned; ``most`` is their largest count, ``shortest`` the size in bytes of the
+    So receivers can share packets with aliases, too. Numbers are assigned once and never
+    reassigned; ``most`` is the maximum number of aliases, ``shortest`` the size in bytes of the
     shortest topic that gets one.
     """
 
@@ -271,9 +271,9 @@ class AliasNumbers:
 
 
 class SentAliases:
-    """The topic aliases that one connection was sent, one bit for each.
+    """The topic aliases that were sent on one connection, one bit for each.
 
-    Messages that wait for the disk may be overtaken by others, which do not use their aliases.
+    Other messages may overtake those that wait for the disk; they do not use the aliases of these.
     """
 
     __slots__ = ("_gated", "_maximum", "_sent")

@@ -2,9 +2,9 @@
 
 ``limit`` is the client's Maximum Packet Size in bytes, 0 for none. User properties, and if
 necessary the reason string, are left out of a packet that would exceed it; a packet that is still
-too large is not sent: then the result is empty, and where an answer is due the connection must be
-closed. A client that turned Request Problem Information off gets neither (``explain`` is False),
-except in CONNACK and DISCONNECT [MQTT-3.1.2-29].
+too large is not sent: then the result is empty, and if the client expects an answer the connection
+must be closed. A client that turned Request Problem Information off gets neither (``explain`` is
+False), except in CONNACK and DISCONNECT [MQTT-3.1.2-29].
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST = {
 
 @dataclass(slots=True)
 class Explanation:
-    """The explanation of a reason code in a packet, for people."""
+    """The explanation of a reason code in a packet, for a human reader."""
 
     reason_string: str | None = None
     user: UserProperties = ()

@@ -21,7 +21,7 @@ _NAMES = {kind: kind.name for kind in (PacketType.SUBSCRIBE, PacketType.UNSUBSCR
 class SubscriptionReader:
     """Reads a SUBSCRIBE or UNSUBSCRIBE, some topic filters at a time.
 
-    Raises ``ProtocolError`` for an error when it is reached.
+    Raises ``ProtocolError`` when it reaches an error.
     """
 
     __slots__ = (

@@ -14,7 +14,7 @@ from protocol.mqtt5.shared_filters import SHARE
 NO_LOCAL: Final = 0x04
 """The client's own messages are not sent to it."""
 RETAIN_AS_PUBLISHED: Final = 0x08
-"""RETAIN is sent as in the publication."""
+"""RETAIN is sent as the publisher set it."""
 RETAIN_HANDLING: Final = 0x30
 """Retained messages are sent always (0), for a new subscription (0x10), never (0x20)."""
 

@@ -8,11 +8,11 @@ replaces the levels TOPIC by SUBJECT; the levels after TOPIC are mapped as in
     =site                       all other topics:  a/b  is  site.a.b
     plant=                      plant/a/b  is  a.b
 
-A topic follows the rule with the longest TOPIC. Several topics may thus map to one subject. Then it
-is the subject of one of them, and the others are not bridged: the rule with the longest SUBJECT
-decides, and any rule precedes the absence of one. So for all names that :class:`Mapping` bridges,
-``topic(subject(t)) == t`` and ``subject(topic(s)) == s``; hence no message returns under another
-name.
+The rule with the longest TOPIC applies to a topic. Several topics may thus map to one subject. Then
+it is the subject of one of them, and the others are not bridged: the rule with the longest SUBJECT
+takes precedence, and any rule over the mapping without rules. So for all names that
+:class:`Mapping` bridges, ``topic(subject(t)) == t`` and ``subject(topic(s)) == s``; hence no
+message returns under another name.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MAX_SUBJECT: Final = 3800
-"""Longest subject in bytes. A line of a NATS client is limited to 4 096, with the verb, the reply
-subject and the sizes."""
+"""Length of the longest subject in bytes. A line of a NATS client is limited to 4 096 bytes,
+including the verb, the reply subject and the sizes."""
 
 _OWN_ROOT = "foldmq"
 _LITERAL = re.compile(
@@ -309,7 +309,7 @@ def _rule(topic: str, subject: str) -> _Rule:
         if len(topic.encode()) > MAX_SUBJECT:
             raise MappingError(f"{shown}: the topic is longer than {MAX_SUBJECT} bytes")
         if is_reserved_topic(topic):
-            raise MappingError(f"{shown}: the topic is the broker's own")
+            raise MappingError(f"{shown}: the topic is reserved for the broker")
     if subject:
         _check_subject(subject, f"{topic}={subject}")
     return _Rule(topic, tuple(split_levels(topic)) if topic else (), subject)
@@ -318,8 +318,8 @@ def _rule(topic: str, subject: str) -> _Rule:
 def _check_subject(subject: str, text: str) -> None:
     if not _LITERAL.fullmatch(subject):
         raise MappingError(
-            f"{_shown(text)}: {_shown(subject)} is no subject without wildcards, spaces and empty "
-            "tokens"
+            f"{_shown(text)}: {_shown(subject)} is not a subject without wildcards, spaces and "
+            "empty tokens"
         )
     if len(subject.encode()) > MAX_SUBJECT:
         raise MappingError(f"{_shown(text)}: the subject is longer than {MAX_SUBJECT} bytes")
@@ -333,7 +333,7 @@ def _check_filter(topic_filter: str) -> None:
     except TopicError as error:
         raise MappingError(f"{_shown(topic_filter)}: {error}") from None
     if topic_filter.partition("/")[0] in RESERVED_ROOTS:
-        raise MappingError(f"{_shown(topic_filter)}: topics of the broker's own are not bridged")
+        raise MappingError(f"{_shown(topic_filter)}: topics of the broker are not bridged")
 
 
 def _shown(text: str) -> str:

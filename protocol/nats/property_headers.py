@@ -48,7 +48,7 @@ _OBEYED_NAMES: Final = frozenset({CONTENT.lower(), "status", "description"})
 """Client libraries of NATS keep the status line of a server as headers of these names."""
 _OWN: Final = ("nmqtt-", "foldmq-")
 _FOR_REQUESTERS: Final = frozenset({"nats-service-error", "nats-service-error-code"})
-"""Headers with which services report errors; no other headers of NATS are for MQTT clients."""
+"""Headers with which services report errors; MQTT clients get no other headers of NATS."""
 
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _VALUE: Final = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")
@@ -269,7 +269,7 @@ class _Reader:
         return ReadProperties(found, self._dropped)
 
     def _fits(self, *texts: str) -> bool:
-        """Return whether there is room for these texts; otherwise count the property as dropped."""
+        """Return whether these texts fit; otherwise count the property as dropped."""
         size = sum(len(text.encode(errors="surrogateescape")) for text in texts)
         if size > self._room:
             self._dropped += 1
@@ -352,7 +352,7 @@ def allowed_names(names: Iterable[str]) -> dict[str, str]:
     allowed: dict[str, str] = {}
     for name in names:
         if not is_header_name(name):
-            raise ValueError(f"{name[:60]!r} is no name of a NATS header")
+            raise ValueError(f"{name[:60]!r} is not the name of a NATS header")
         if is_own(name):
             raise ValueError(f"{name[:60]!r} is written by foldmq only")
         allowed[name.lower()] = name

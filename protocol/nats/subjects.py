@@ -67,8 +67,8 @@ def subject_to_topic(subject: str) -> str:
         topic = subject.replace(".", "/")
     elif unsafe := _UNSAFE.search(subject):
         raise SubjectError(
-            f"subject {subject!r} has no MQTT topic: {unsafe[0]!r} is a wildcard, or escaped in a "
-            "topic's subject"
+            f"subject {subject!r} has no MQTT topic: {unsafe[0]!r} is a wildcard, or must be "
+            "escaped"
         )
     else:
         topic = "/".join([_level(token, subject) for token in subject.split(".")])
@@ -116,5 +116,5 @@ def _level(token: str, subject: str) -> str:
         return _ESCAPE.sub(lambda escape: _FROM_TOKEN[escape[0]], token)
     except KeyError as error:
         raise SubjectError(
-            f"subject {subject!r} has no MQTT topic: {error.args[0]!r} is no escape"
+            f"subject {subject!r} has no MQTT topic: {error.args[0]!r} is not an escape"
         ) from None

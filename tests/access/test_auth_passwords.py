@@ -250,7 +250,7 @@ def test_file_with_comments_and_blank_lines(path: Path) -> None:
 
 
 GOOD = hashed(b"x")
-NO_HASH = "neither argon2 nor one of Mosquitto's"
+NO_HASH = "neither argon2 nor a hash of Mosquitto"
 
 
 @pytest.mark.parametrize(

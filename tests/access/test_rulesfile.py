@@ -102,7 +102,7 @@ def test_unknown_lines_are_omitted_from_errors() -> None:
             '[[allow]]\npublsh = ["a"]',
             ':1: [[allow]] 1: unknown key "publsh" (did you mean "publish"',
         ),
-        ("[[allow]]\nusers = ['ann']", ":1: [[allow]] 1: says nothing about topics"),
+        ("[[allow]]\nusers = ['ann']", ":1: [[allow]] 1: contains no topics"),
         ("[[allow]]\nboth = 'a'", ":1: [[allow]] 1: both must be a list, with each topic filter"),
         ("[[allow]]\nboth = [1]", ":1: [[allow]] 1: both must be a list"),
         ("[[allow]]\nboth = []", "must have at least one topic filter"),

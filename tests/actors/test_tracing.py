@@ -580,9 +580,9 @@ def test_there_are_only_so_many_traces_at_once() -> None:
             tracer, sink = tracing(world)
             for number in range(MOST_TRACES):
                 tracer.start({"token": TOKEN + str(number), "client": "r"})
-            with pytest.raises(Refused, match="no more at once"):
+            with pytest.raises(Refused, match="no more are allowed"):
                 tracer.start({"token": TOKEN + "x", "client": "r"})
-            with pytest.raises(Refused, match="this token already"):
+            with pytest.raises(Refused, match="this token already exists"):
                 tracer.start({"token": TOKEN + "0", "client": "r"})
             tracer.stop({"token": TOKEN + "0"})
             tracer.start({"token": TOKEN + "x", "client": "r"})

@@ -63,21 +63,21 @@ def test_a_list_is_a_flag_that_can_be_given_again() -> None:
         ({"bridge_filters": ["a/#/b"]}, "--bridge-filters = [\"a/#/b\"]: 'a/#/b': '#' is not a"),
         ({"bridge_filters": ["a+"]}, "'+' is not a whole level"),
         ({"bridge_filters": [""]}, '--bridge-filters = [""]: '),
-        ({"bridge_filters": ["$SYS/#"]}, "topics of the broker's own are not bridged"),
+        ({"bridge_filters": ["$SYS/#"]}, "topics of the broker are not bridged"),
         ({"bridge_filters": ()}, "must be a list with at least one topic filter"),
         ({"bridge_filters": 3}, "must be a list of topic filter"),
         ({"bridge_filters": [3]}, "must be text"),
         ({"bridge_map": ["a"]}, "--bridge-map = [\"a\"]: 'a': must be TOPIC=SUBJECT"),
         ({"bridge_map": ["a/+=b"]}, "topic name contains a wildcard"),
-        ({"bridge_map": ["a=b.>"]}, "is no subject without wildcards"),
-        ({"bridge_map": ["a=b c"]}, "is no subject without wildcards, spaces"),
+        ({"bridge_map": ["a=b.>"]}, "is not a subject without wildcards"),
+        ({"bridge_map": ["a=b c"]}, "is not a subject without wildcards, spaces"),
         ({"bridge_map": ["a=b..c"]}, "and empty tokens"),
         ({"bridge_map": ["a=b", "a=c"]}, "a second rule for this topic"),
         ({"bridge_map": ["a=c", "b=c"]}, "has this subject already"),
         ({"bridge_map": ["a=$JS.API"]}, "subjects of NATS and of foldmq are not bridged"),
         ({"bridge_map": ["a=_INBOX.x"]}, "subjects of NATS and of foldmq are not bridged"),
         ({"bridge_map": ["a=foldmq.log"]}, "subjects of NATS and of foldmq are not bridged"),
-        ({"bridge_map": ["$SYS/a=b"]}, "the topic is the broker's own"),
+        ({"bridge_map": ["$SYS/a=b"]}, "the topic is reserved for the broker"),
         ({"bridge_map": ["a\x1b[1m=b\n"]}, "--bridge-map = "),
         ({"bridge_user_map": ["alice"]}, "must be USER=SUBJECT"),
         ({"bridge_user_map": ["alice=a", "alice=b"]}, "for this user already"),
@@ -87,7 +87,7 @@ def test_a_list_is_a_flag_that_can_be_given_again() -> None:
         ({"bridge_ttl": "maybe"}, '--bridge-ttl = "maybe": must be true or false'),
         (
             {"bridge_client_headers": ["Nats-Rollup:"]},
-            "--bridge-client-headers = [\"Nats-Rollup:\"]: 'Nats-Rollup:' is no name of a NATS",
+            "--bridge-client-headers = [\"Nats-Rollup:\"]: 'Nats-Rollup:' is not the name of a",
         ),
         ({"bridge_client_headers": ["Foldmq-QoS"]}, "'Foldmq-QoS' is written by foldmq only"),
         ({"bridge_client_headers": 3}, "must be a list of header name"),
@@ -344,7 +344,7 @@ def test_connection_files_are_checked_before_anything_is_started(
 def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path) -> None:
     (tmp_path / "creds").write_text("nothing")
     settings = load_settings({"bridge_url": "nats://a", "bridge_creds": tmp_path / "creds"}, {})
-    with pytest.raises(ConfigError, match=r"^bridge_creds: .*is no NATS credentials file"):
+    with pytest.raises(ConfigError, match=r"^bridge_creds: .*is not a NATS credentials file"):
         check_files(settings)
     authorities = {"bridge_url": "nats://a", "nats_ca": tmp_path / "none"}
     with pytest.raises(ConfigError, match=r"^nats_ca: cannot use the TLS files"):

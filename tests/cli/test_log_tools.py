@@ -183,7 +183,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
     assert all(line.isprintable() for line in lines)
     who, fate = "c\\u001b", "in flight: sent, not acknowledged"
     assert lines[3:] == [
-        f"  {who} had no session at that moment",
+        f"  {who} had no session at that time",
         f"  for {who}, subscription t at QoS 1: as a retained message, {fate}",
         f"    {text.clock(2000)}      2.2  sent as packet 5",
     ]
@@ -283,7 +283,7 @@ def test_parts_nodes_and_events() -> None:
     found, _ = problems(numbered(log))
     assert [sequence for sequence, _ in found] == [2, 3, 4]
     assert found[0][1] == "is part 1 of a turn, part 0 is missing"
-    assert found[1][1] == "is of another node, other"
+    assert found[1][1] == "belongs to another node, other"
     assert found[2][1].startswith("cannot be read: entry 0: event 'Later' version 9")
 
 
@@ -389,17 +389,17 @@ def other_session(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "where", "what"),
     [
-        (other_session(generation=7), 3, "entry 1: repeats session c with other generation"),
-        (other_session(last_pid=7), 3, "entry 1: repeats session c with other last packet id"),
-        (other_session(queues=[]), 3, "entry 1: repeats session c with other subscriptions"),
-        (other_session(queues=[[9, 1, []]]), 3, "entry 1: does not fit what was before: Index"),
+        (other_session(generation=7), 3, "entry 1: repeats session c with different generation"),
+        (other_session(last_pid=7), 3, "entry 1: repeats session c with different last packet id"),
+        (other_session(queues=[]), 3, "entry 1: repeats session c with different subscriptions"),
+        (other_session(queues=[[9, 1, []]]), 3, "entry 1: contradicts the state before: Index"),
         (
             {"session": SessionSnapshot("x\x1b", {"generation": 1})},
             3,
             "entry 1: repeats session x\\u001b, which does not exist",
         ),
-        ({"session": None}, 3, "entry 2: says that checkpoint 1 has 1 sessions and 1 retained"),
-        ({"retained": None}, 3, "entry 2: says that checkpoint 1 has 1 sessions and 1 retained"),
+        ({"session": None}, 3, "entry 2: records that checkpoint 1 has 1 sessions and 1 retained"),
+        ({"retained": None}, 3, "entry 2: records that checkpoint 1 has 1 sessions and 1 retained"),
         (
             {"session": None, "completed": CheckpointCompleted(1, CHECKPOINT, 0, 1)},
             3,
@@ -408,24 +408,28 @@ def other_session(**fields: Any) -> dict[str, Any]:
         (
             {"retained": None, "completed": CheckpointCompleted(1, CHECKPOINT, 1, 0)},
             3,
-            "entry 2: the checkpoint does not repeat what is retained on r",
+            "entry 2: the checkpoint does not repeat the retained messages of r",
         ),
         (
             {"retained": RetainedSnapshot(["r"], [0], [RETAINED], 2, 0, 1)},
             3,
-            "entry 2: repeats a message on r from 2.1 that is not retained so",
+            "entry 2: repeats a message on r from 2.1 that is not the retained one",
         ),
         (
             {"retained": RetainedSnapshot(["r"], [1], [RETAINED], 1, 0, 1)},
             3,
-            "entry 2: repeats a message on r from 2.1 that is not retained so",
+            "entry 2: repeats a message on r from 2.1 that is not the retained one",
         ),
         (
             {"retained": RetainedSnapshot(["r"], [1], [RETAINED], 2, 0, 1, "c")},
             3,
-            "entry 2: repeats a message on r from 2.1 that is not retained so",
+            "entry 2: repeats a message on r from 2.1 that is not the retained one",
         ),
-        ({"carried": None}, 5, "entry 0: cuts off what is not repeated: session c needs message 2"),
+        (
+            {"carried": None},
+            5,
+            "entry 0: cuts off a message that is not repeated: session c needs message 2",
+        ),
         ({"cut": LogCut(2, "", 0, "keep")}, 5, "entry 0: cuts the log before record 2, where no"),
         ({"cut": LogCut(3, "00", 3000, "x")}, 5, "entry 0: cuts the log before record 3, but desc"),
     ],
@@ -454,8 +458,8 @@ def test_the_beginning_of_a_log_that_was_cut() -> None:
     found, _ = problems(stored, cut=LogCut(3, link, 0, "keep"))
     begins = "the log begins with record 4"
     assert found == [
-        (3, f"is gone: {begins}, and it says that it was cut before record 3, not later"),
-        (4, "begins the log, and no whole checkpoint follows it"),
+        (3, f"is gone: {begins}, and its last recorded cut was before record 3"),
+        (4, "begins the log, and no complete checkpoint follows it"),
     ]
 
 
@@ -535,7 +539,7 @@ def test_a_log_that_is_cut_while_it_is_read(
         ),
         (
             LogArchived(3, "00", "ann\x1b@desk", "/archive/of a node"),
-            'log archived up to record 3 in "/archive/of a node", says ann\\u001b@desk',
+            'log archived up to record 3 in "/archive/of a node", reported by ann\\u001b@desk',
         ),
         (
             WebAccessed("login", "127.0.0.1", "ann", "view-all", first_ms=3000),

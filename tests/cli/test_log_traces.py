@@ -197,7 +197,7 @@ async def test_the_trace_ends_with_the_last_broker(traced: list[TracedBroker]) -
 
 
 async def test_a_refusal_at_the_start_is_one(traced: list[TracedBroker]) -> None:
-    traced[1].refusal = Refused("8 traces are going on already: no more at once")
+    traced[1].refusal = Refused("8 traces are already running: no more are allowed")
     with pytest.raises(Refused, match="8 traces"):
         async with open_traces(brokers_of(traced), **TOPIC):
             pass

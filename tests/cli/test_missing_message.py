@@ -81,10 +81,10 @@ def test_possible_causes_are_listed(source: LogSource) -> None:
     for topic in ("secret/x", "secret/#", "secret/+"):
         (denied,) = told(source, topic, "spy", None)[:1]
         assert denied.startswith("spy was denied $share/g/secret/+ at 2.0, ")
-        assert denied.endswith(": the permissions do not let it subscribe to that (permissions)")
+        assert denied.endswith(": the permissions do not allow this subscription (permissions)")
     (limit,) = told(source, "a/b/c", "spy", None)
     assert limit.startswith("spy was denied a/# at 2.0, ")
-    assert ": it has as many as it may (max_subscriptions" in limit
+    assert ": it has as many as the limits allow (max_subscriptions" in limit
     assert told(source, "a/#", "spy", None) == [limit], "a filter that was denied as it is"
     assert told(source, "a/b/c", "other", None) == []
     whole = asyncio.run(explain_no_message(source, "nothing", None, None))
@@ -106,14 +106,14 @@ def test_denied_publications_are_named(source: LogSource) -> None:
 
 def test_messages_that_a_client_did_not_read_are_counted(source: LogSource) -> None:
     (unread,) = told(source, "big/q0", "slug", None)
-    assert unread.startswith("3 messages were dropped for slug, at last at 4.1, ")
-    assert unread.endswith(
-        "(max_outbound_bytes): the log does not say which topic each of them was on"
-    )
+    assert unread.startswith("3 messages were dropped for slug, the last at 4.1, ")
+    assert unread.endswith("(max_outbound_bytes): the log does not record the topic of each")
     named, together = told(source, "big/q1", "snail", None)
-    assert together.startswith("5 messages on big/q1, small were dropped for snail, at last at 4.3")
-    assert together.endswith(": the log has the number for these topics together")
-    assert named.startswith("2 messages on big/q1 were dropped for snail, at last at 4.2, ")
+    assert together.startswith(
+        "5 messages on big/q1, small were dropped for snail, the last at 4.3"
+    )
+    assert together.endswith(": the log only records the total for these topics")
+    assert named.startswith("2 messages on big/q1 were dropped for snail, the last at 4.2, ")
     assert named.endswith("because it did not read (max_outbound_bytes)")
     assert told(source, "big/q0", "snail", None) == []
 
@@ -122,7 +122,7 @@ def test_a_will_that_is_not_published_is_named(source: LogSource) -> None:
     for topic in ("wills/pump", "wills/+"):
         (will,) = told(source, topic, None, None)
         assert will.startswith("pump has a will on wills/pump since 3.0, ")
-        assert will.endswith(": it is not published so far")
+        assert will.endswith(": it is not published yet")
 
 
 def test_the_session_of_the_client_is_described() -> None:

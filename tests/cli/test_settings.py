@@ -416,7 +416,7 @@ def test_file_that_is_not_toml(config: Path, text: str) -> None:
 
 
 def test_file_in_a_home_that_is_not_known() -> None:
-    assert "no home directory of nosuchuser is known" in refusal(config=Path("~nosuchuser/x"))
+    assert "the home directory of nosuchuser is not known" in refusal(config=Path("~nosuchuser/x"))
 
 
 def test_file_that_is_not_text(config: Path) -> None:

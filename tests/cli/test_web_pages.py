@@ -273,7 +273,7 @@ class FakeLink:
             raise TooLarge("the answer is too large")
         if endpoint == "page":
             if self.forgets:
-                raise Refused("this list was forgotten: ask for it again")
+                raise Refused("this list has expired: request it again")
             start = self._cursors.pop(request["cursor"])
         stop = start + 500
         cursor = f"k{stop}" if stop < len(self.rows) else None

@@ -55,8 +55,8 @@ def test_only_archived_records_are_cut_off(
     archive = tmp_path / "archive"
     with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
         filler = clients.connect("filler")
-        until(lambda: load(filler, 4) or broker.told("log outgrows keep_bytes"), "a warning", 120)
-        (warning,) = broker.told("log outgrows keep_bytes")
+        until(lambda: load(filler, 4) or broker.told("log exceeds keep_bytes"), "a warning", 120)
+        (warning,) = broker.told("log exceeds keep_bytes")
         assert (warning["level"], warning["archived"], warning["first"]) == ("warning", 0, 1)
         assert not broker.told("log cut")
 

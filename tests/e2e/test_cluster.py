@@ -232,7 +232,7 @@ def test_a_node_with_another_key_is_refused(tmp_path: Path, nats: Nats) -> None:
         until(lambda: made[0].ready, "a leader")
         line = made[1].refused(75)
         assert line.startswith("cluster c1 on NATS at nats://127.0.0.1:")
-        assert "its key is another one" in line
+        assert "its key is different" in line
         made[1].configure(made[1].config_file.read_text().replace("key1", "key0"))
         made[1].start()
         rejoined(made[1])

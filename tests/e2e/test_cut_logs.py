@@ -206,7 +206,7 @@ def test_log_of_earlier(cut: Cut) -> None:
     first = cut.events[0]
     said = (
         rf"the log begins with record {cut.first} of [\d :.-]+: "
-        r"what was before it was cut off on [\d :.-]+ \(it was larger than keep_bytes\)"
+        r"earlier records were cut off on [\d :.-]+ \(it was larger than keep_bytes\)"
     )
     for moment in ("1", "1.7", "1h ago"):
         ran = run("log", *cut.data, "--from", moment, "-n", "1", "--json")
@@ -248,9 +248,9 @@ def test_replay_of_a_part_that_was_cut_off(cut: Cut) -> None:
         for more in ((), ("--session", "archive"), ("--topic", "#"), ("--json",)):
             line = refused("replay", *cut.data, "--at", moment, *more, code=66)
             found = re.fullmatch(
-                rf"{what}: the log begins with record {cut.first} of [\d :.-]+: what was before "
-                r"it was cut off on [\d :.-]+ \(it was larger than keep_bytes\); states can be "
-                r"rebuilt from record "
+                rf"{what}: the log begins with record {cut.first} of [\d :.-]+: "
+                r"earlier records were cut off on [\d :.-]+ \(it was larger than keep_bytes\); "
+                r"states can be rebuilt from record "
                 r"(\d+), [\d :.-]+ on",
                 line,
             )
@@ -303,7 +303,7 @@ def test_why_of_a_message_from_before(cut: Cut) -> None:
     out = run("why", *cut.data, "--position", found["position"]).out
     assert (
         f"message on hall/door (earliest known position {found['position']}), 4 B\n"
-        "  published before the log begins"
+        f"  published before record {cut.first}, with which the log begins"
     ) in out
     assert "found by a checkpoint: queued" in out
     delivery = mine["steps"][1]["position"]
@@ -323,9 +323,7 @@ def test_why_of_a_retained_message_from_before(cut: Cut) -> None:
         assert run("why", *cut.data, "--position", other).out == out
     out = run("why", *cut.data, "--client", "archive", "--topic", "lamp").out
     assert out.startswith("message on lamp (earliest known position ")
-    assert (
-        "archive has no record of that time in the log, so what happened then is not known" in out
-    )
+    assert "archive is not known at that time: the log does not go back that far" in out
     assert f": the log begins with record {cut.first}" in out
 
 
@@ -390,7 +388,7 @@ def test_removed_records(cut: Cut, tmp_path: Path) -> None:
     with_log(copy.data_dir, purge)
     gone = (
         rf"record {cut.first} and all up to {cut.first + 2} are gone: the log begins with record "
-        rf"{cut.first + 3}, and it says that it was cut before record {cut.first}, not later"
+        rf"{cut.first + 3}, and its last recorded cut was before record {cut.first}"
     )
     data = "--data-dir", str(copy.data_dir)
     for command in (

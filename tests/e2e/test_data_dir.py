@@ -22,8 +22,8 @@ def test_a_directory_that_others_can_access_is_closed_with_a_warning(
     own.data_dir.chmod(0o777)
     (own.data_dir / "nats.stderr").chmod(0o644)
     own.start()
-    (directory,) = own.told("was open to others (mode 0777): set to 0700")
-    (file,) = own.told("others could read or write nats.stderr: mode set to 0600")
+    (directory,) = own.told("was open to other users (mode 0777): set to 0700")
+    (file,) = own.told("other users could read or write nats.stderr: mode set to 0600")
     assert (directory["level"], file["level"]) == ("warning", "warning")
     assert stat.S_IMODE(own.data_dir.stat().st_mode) == 0o700
     assert stat.S_IMODE((own.data_dir / "nats.stderr").stat().st_mode) == 0o600
@@ -31,7 +31,7 @@ def test_a_directory_that_others_can_access_is_closed_with_a_warning(
     clients.connect().publish("a", b"x", 1)
     clients.close()
     own.restart()
-    assert len(own.told("open to others")) == 1
+    assert len(own.told("open to other users")) == 1
     own.stop()
 
 

@@ -369,7 +369,7 @@ def test_server_with_a_small_maximum_payload(
 def test_wrong_password(external: Nats, make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(ACCESS.replace("secret", "wrong"), "--nats-url", external.url)
     line = broker.refused(69)
-    assert "the server refuses our credentials" in line
+    assert "the server rejects our credentials" in line
     assert "wrong" not in line
 
 
@@ -410,7 +410,7 @@ def test_stream_deleted_while_the_broker_was_away(
     publish_some(broker.port)
     broker.stop()
     external.api("STREAM.DELETE.FOLDMQ_LOG_n1")
-    assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_n1 was there before")
+    assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_n1 existed before")
     assert external.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
 
 
@@ -450,7 +450,7 @@ def test_second_broker_with_the_same_node_id(
     load = Load(first.port)
     until(load.progressed(), "acknowledgements")
     line = second.refused(75)
-    assert line.startswith(f"node n1 runs already on {external.url} (process {first.pid} on ")
+    assert line.startswith(f"node n1 already runs on {external.url} (process {first.pid} on ")
     until(load.progressed(), "acknowledgements of the first broker")
     load.stop()
     check_received(first.port, load)

@@ -339,7 +339,7 @@ def test_why_explains_a_missing_message(data: tuple[str, str]) -> None:
     out = run("why", *data, "--client", "screen", "--topic", "lamp").out
     assert "screen was subscribed (lamp QoS 0) and connected: sent at QoS 0" in out
     out = run("why", *data, "--client", "nobody", "--topic", "lamp").out
-    assert "  nobody had no session at that moment: the log does not know this client\n" in out
+    assert "  nobody had no session at that time: the log does not know this client\n" in out
 
 
 # --------------------------------------------------------------------------------- sources
@@ -429,7 +429,9 @@ def test_logs_on_a_foreign_nats(tmp_path: Path, external: str) -> None:
         assert f"FOLDMQ_LOG_{nodes[1]}" in by_directory.err
         assert run("log", "verify", *access, "--node", nodes[0]).out.startswith("intact: ")
         assert refused("replay", *access, "--node", "other", code=66)
-        assert "holds no log" in refused("replay", "--data-dir", str(brokers[0].data_dir), code=66)
+        assert "contains no log" in refused(
+            "replay", "--data-dir", str(brokers[0].data_dir), code=66
+        )
         assert "Authorization" not in refused("log", *access[:4], "--nats-password", "no", code=69)
     finally:
         for broker in brokers:
@@ -445,7 +447,7 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
         f"data directory {missing}: does not exist"
     )
     assert not (tmp_path / "missing").exists()
-    assert "holds no log" in refused("log", "verify", "--data-dir", str(tmp_path), code=66)
+    assert "contains no log" in refused("log", "verify", "--data-dir", str(tmp_path), code=66)
     assert list(tmp_path.iterdir()) == []
     url = f"nats://127.0.0.1:{free_port()}"
     assert "cannot connect to NATS" in refused("replay", "--nats-url", url, code=69)
@@ -457,7 +459,7 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
         assert "--from is later than --to" in refused("log", *data, *asked, code=2)
     assert "beyond the end of the log" in refused("diff", *data, "1", "999999", code=2)
     assert "beyond the log" in refused("why", *data, "--position", "999999", code=2)
-    assert "is no message but" in refused("why", *data, "--position", "1.0", code=2)
+    assert "is not a message but" in refused("why", *data, "--position", "1.0", code=2)
     assert "give the earlier point first" in refused("diff", *data, "5", "2", code=2)
     assert 'did you mean "Delivered"?' in refused("log", *data, "--type", "deliverd", code=2)
     assert "[MQTT-4.7.1-2]" in refused("log", *data, "--topic", "a#", code=2)

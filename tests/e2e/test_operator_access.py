@@ -104,12 +104,12 @@ def test_a_tool_without_credentials_is_refused(running: Broker) -> None:
     url = f"nats://127.0.0.1:{port_of(running)}"
     for command in COMMANDS:
         said = refused(*command, "--nats-url", url, code=69)
-        assert "the server refuses our credentials" in said
+        assert "the server rejects our credentials" in said
     said = refused(
         *("actors", "ls", "--nats-url", url, "--nats-user", "foldmq", "--nats-password", "guess"),
         code=69,
     )
-    assert "the server refuses our credentials" in said
+    assert "the server rejects our credentials" in said
     assert "guess" not in said
 
 

@@ -291,8 +291,8 @@ def test_a_session_that_came_back_meanwhile_is_not_purged(place: Place) -> None:
     lines = terminal.ended(1).lines
     assert lines[-3].startswith("removed 1 session, recorded at ")
     assert sorted(lines[-2:]) == [
-        "foldmq: back1: came back meanwhile",
-        "foldmq: back2: came back meanwhile",
+        "foldmq: back1: reconnected meanwhile",
+        "foldmq: back2: reconnected meanwhile",
     ]
     assert place.sessions("--match", "back*") == {"back1", "back2"}
 

@@ -721,7 +721,7 @@ def test_why_follows_a_message_of_a_shared_subscription(
     assert home.startswith(f"log {node}-p0\n")
     assert f"recorded for {share} (" in home
     assert part.startswith(f"log {node}-p1\n")
-    assert f"in log {node}-p0, assigned there to {share} here, and taken" in part
+    assert f"in log {node}-p0, assigned to {share} here, and taken" in part
     assert f"for {member}, subscription {share} at QoS 1: acknowledged" in part
     code, said = run(broker, "log", "verify")
     assert code == 0, said

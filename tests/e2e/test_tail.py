@@ -243,7 +243,7 @@ def test_interrupting_a_tail_ends_its_trace(quiet: Broker, own: Clients) -> None
     asyncio.run(ask_for_traces(quiet, 7))
     with Tail(quiet, "--topic", "#") as tail:
         said = refused("actors", "tail", "--topic", "#", "--data-dir", data, code=1)
-        assert said == "8 traces are going on already: no more at once"
+        assert said == "8 traces are already running: no more are allowed"
         assert tail.interrupt() == 130
         assert len(tail.err) == 1
     with Tail(quiet, "--topic", "#", "-n", "1") as tail:

@@ -355,7 +355,7 @@ def test_a_missing_projection(external: Nats, stopped: tuple[str, ...]) -> None:
     one = difference(found, "wanted", "projections")
     assert one["what"] == "missing"
     assert one["parts_at"] == position(stopped, "SessionOpened", "wanted")
-    assert found["projections"]["useless"] == "they are not whole"
+    assert found["projections"]["useless"] == "they are incomplete"
 
 
 def test_projections_of_another_log(external: Nats, stopped: tuple[str, ...]) -> None:
@@ -479,6 +479,6 @@ def test_other_accounts_cannot_request_the_state(
 ) -> None:
     on_external().start()
     said = refused("verify", *access(external)[:4], "--nats-password", "wrong", code=69)
-    assert "refuses our credentials" in said
+    assert "rejects our credentials" in said
     with pytest.raises(nats.errors.NoRespondersError):
         external.do(lambda client: client.request(subject_of("other"), b"{}", timeout=5))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("made", "what"), [(False, "does not exist"), (True, "holds no log")])
+@pytest.mark.parametrize(("made", "what"), [(False, "does not exist"), (True, "contains no log")])
 async def test_a_directory_without_a_log(tmp_path: Path, made: bool, what: str) -> None:
     path = tmp_path / "data"
     if made:

@@ -42,7 +42,9 @@ def test_an_accessible_directory_is_closed_with_a_warning(tmp_path: Path, loose:
     with DataDir(tmp_path) as data:
         assert mode(tmp_path) == 0o700
         (line,) = data.narrowed
-    assert line == (f"data directory {tmp_path} was open to others (mode {loose:04o}): set to 0700")
+    assert line == (
+        f"data directory {tmp_path} was open to other users (mode {loose:04o}): set to 0700"
+    )
     with DataDir(tmp_path) as data:
         assert data.narrowed == ()
 
@@ -62,7 +64,7 @@ def test_accessible_files_are_closed_with_a_warning(tmp_path: Path) -> None:
     with DataDir(tmp_path) as data:
         (line,) = data.narrowed
         assert line == (
-            f"data directory {tmp_path}: others could read or write nats.conf, nats.stderr, "
+            f"data directory {tmp_path}: other users could read or write nats.conf, nats.stderr, "
             "node: mode set to 0600"
         )
         assert data.node() == "abc"
@@ -89,7 +91,7 @@ def test_a_link_in_the_place_of_a_file_is_refused(
 
 def test_other_objects_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nats.conf")
-    assert refusal(tmp_path) == "'nats.conf' is no file: remove it"
+    assert refusal(tmp_path) == "'nats.conf' is not a file: remove it"
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
@@ -97,7 +99,7 @@ def test_other_objects_in_place_of_a_directory_are_refused(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "jetstream")
-    assert refusal(tmp_path) == "'jetstream' is no directory: remove it"
+    assert refusal(tmp_path) == "'jetstream' is not a directory: remove it"
 
 
 def test_links_to_directories_are_the_operators(tmp_path: Path) -> None:
@@ -151,21 +153,21 @@ def test_files_of_another_user_are_refused(tmp_path: Path, name: str) -> None:
         (
             0o2775,
             (
-                "('data directory {0} belongs to root and is open to others (mode 2775): "
+                "('data directory {0} belongs to root and is open to other users (mode 2775): "
                 "a directory below it would be made private',)"
             ),
         ),
         (
             0o2770,
             (
-                "('data directory {0} belongs to root and is open to others (mode 2770): "
+                "('data directory {0} belongs to root and is open to other users (mode 2770): "
                 "a directory below it would be made private',)"
             ),
         ),
         (
             0o1777,
             (
-                "data directory {0}: belongs to root and everybody may write there (mode 1777): "
+                "data directory {0}: belongs to root and all users may write there (mode 1777): "
                 "change its mode, or name a directory below it, which is made private"
             ),
         ),
@@ -221,7 +223,9 @@ async def test_the_directory_of_the_server_for_clients_is_checked_too(tmp_path: 
         server = ClientServer(data, "127.0.0.1", 0, max_payload=1 << 20, store=0, log=lines.append)
         await server.start()
         await server.stop()
-        assert lines == [f"data directory {folder} was open to others (mode 0755): set to 0700"]
+        assert lines == [
+            f"data directory {folder} was open to other users (mode 0755): set to 0700"
+        ]
         (folder / "nats.conf").unlink()
         (folder / "nats.conf").symlink_to("/dev/zero")
         with pytest.raises(DataDirError, match=r"file 'nats.conf' is a symbolic link"):

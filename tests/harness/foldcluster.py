@@ -100,8 +100,8 @@ class ClusterNode(Broker):
 
 
 _CLOSED = (
-    "clients are closed until this node knows again that it leads the cluster",
-    "log cannot be written: clients are closed until it can",
+    "clients are disconnected until this node knows again that it leads the cluster",
+    "log cannot be written: clients are disconnected until it can",
 )
 """Log lines of a node that closes its clients."""
 

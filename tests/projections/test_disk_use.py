@@ -126,7 +126,7 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_event_that_does_not_fit_is_named() -> None:
     log = LogBuilder("n1")
     log.record(MessagePublished("p", 1, False, [], [3], [1], 1, 0, 1), payloads=[b"x"])
-    with pytest.raises(CorruptLog, match="record 1 holds an event that does not fit"):
+    with pytest.raises(CorruptLog, match="record 1 contains an inconsistent event"):
         used(log)
 
 

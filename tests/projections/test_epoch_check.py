@@ -54,8 +54,12 @@ def test_leaders_that_follow_each_other(records: list[tuple[int, list[Event]]]) 
         ([(1, [leads(1)]), (2, [leads(3)])], 2, "epoch 3 follows epoch 1"),
         ([(1, [leads(1)]), (2, [leads(0)])], 2, "epoch 0 follows epoch 1"),
         ([(5, [leads(1)]), (2, [leads(2)])], 2, "is 3 ms before the record before it"),
-        ([(1, [leads(1)]), (2, [LeaderProved(2)])], 2, "is of epoch 2, the leader of 1"),
-        ([(1, [leads(1)]), (2, [CheckpointBegun(1)])], 2, "is of epoch 0, the leader of 1"),
+        ([(1, [leads(1)]), (2, [LeaderProved(2)])], 2, "has epoch 2, but its leader has epoch 1"),
+        (
+            [(1, [leads(1)]), (2, [CheckpointBegun(1)])],
+            2,
+            "has epoch 0, but its leader has epoch 1",
+        ),
     ],
 )
 def test_errors_are_reported_at_their_position(

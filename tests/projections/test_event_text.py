@@ -97,7 +97,7 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
             "refused packets 7-9 (PUBREC 0x87, 0x97)",
         ),
         (Expired("c", "t", [REF], 3), "expired in the queue: message 5.0, for t"),
-        (Assigned("$share/g/t", "ann", [REF], 3), "gave from the queue message 5.0 to ann"),
+        (Assigned("$share/g/t", "ann", [REF], 3), "assigned from the queue message 5.0 to ann"),
         (
             Returned("ann", "$share/g/t", [7], [REF]),
             "returned message 5.0, packet 7, to $share/g/t",
@@ -130,8 +130,8 @@ def test_events_as_text(event: Event, said: str) -> None:
         ),
         (
             SubscriptionDenied("c", ["a", "b", "c"], [0x87, 0x8F, 0x87]),
-            ("subscription denied: a, c: the permissions do not let it subscribe to that "
-            "(permissions); b: the filter is not valid here"),
+            ("subscription denied: a, c: the permissions do not allow this subscription "
+            "(permissions); b: the filter is not allowed"),
         ),
         (Redelivered("c", [7], "ack_wait"),
             "sent again packet 7: it was not acknowledged for ack_wait"),

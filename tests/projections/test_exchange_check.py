@@ -67,8 +67,12 @@ def test_an_exchange_that_is_right(records: list[list[Event]]) -> None:
         ([[followed(3)], [followed(2, 5)]], 2, "log p: position 2.5 follows 3.0"),
         ([[took((4, 1)), followed(4)]], 1, "log p: is before the message 4.1"),
         ([[followed(4)], [took((4, 0)), followed(5)]], 2, "the message 4.0 was taken before"),
-        ([[followed(4, expired=5)]], 1, "says of a later message that it had expired"),
-        ([[took((4, 0), session="x"), followed(5)]], 1, "the origins of its messages do not fit"),
+        ([[followed(4, expired=5)]], 1, "records a later message as expired"),
+        (
+            [[took((4, 0), session="x"), followed(5)]],
+            1,
+            "the origins of its messages are inconsistent",
+        ),
     ],
 )
 def test_an_exchange_that_is_wrong(records: list[list[Event]], sequence: int, said: str) -> None:

@@ -93,7 +93,7 @@ SHARES = pytest.mark.parametrize("indexed", [0, 0.5, 1])
 def test_a_message_that_a_slow_client_lost_was_not_sent(tmp_path: Path, indexed: float) -> None:
     line = told(tmp_path, indexed, *BEGUN, [published(), UNREAD], [published("x")], at=4)
     assert line.startswith(
-        "c was subscribed (hall/+ QoS 0) and connected, but 1 message of that moment was dropped "
+        "c was subscribed (hall/+ QoS 0) and connected, but 1 message of that time was dropped "
         "for it, most likely this one, at 4.1, "
     )
     assert line.endswith(f": {SLOW}")
@@ -104,7 +104,7 @@ def test_of_several_messages_some_were_dropped(tmp_path: Path, indexed: float) -
     turn = [published(), published("hall/lamp"), published("x"), UNREAD]
     one = story(tmp_path, indexed, *BEGUN, turn, at=4)
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
-    assert "1 message of that moment was dropped for it, perhaps this one, at 4.3" in line
+    assert "1 message of that time was dropped for it, perhaps this one, at 4.3" in line
     standing: Any = story_object(one, "c")["standing"]
     unread = standing["unread"]
     assert (unread["position"], unread["dropped"], unread["messages"]) == ("4.3", 1, 2)
@@ -160,7 +160,7 @@ def test_how_the_last_session_ended(
     turns: list[list[Event]] = [*([one] for one in events), [published()], [CLEAN], [GRANTED]]
     one = story(tmp_path, indexed, *turns, at=len(events) + 1)
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
-    assert line.startswith(f"  c had no session at that moment{said[0]}")
+    assert line.startswith(f"  c had no session at that time{said[0]}")
     assert line.endswith(said[1])
     standing: Any = story_object(one, "c")["standing"]
     ended = events[-1]
@@ -172,17 +172,17 @@ def test_how_the_last_session_ended(
 @SHARES
 def test_a_client_that_the_log_never_saw(tmp_path: Path, indexed: float) -> None:
     never = told(tmp_path, indexed, [published()], at=1)
-    assert never == "c had no session at that moment: the log does not know this client"
+    assert never == "c had no session at that time: the log does not know this client"
     later = told(tmp_path / "later", indexed, [published()], [OPENED], at=1)
-    assert later == "c had no session at that moment: its first one began later"
+    assert later == "c had no session at that time: its first one began later"
 
 
 @pytest.mark.parametrize(
     ("later", "fate"),
     [
-        (None, "it is not published so far"),
+        (None, "it is not published yet"),
         (WillFired("pump"), "it was published at 3.0, "),
-        (WillCancelled("pump"), "it was discarded unpublished at 3.0, "),
+        (WillCancelled("pump"), "it was discarded at 3.0, "),
         (WillArmed("pump", "else", 1, False, 1, 0), "it was replaced at 3.0, "),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_message_that_is_sent_in_steps_may_be_among_later_drops(
     source = stored(log, tmp_path, indexed)
     found = asyncio.run(find_stories(as_log(source), ref=position(4, 0), client="c"))
     (line,) = (line for line in story_lines(found[0], "c", 0) if line.startswith("  c "))
-    assert "2 messages of that moment were dropped for it, perhaps this one, at 6.0, " in line
+    assert "2 messages of that time were dropped for it, perhaps this one, at 6.0, " in line
 
 
 @SHARES
@@ -278,7 +278,7 @@ def test_a_message_from_before_the_log(tmp_path: Path) -> None:
     assert lines[0].startswith("message on hall/door (earliest known position 2.7), QoS 0 retained")
     (line,) = (one for one in lines if one.startswith("  c "))
     assert line == (
-        "  c has no record of that time in the log, so what happened then is not known: "
+        "  c is not known at that time: the log does not go back that far: "
         "the log begins with record 3"
     )
 
@@ -327,7 +327,7 @@ def test_lost_messages_are_found_without_reading_the_whole_log(
     _, standing, denied, named, unnamed = explained.split("; ")
     assert standing.startswith("c is subscribed (hall/+ QoS 0) and connected since 1.0, ")
     assert denied.startswith("c was denied hall/# at 604.0, ")
-    assert named.startswith("2 messages on hall/door were dropped for c, at last at 3.0, ")
-    assert unnamed.startswith("3 messages were dropped for c, at last at 605.0, ")
+    assert named.startswith("2 messages on hall/door were dropped for c, the last at 3.0, ")
+    assert unnamed.startswith("3 messages were dropped for c, the last at 605.0, ")
     if indexed == 1:
         assert len(source.asked) + source.read < 300

@@ -651,8 +651,8 @@ _SLOW = [None, None, 0, 0, 0.01, 0.1, 1.0, 7.0]
 
 
 _EXPECTED = {
-    "log cannot be written: clients are closed until it can",
-    "clients are closed until this node knows again that it leads the cluster",
+    "log cannot be written: clients are disconnected until it can",
+    "clients are disconnected until this node knows again that it leads the cluster",
 }
 
 

@@ -600,7 +600,7 @@ def test_sessions_that_stand_for_other_logs_are_not_those_of_clients() -> None:
         assert (status["sessions"]["total"], status["sessions"]["logs"]) == (2, 1)
         change = {"do": "remove_sessions", "by": "ann@desk", "clients": [stands]}
         answer = await inspector.ask_for("change", change)
-        assert answer["refused"] == [[stands, "is not a client's: it stands for another log"]]
+        assert answer["refused"] == [[stands, "represents another log, not a client"]]
         publish(client, 2)
         await here.go(1)
 

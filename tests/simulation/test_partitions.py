@@ -253,7 +253,7 @@ def test_a_message_that_is_taken_for_expired_too_early_is_found(
     monkeypatch.setattr(EffectRecorder, "_has_expired", early)
     if mutant == "says nothing":
         monkeypatch.setattr(FollowedPositions, "record", silent)
-    what = "as expired, which it had not" if mutant == "says so" else "lacks the message"
+    what = "as expired, but it had not expired" if mutant == "says so" else "lacks the message"
     with pytest.raises(AssertionError, match=what):
         two(scenario)
 

@@ -178,22 +178,22 @@ def acknowledged_before_it_was_sent(log: Tampered) -> None:
 
 
 TAMPERED: list[tuple[Callable[[Tampered], None], str, str]] = [
-    (will_vanishes, Rule.WILL, "the will stays though it was to be published"),
+    (will_vanishes, Rule.WILL, "the will stays although it had to be published"),
     (will_is_not_delivered, Rule.UNDELIVERED, "was neither delivered nor queued nor dropped"),
     (will_is_published_twice, Rule.WILL, "the will was published a second time"),
     (
         will_is_published_after_disconnect,
         Rule.WILL,
-        "the will was published though it was to be discarded: the client sent DISCONNECT",
+        "the will was published although it had to be discarded: the client sent DISCONNECT",
     ),
     (will_has_another_payload, Rule.WILL, "published with another content"),
     (will_has_another_qos, Rule.WILL, "published with another QoS"),
     (will_is_retained, Rule.WILL, "published with another RETAIN"),
-    (queue_had_room, Rule.DROP, "but 3 messages waited of 9 that may"),
-    (queue_stands_still, Rule.PROGRESS, "though the client was connected and its window was open"),
+    (queue_had_room, Rule.DROP, "but 3 of 9 allowed messages waited"),
+    (queue_stands_still, Rule.PROGRESS, "with the client connected and its window open"),
     (delivered_before_it_was_published, Rule.ORDER, ""),
-    (two_messages_change_places, Rule.QUEUE, "what left the queue did not stand at its head"),
-    (acknowledged_before_it_was_sent, Rule.ACKNOWLEDGEMENT, "PUBACK 9: not on its way at QoS 1"),
+    (two_messages_change_places, Rule.QUEUE, "messages left the queue that were not at its head"),
+    (acknowledged_before_it_was_sent, Rule.ACKNOWLEDGEMENT, "PUBACK 9: not in flight at QoS 1"),
 ]
 
 

@@ -109,7 +109,7 @@ def broken() -> Outcome:
             Violation(
                 Rule.PACKET_ID_REUSE,
                 position(12 + number, number),
-                f"packet identifier {number} was in flight already",
+                f"packet identifier {number} was already in flight",
                 session=name,
                 node="n1",
             )

@@ -475,11 +475,11 @@ def test_which_logs_there_are(nats: Nats, new_log: NewLog) -> None:
 @pytest.mark.parametrize(
     ("given", "code", "told"),
     [
-        ({"password": "wrong-secret"}, 69, "the server refuses our credentials"),
+        ({"password": "wrong-secret"}, 69, "the server rejects our credentials"),
         (
             {"nats": "nats://x:wrong-secret@127.0.0.1:{port}", "user": "", "password": ""},
             69,
-            "the server refuses our credentials",
+            "the server rejects our credentials",
         ),
         ({"nats": "nats://127.0.0.1:1"}, 69, "connection refused"),
         ({"nats": "nats://[", "user": ""}, 78, "not a NATS address"),

@@ -77,7 +77,7 @@ def test_violations_have_a_position_and_the_next_command() -> None:
     lines = text.audit_text(broken()).splitlines()
     at = lines.index("packet_id_reuse: 9 violations")
     assert lines[at + 1] == (
-        "  the guarantee: no packet identifier is given out while it is in flight"
+        "  the guarantee: no packet identifier is assigned while it is in flight"
     )
     assert lines[at + 2].startswith("  n1 at 12.0 <script>alert(1)</script>: packet identifier 0")
     assert lines[at + 3].strip() == (

@@ -274,7 +274,7 @@ def test_errors_of_executors_are_found_again(opened: Opened, new_log: NewLog) ->
     ("given", "code", "told"),
     [
         ({"stream": "FOLDMQ_LOG_nobody"}, 66, "there is no log FOLDMQ_LOG_nobody"),
-        ({"password": "hidden-wrong"}, 69, "the server refuses our credentials"),
+        ({"password": "hidden-wrong"}, 69, "the server rejects our credentials"),
         ({"rows": "cells"}, 64, "rows = 'cells'"),
     ],
 )

@@ -97,13 +97,16 @@ def test_a_key_with_a_password(authority: Authority, tmp_path: Path) -> None:
                     d / "k", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
                 )
             },
-            "TLS key {d}/k: it is damaged, or OpenSSL does not know keys of its kind",
+            "TLS key {d}/k: it is damaged, or OpenSSL does not support keys of this kind",
         ),
         (lambda g, a, d: {"certificate": d / "a\0b"}, "b: embedded null byte"),
         (lambda g, a, d: {"key_password_file": d / "a\0b"}, "b: embedded null byte"),
-        (lambda g, a, d: {"ciphers": "ROT13"}, "TLS ciphers 'ROT13': OpenSSL knows none"),
-        (lambda g, a, d: {"ciphers": "A\0"}, "TLS ciphers 'A\\x00': OpenSSL knows none"),
-        (lambda g, a, d: {"client_certificates": "required"}, "no client_ca file says"),
+        (
+            lambda g, a, d: {"ciphers": "ROT13"},
+            "TLS ciphers 'ROT13': OpenSSL supports none of them",
+        ),
+        (lambda g, a, d: {"ciphers": "A\0"}, "TLS ciphers 'A\\x00': OpenSSL supports none of them"),
+        (lambda g, a, d: {"client_certificates": "required"}, "no client_ca file is set"),
         (lambda g, a, d: {"client_ca": a.file}, "client certificates are off"),
         (
             lambda g, a, d: {"client_certificates": "optional", "client_ca": d / "none"},

@@ -117,7 +117,7 @@ async def test_a_client_without_http_is_closed_at_once(sent: bytes) -> None:
         client = await place.dial()
         await client.send(sent)
         assert await client.rest() == b""
-        assert "not HTTP" in str(await (await place.upper()).ended())
+        assert "does not use HTTP" in str(await (await place.upper()).ended())
         assert place.options.websocket_stats.refused == {0: 1}
         await client.close()
 

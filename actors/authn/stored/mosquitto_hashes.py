@@ -16,7 +16,7 @@ import re
 from typing import NamedTuple
 
 MAX_ITERATIONS = 10_000_000
-"""More would occupy a thread for seconds with each login: a mistake."""
+"""More iterations would occupy a thread for seconds with each login: assumed to be a mistake."""
 
 _DIGEST = 64
 _SALTS = range(8, 129)
@@ -32,7 +32,7 @@ class _Hash(NamedTuple):
 
 
 def is_mosquitto_hash(text: str) -> bool:
-    """Return whether ``text`` is a hash in Mosquitto's own format (not argon2)."""
+    """Return whether ``text`` is a hash in Mosquitto's format, other than argon2."""
     return _parsed(text) is not None
 
 
@@ -55,7 +55,7 @@ def verify(stored: str, password: bytes) -> bool:
 
 
 def parameters(stored: str) -> str:
-    """Return kind and cost of a hash: equal ones take the same time."""
+    """Return kind and cost of a hash: hashes with equal ones take the same time."""
     return stored.rsplit("$", 2)[0]
 
 

@@ -1,12 +1,13 @@
 """SCRAM-SHA-256 (RFC 5802, RFC 7677): keys, and the messages of the server's side.
 
-The server computes two HMACs and a hash for each login, and needs no thread for it: the iterations
-are the client's work, and that of ``foldmq passwd``. Preparing a name that is not ASCII costs more,
-about 8 microseconds for each character, so names are short.
+The server computes two HMACs and a hash for each login, and needs no thread for it: only the client
+and ``foldmq passwd`` compute the iterations. Preparing a name that is not ASCII costs more, about 8
+microseconds per character, so the length of names is limited.
 
-There is no channel binding: a client that demands it (``p=``) is refused; one that could and sees
-that the server does not offer it (``y``) is as welcome as one that cannot (``n``), see RFC 5802,
-section 6. ``c=`` must repeat that flag, so that an attacker on the way cannot change it.
+There is no channel binding: a client that requires it (``p=``) is refused; a client that supports
+it but sees that the server does not offer it (``y``) is treated like one that does not support it
+(``n``), see RFC 5802, section 6. ``c=`` must repeat that flag, so that an attacker in between
+cannot change it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 15_000
-"""Iterations of new keys. A client computes as many at each login; RFC 7677 asks for 4,096."""
+"""Iterations of new keys. A client computes them at each login; RFC 7677 requires 4,096."""
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 10_000_000
 SALT_SIZE: Final = 16
@@ -34,7 +35,7 @@ _SALTS: Final = range(8, 65)
 _NONCE: Final = 18
 """Random bytes of the server's part of the nonce."""
 _LONGEST: Final = 256
-"""Characters that a client's user name, and its nonce, may have."""
+"""Maximum characters of a client's user name, and of its nonce."""
 _KEYS = re.compile(
     r"SCRAM-SHA-256\$([1-9][0-9]{0,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)",
     re.ASCII,
@@ -59,7 +60,7 @@ _PROHIBITED: Final = (
 
 
 class ScramError(Exception):
-    """A refused message of the client; the text says why, without quoting it."""
+    """A refused message of the client; the text gives the reason without quoting it."""
 
 
 class ScramKeys(NamedTuple):
@@ -75,7 +76,7 @@ def saslprep(text: str) -> str:
     """Return a user name or password in the form in which it is compared (RFC 4013).
 
     Raises ValueError for prohibited characters. Characters that Unicode 3.2 does not assign are
-    kept as they are, on both sides alike.
+    unchanged, in stored names and in names from clients.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(one) else one
@@ -84,12 +85,12 @@ def saslprep(text: str) -> str:
     )
     found = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     if any(table(one) for one in found for table in _PROHIBITED):
-        raise ValueError("it has characters that SASLprep prohibits")
+        raise ValueError("it contains characters that SASLprep prohibits")
     if any(map(stringprep.in_table_d1, found)) and (
         any(map(stringprep.in_table_d2, found))
         or not (stringprep.in_table_d1(found[0]) and stringprep.in_table_d1(found[-1]))
     ):
-        raise ValueError("it mixes text from right to left with text from left to right")
+        raise ValueError("it mixes right-to-left and left-to-right text")
     return found
 
 
@@ -103,7 +104,7 @@ def derive_keys(password: bytes, iterations: int = ITERATIONS, salt: bytes = b""
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
     if not prepared:
-        raise ValueError("SASLprep leaves nothing of it")
+        raise ValueError("it is empty after SASLprep")
     salt = salt or os.urandom(SALT_SIZE)
     salted = hashlib.pbkdf2_hmac("sha256", prepared, salt, iterations)
     stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
@@ -117,7 +118,7 @@ def render_keys(keys: ScramKeys) -> str:
 
 
 def parse_scram_keys(text: str) -> ScramKeys | None:
-    """Return the keys in a text made by :func:`render_keys`; None if they are invalid."""
+    """Return the keys in a text of :func:`render_keys`; None if they are invalid."""
     match = _KEYS.fullmatch(text)
     if match is None:
         return None
@@ -137,8 +138,8 @@ def parse_scram_keys(text: str) -> ScramKeys | None:
 class Decoys:
     """Keys for users without keys, always the same for a name.
 
-    No password matches them. Their salt depends on ``secret``: with one that outlives the process,
-    an unknown name always gets the same salt, as a known one does.
+    No password matches them. Their salt depends on ``secret``: if that outlives the process, an
+    unknown name always gets the same salt, like a known one.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Decoys:
         raw = name.encode("utf-8", "surrogatepass")
         salt = hashlib.blake2b(raw, key=self._secret, person=b"salt").digest()
         keys = hashlib.blake2b(raw, key=self._secret, person=b"keys").digest()
-        # No known client key has this hash.
+        # No client key with this hash is known.
         return ScramKeys(self._iterations, salt[: self._salt_size], keys[:32], keys[32:])
 
 
@@ -176,11 +177,11 @@ def read_client_first(data: bytes) -> ClientFirst:
         raise ScramError("the first SCRAM message is not UTF-8 text") from None
     match = _FIRST.fullmatch(text)
     if match is None or not _EXTENSIONS.fullmatch(match[6]) or "\0" in text:
-        # An extension that must be understood (m=) precedes the name.
+        # A mandatory extension (m=) would precede the name.
         raise ScramError("the first SCRAM message is malformed")
     flag, identity, bare, name, nonce = match.groups()[:5]
     if flag.startswith("p"):
-        raise ScramError("the client demands channel binding")
+        raise ScramError("the client requires channel binding")
     if len(nonce) > _LONGEST or len(name) > _LONGEST:
         raise ScramError(f"the client's nonce or name is longer than {_LONGEST} characters")
     user = _unescaped(name)
@@ -224,7 +225,7 @@ class ScramExchange:
             raise ScramError("the last SCRAM message is malformed")
         without_proof, binding, nonce, proof = (one.encode("latin-1") for one in match.groups())
         if _unpacked(binding) != self._first.header:
-            raise ScramError("the last SCRAM message has another channel binding than the first")
+            raise ScramError("the channel bindings of the SCRAM messages differ")
         if not hmac.compare_digest(nonce, self._nonce):
             raise ScramError("the last SCRAM message has another nonce")
         message = b",".join((self._first.bare, self.challenge, without_proof))

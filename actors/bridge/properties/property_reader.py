@@ -31,7 +31,8 @@ class PropertyReader:
 
         ``correlation`` is the Correlation Data of the request that the message answers; it applies
         if the message has none. ``copied``: a NATS client copied the headers from a message of this
-        broker, as ``respond()`` of nats-py does: their Response Topic is not that of this message.
+        broker, as ``respond()`` of nats-py does: their Response Topic does not apply to this
+        message.
         """
         found = read_properties(headers, payload) if headers is not None else NO_PROPERTIES
         self._losses.add(FROM_NATS, found.dropped)

@@ -1,7 +1,7 @@
 """Writes the properties of messages to NATS: their headers and reply subjects.
 
 Blocks of properties repeat from message to message, so the headers of a block are built once. Only
-the remaining time until a message expires differs.
+the remaining time to the expiry differs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PropertyWriter:
         self._replies = replies
         self._time_ms = time_ms
         self._now_ms = 0
-        """The time at which the present batch is sent; 0: it was not read yet."""
+        """The time at which the current batch is sent; 0: the clock was not read yet."""
         self._losses = losses
         self.expired = expired
         self._known: dict[tuple[str, bytes], _Known] = {}
@@ -110,7 +110,7 @@ class PropertyWriter:
         return 0 < expires <= expired_until(self._now())
 
     def end_batch(self) -> None:
-        """Read the time again for the next message."""
+        """Read the clock again for the next message."""
         self._now_ms = 0
 
     def _now(self) -> int:

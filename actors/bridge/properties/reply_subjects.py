@@ -1,8 +1,8 @@
 """Reply subjects of messages with a Response Topic: where NATS services answer MQTT clients.
 
 Most services answer with ``respond()``, without headers, so the Correlation Data of a request would
-be lost. Therefore the reply subject is one of the bridge, and contains the real subject for the
-answer and the Correlation Data. It is *sealed*: only this bridge can create one, so that a NATS
+be lost. Therefore the reply subject belongs to the bridge, and contains the real subject of the
+answer and the Correlation Data. It is *sealed*: only this bridge can create it, so that a NATS
 client cannot use it to publish where it has no permission. The bridge stores nothing for requests.
 """
 
@@ -35,7 +35,7 @@ class Answered(NamedTuple):
 
 
 class ReplySubjects:
-    """Makes and reads sealed reply subjects; ``seconds`` is the Unix time."""
+    """Creates and reads sealed reply subjects; ``seconds`` returns Unix time."""
 
     def __init__(self, seconds: Callable[[], int], key: bytes | None = None) -> None:
         self._seconds = seconds

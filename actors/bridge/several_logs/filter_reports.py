@@ -1,9 +1,9 @@
-"""What the brokers of several logs tell each other about the topic filters of their clients.
+"""Reports between the brokers of several logs about the topic filters of their clients.
 
 The home of a topic subscribes to NATS for the clients of all logs. Each broker numbers the changes
-of its filters, and sends them in their order. Reports may be lost: each one, at the latest after
-half a second, says how many changes its broker has sent, and how many it knows of each other one.
-A broker that lacks some says so, and gets all filters again.
+of its filters, and sends them in order. Reports may be lost: each report, sent every half second at
+the latest, contains how many changes its broker has sent, and how many it knows of each other
+broker. A broker that lacks changes reports this, and gets all filters again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _log = structlog.get_logger("foldmq")
 _NOTHING: Final = 0
 _CHANGES: Final = 1
 _ALL: Final = 2
-"""Kinds of reports: only what is known, changed filters, a part of all filters."""
+"""Kinds of reports: only the numbers, changed filters, a part of all filters."""
 
 _PAUSE: Final = 0.002
 """Seconds for which changes are collected before they are sent."""
 _EVERY: Final = 0.5
 """Seconds between two reports without changes."""
 _SILENT: Final = 1.5
-"""Seconds after which no SUBACK waits for a broker that reports nothing."""
+"""Seconds without a report of a broker after which no SUBACK waits for it."""
 _SERVES: Final = 3.0
-"""Seconds after which a broker that reports nothing has no clients that answer requests."""
+"""Seconds without a report of a broker after which its clients no longer count for requests."""
 _PART, _PART_TEXT = 2000, 32 * 1024
-"""Filters, and characters of them, in one report."""
+"""Maximum number of filters, and of their characters, in one report."""
 _ANY: Final = "-"
 
 
@@ -62,20 +62,20 @@ class _FiltersOfLog:
 
     def __init__(self) -> None:
         self.incarnation = ""
-        """Names one run of its broker."""
+        """Identifies one run of its broker."""
         self.through = -1
         """Number of its changes that are known; -1: some are missing."""
         self.confirmed = -1
-        """Number of those for which NATS has the subscriptions."""
+        """Number of changes for which NATS has the subscriptions."""
         self.asked: object | None = None
         """Identifies the fence that NATS has not answered yet; None: there is none."""
         self.filters: set[str] = set()
-        """Filters that this log subscribes to for it, and those of requests."""
+        """Filters that this log subscribes to for it, and filters of requests."""
         self.heard = float("-inf")
         self.knows = -1
         """Number of changes of this log for which it has subscribed."""
         self.arriving: set[str] | None = None
-        """Filters in the parts of all that arrived so far; None: no part was the first one."""
+        """Filters in the parts received so far of all filters; None: no first part has arrived."""
         self.part: tuple[str, int, int] = ("", 0, 0)
         """Incarnation, number of changes, and number of the next part."""
 
@@ -84,7 +84,7 @@ class FilterReports:
     """Reports the filters of this log, and subscribes for those of the others.
 
     ``own_filters`` returns the filters of this log. ``wanted`` is called with a filter of another
-    log that this one is to subscribe to, ``unwanted`` when it is not any more. ``fence`` calls its
+    log that this one must subscribe to, ``unwanted`` when it no longer must. ``fence`` calls its
     argument when NATS has all subscriptions, or not at all if the connection is lost before: then
     call :meth:`connection_lost`. ``send`` sends a report to the other brokers.
     """
@@ -115,17 +115,17 @@ class FilterReports:
         self._sent = 0
         """Number of changes that were sent."""
         self._unsent: dict[str, bool] = {}
-        """Changed filters that are to be sent, and whether they began."""
+        """Changed filters that are not sent yet, and whether they began."""
         self._due = False
         self._sending_all = False
         self._began = False
 
     def begin(self) -> None:
-        """Ask the others for their filters; send them those of this log."""
+        """Request the filters of the other logs; send them those of this log."""
         self._began = True
         now = self._node.clock.monotonic()
         for other in self._others.values():
-            other.heard = max(other.heard, now)  # it may run
+            other.heard = max(other.heard, now)  # its broker may be running
         self._repeat()
 
     def _repeat(self) -> None:
@@ -138,16 +138,16 @@ class FilterReports:
     # The filters of this log.
 
     def changed(self, topic_filter: str, *, begun: bool) -> None:
-        """Note that the first subscription to a filter began, or that the last one ended."""
+        """Record that the first subscription to a filter began, or that the last one ended."""
         if self._began and _is_reported(topic_filter):
             self.changes += 1
             self._unsent[topic_filter] = begun
             self._tell_soon()
 
     def is_known(self, changes: int) -> bool:
-        """Return whether all other brokers have subscribed for so many changes.
+        """Return whether all other brokers have subscribed for this number of changes.
 
-        Brokers that do not run are not waited for.
+        Brokers that are not running are ignored.
         """
         since = self._node.clock.monotonic() - _SILENT
         return all(one.knows >= changes or one.heard < since for one in self._others.values())
@@ -162,7 +162,7 @@ class FilterReports:
         self._tell()
 
     def _tell(self) -> None:
-        """Send the changes, or what is known of the others if there are none."""
+        """Send the changes, or only the numbers if there are none."""
         if self._sending_all or not self._unsent:
             self._send(_NOTHING)
         else:
@@ -203,7 +203,7 @@ class FilterReports:
     # The filters of other logs.
 
     def heard(self, log: str, data: bytes) -> None:
-        """Take the report of another broker."""
+        """Process the report of another broker."""
         other = self._others.get(log)
         if other is None or not self._began or self._node.draining:
             return
@@ -227,7 +227,7 @@ class FilterReports:
             self._take_part(log, other, sent, *content)
         elif other.through != sent:
             other.through = -1
-        if complete and other.through < 0:  # later, the regular reports say so
+        if complete and other.through < 0:  # otherwise the regular reports request it
             self._tell_soon()
         if lacks and not self._sending_all:
             self._sending_all = True
@@ -257,7 +257,7 @@ class FilterReports:
     def _take_part(
         self, log: str, other: _FiltersOfLog, sent: int, number: int, last: bool, some: list[str]
     ) -> None:
-        """Take a part of all filters of another log."""
+        """Process a part of all filters of another log."""
         if other.through >= sent:
             return
         part = other.incarnation, sent, number
@@ -305,7 +305,7 @@ class FilterReports:
             other.asked = None
 
     def _confirm(self, other: _FiltersOfLog) -> None:
-        """Note when NATS has the subscriptions for all filters that are known.
+        """Record when NATS has the subscriptions for all known filters.
 
         What becomes known while NATS has not answered yet is confirmed by the next fence.
         """

@@ -1,4 +1,4 @@
-"""The home of a topic: the log that records its messages from NATS, where there are several."""
+"""The home of a topic: the one of several logs that records its messages from NATS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WILDCARDS = ("+", "#")
 
 
 class TopicHomes:
-    """Says which log of ``names`` is the home of a topic; ``own`` is the log of this broker.
+    """Determines which log of ``names`` is the home of a topic; ``own`` is this broker's log.
 
     Topics with the same first level have the same home, so that most filters concern one log.
     """
@@ -39,7 +39,7 @@ class TopicHomes:
         """Return whether one of the brokers sent a message to NATS.
 
         The logs exchange such messages themselves. ``topic_header`` is :func:`topic_header` of its
-        topic: what NATS clients publish elsewhere with copied headers has another topic.
+        topic: if a NATS client publishes with copied headers elsewhere, the topic differs.
         """
         return topic_header in headers and self._from_brokers.search(headers) is not None
 

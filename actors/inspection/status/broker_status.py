@@ -1,6 +1,6 @@
 """Reads the status of a broker: its counters, and the values that ``status_metrics`` declares.
 
-This takes a fraction of a millisecond.
+Reading it takes a fraction of a millisecond.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Size of the log and free disk space: updated on request, at most once in some seconds."""
+"""Size of the log and free disk space, updated on request but at most every few seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogStorage:
         self.disk_free: int | None = None
         """Free bytes on the disk of the log; None if unknown."""
         self.free_bytes: Callable[[], int] | None = None
-        """Returns the free bytes; set if the log is on a disk of this machine."""
+        """Returns the free bytes; set only if the log is on a disk of this machine."""
 
     def refresh(self) -> asyncio.Task[None] | None:
         """Update the values if they are old; return the running update, None if there is none."""

@@ -149,7 +149,7 @@ def _through(sources: StatusSources) -> int:
 BROKER_VALUES = (
     _value(
         "foldmq_build_info",
-        "Always 1; the labels hold the versions.",
+        "Always 1; the labels contain the versions.",
         "",
         None,
         labels=("version", "python", "node"),
@@ -379,7 +379,7 @@ BROKER_VALUES = (
     ),
     _value(
         "foldmq_work_parts_total",
-        "Parts of long work that ran in a turn of their own.",
+        "Parts of long work that ran in separate turns.",
         "kernel.parts",
         lambda sources: sources.node.kernel.parts,
         kind="counter",
@@ -392,7 +392,7 @@ BROKER_VALUES = (
     ),
     _value(
         "foldmq_turn_longest_processor_seconds",
-        "The same in processor time: much less if the host gave the time to other programs.",
+        "The same in processor time: much less if the host ran other programs meanwhile.",
         "kernel.longest_turn_processor_s",
         lambda sources: round(sources.node.counters.longest_turn.recent_work, 6),
     ),
@@ -499,5 +499,5 @@ METRICS = (
 
 
 def log_sessions(node: NodeContext) -> int:
-    """Return the number of sessions that stand for the other logs of the node or cluster."""
+    """Return the number of sessions that represent the other logs of the node or cluster."""
     return node.exchange.sessions if node.exchange is not None else 0

@@ -1,6 +1,6 @@
 """Decisions of a session: pure functions from its state and a request to events.
 
-Nothing here changes a state or knows the time; the caller appends the events and applies them.
+They do not change the state or read a clock; the caller appends the events and applies them.
 """
 
 from actors.session.decisions.acknowledgements import (

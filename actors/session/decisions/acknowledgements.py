@@ -34,7 +34,7 @@ PACKET_IDS = 65_535
 def take_packet_ids(state: SessionState, count: int) -> list[int]:
     """Return ``count`` unused packet identifiers in ascending cyclic order.
 
-    Assignment continues behind the identifier assigned last and wraps around to 1 after 65,535
+    Assignment continues after the last assigned identifier and wraps around to 1 after 65,535
     [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller ensures that ``count`` identifiers are free.
     """
     first = state.last_pid + 1
@@ -82,7 +82,7 @@ def refused(
 
 
 def too_large(state: SessionState, packet_ids: Sequence[int]) -> list[Acked | Refused]:
-    """Decide on deliveries that are too large to be sent again: they end with that reason."""
+    """Decide on deliveries that are too large to be sent again: they end with that reason code."""
     reasons = [int(ReasonCode.PACKET_TOO_LARGE)] * len(packet_ids)
     ended = acked(state, packet_ids, reasons), refused(state, packet_ids, reasons)
     return [event for event in ended if event is not None]
@@ -128,8 +128,8 @@ def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
 def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
     """Decide on PUBRELs: the messages that wait for them take effect, in this order.
 
-    An unknown packet identifier is acknowledged as well, but releases nothing: its message was
-    released before [MQTT-4.3.3-2].
+    The caller also acknowledges unknown packet identifiers, which release nothing: their message
+    was released before [MQTT-4.3.3-2].
     """
     inbound = state.inbound
     known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]

@@ -1,7 +1,7 @@
 """Preview of the delivery of a QoS 1 or 2 message that matches a subscription.
 
-The rules are those of :func:`actors.session.decisions.queueing.deliver`, applied to one message.
-Nothing is decided and no state changes.
+The rules are those of :func:`actors.session.decisions.queueing.deliver`, applied to one message. No
+state changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeliveryPreview(NamedTuple):
-    """The predicted outcome of a message, and the reason if it is not sent at once."""
+    """The predicted outcome of a message, and the reason if it is not sent immediately."""
 
     outcome: Literal["sent", "queued", "dropped"]
     reason: str = ""
@@ -37,7 +37,7 @@ def preview_delivery(
 ) -> DeliveryPreview:
     """Return the predicted outcome of a QoS 1 or 2 message.
 
-    ``size`` is that of its payload, by default the mean of those that wait. ``hindrance`` is
+    ``size`` is the size of its payload, by default the mean of the waiting ones. ``hindrance`` is
     the reason why nothing can be sent to the client; empty: there is none.
     """
     reason = hindrance or _why_not_sent(state, topic_filter, qos, limits)
@@ -57,9 +57,9 @@ def _why_not_sent(state: SessionState, topic_filter: str, qos: int, limits: Deli
 
 
 def full_queue(state: SessionState, limits: DeliveryLimits, size: int | None = None) -> str:
-    """Return the limit for which a session's queue takes no message, or an empty string.
+    """Return the limit because of which a session's queue rejects a message, or an empty string.
 
-    ``size`` is that of its payload, by default the mean of those that wait.
+    ``size`` is the size of its payload, by default the mean of the waiting ones.
     """
     if state.queued >= limits.queued_messages:
         return "queue_messages"

@@ -44,7 +44,7 @@ class DeliveryLimits(NamedTuple):
     """Maximum payload bytes queued for a session; ``queued_messages`` is the maximum of
     messages."""
     batch_bytes: int
-    """Maximum payload bytes sent at once."""
+    """Maximum payload bytes sent in one step."""
 
 
 def room(state: SessionState, held: SubscriptionState, window: int) -> int:
@@ -94,7 +94,7 @@ def deliver(
     in Unix seconds, or empty (MQTT 5).
     """
     behind = goes_behind(state, topic_filter) if state.waiting else None
-    # Retained messages are sent for one subscription: they wait in its queue if that can be last.
+    # Retained messages are sent for one subscription: they wait in its queue if possible.
     if behind is not None and not (retain and topic_filter not in state.waiting):
         topic_filter = behind
     count = len(refs)
@@ -149,7 +149,7 @@ def goes_behind(state: SessionState, topic_filter: str) -> str | None:
     if last == topic_filter:
         return last
     if topic_filter not in state.subscriptions:
-        # Unsubscribed: its links are unknown. A queue of its own would be the last.
+        # Unsubscribed: its links are not known. A separate queue would be the last one.
         return topic_filter
     among = linked(state, topic_filter)
     return next((other for other in reversed(state.waiting) if other in among), None)
@@ -220,7 +220,7 @@ def dropped(
 ) -> list[MessageDropped]:
     """Return events that drop messages; ``queued`` are their bytes if they leave a queue's head."""
     parts = in_parts(refs)
-    # The bytes of each part are unknown: the first event carries the sum.
+    # The bytes of each part are not known: the first event contains the sum.
     bytes_of = [queued, *[min(queued, 0)] * (len(parts) - 1)]
     return [
         MessageDropped(session, reason, len(some), to_runs(some), topic_filter, size)
@@ -251,7 +251,7 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
 
     Messages of one subscription keep their order in the queue, in which positions may decrease
     (retained messages, QoS 2 messages released late). Linked queues are sent one after the other.
-    Other queues are merged by position, which is the order of publication.
+    Other queues are merged by position, that is, in the order of publication.
     """
     free = min(PACKET_IDS, state.receive_maximum) - len(state.inflight) - len(state.releasing)
     most = min(most, free)
@@ -283,7 +283,7 @@ def _head(held: SubscriptionState, window: int, most: int) -> list[int]:
 def _lines(state: SessionState, window: int, most: int) -> list[list[tuple[int, int]]]:
     """Return the messages that may be sent, each with its queue's number; a list for each line.
 
-    A line is a sequence of linked queues. A queue that cannot be emptied holds up those behind it.
+    A line is a sequence of linked queues. A queue that cannot be emptied blocks those behind it.
     """
     lines: dict[int, list[tuple[int, int]]] = {}
     blocked: set[int] = set()

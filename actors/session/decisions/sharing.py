@@ -46,17 +46,17 @@ class Rows(NamedTuple):
     """Numbers of the messages that each member may not receive or that exceed its packet limit;
     empty: no member is barred from any."""
     alike: Sequence[bytes] = ()
-    """For each message a key shared by the messages that bar the same members; empty: messages have
-    no such key."""
+    """For each message a key; messages with the same key are barred from the same members; empty:
+    messages have no key."""
     pools: Sequence[int] = ()
-    """For each member the number of the one that has its room, for members that have it together;
-    empty: each has its own."""
+    """For each member the number of the first member that shares its room; empty: each member has
+    its own room."""
 
 
 def assign(count: int, members: Rows) -> Assignment:
     """Divide messages among members by their room; the first members get the remainder.
 
-    Each member gets consecutive messages, and none more than it has room for.
+    Each member gets consecutive messages, and no more than it has room for.
     """
     if not any(members.barred):
         pieces = _divide(range(count), members.rooms)
@@ -110,7 +110,7 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
 def first_ones(assignment: Assignment) -> Assignment:
     """Return the assignment of the messages before the first one that waits.
 
-    Messages leave a queue only at its head.
+    Messages can leave a queue only at its head.
     """
     pieces, waiting, refused = assignment
     if not waiting:
@@ -212,7 +212,7 @@ def requeued(
 ) -> list[Queued]:
     """Return events that queue messages again, in their former place before unassigned ones.
 
-    Those in ``older`` are older than all others, whatever their positions.
+    Those in ``older`` count as older than all others, regardless of their positions.
     """
     events: list[Queued] = []
     first = sorted(ref for ref in messages if ref in older)
@@ -268,7 +268,7 @@ def _places(
 ) -> Iterable[tuple[int, list[Position]]]:
     """Yield returned messages with the number of queued ones before them, so that order is kept.
 
-    ``begin`` is the number of queued ones that stay before all of them; it is not counted.
+    ``begin`` is the number of queued ones that stay before all of them; the result excludes it.
     """
     queue = held.queue if held is not None and held.queue is not None else ()
     at = behind = 0

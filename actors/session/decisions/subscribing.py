@@ -132,8 +132,8 @@ def by_text(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]
 def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
     """Decide on an UNSUBSCRIBE: sent messages are completed, messages only queued are dropped.
 
-    The standard leaves the latter open [MQTT-3.10.4-3]. Queued messages that may also match another
-    subscription of the client are all delivered.
+    The standard permits both for the latter [MQTT-3.10.4-3]. Queued messages that may also match
+    another subscription of the client are all delivered.
     """
     if not filters:
         return []
@@ -152,7 +152,8 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
 def _linked_with_others(state: SessionState, leaving: Sequence[str]) -> AbstractSet[str]:
     """Return the filters that are linked with a remaining subscription.
 
-    That subscription may match their queued messages too, as a message queues behind linked ones.
+    That subscription may match their queued messages, too, as a message is queued behind linked
+    ones.
     """
     gone = set(leaving)
     found: set[str] = set()

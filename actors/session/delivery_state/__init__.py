@@ -1,4 +1,4 @@
-"""What the delivery to a client keeps in memory besides the folded state of its session."""
+"""State of the delivery to a client that is kept only in memory, not in the fold of its session."""
 
 from actors.session.delivery_state.first_transmissions import FirstTransmissions
 from actors.session.delivery_state.message_buffer import MessageBuffer

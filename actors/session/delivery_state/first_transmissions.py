@@ -1,4 +1,4 @@
-"""When unfinished deliveries were first sent, if they were sent again because of ``ack_wait``."""
+"""The times at which unfinished deliveries were first sent, if ``ack_wait`` repeated them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class FirstTransmissions:
-    """Unfinished deliveries of a session as they were before they were sent again in time.
+    """Unfinished deliveries of a session as they were before they were sent again.
 
-    Redelivery sets the time of a delivery in the folded state anew.
+    Redelivery overwrites the time of a delivery in the folded state.
     """
 
     __slots__ = ("_resent",)
 
     def __init__(self) -> None:
         self._resent: dict[tuple[int, bool], InFlight] = {}
-        """By packet identifier, and whether it is the PUBREL that was sent again."""
+        """By packet identifier, and whether the PUBREL was sent again."""
 
     def keep(self, state: SessionState, pids: Iterable[int], *, released: bool) -> None:
         """Remember deliveries that are about to be sent again."""
@@ -29,10 +29,10 @@ class FirstTransmissions:
             self._resent[pid, released] = self._first(pid, table[pid], released=released)
 
     def _first(self, pid: int, sent: InFlight, *, released: bool) -> InFlight:
-        """Return an unfinished delivery as it was before it was sent again because of time."""
+        """Return an unfinished delivery as it was before ``ack_wait`` repeated it."""
         first = self._resent.get((pid, released))
         if first is None or first.ref != sent.ref or first.subscription is not sent.subscription:
-            return sent  # the packet identifier may belong to another delivery now
+            return sent  # the packet identifier may now belong to another delivery
         return first
 
     def forget_completed(self, state: SessionState) -> None:
@@ -48,7 +48,7 @@ class FirstTransmissions:
         """Return when the oldest unfinished delivery was first sent; 0: there is none.
 
         ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
-        Redelivery after ``ack_wait`` does not count, but that to a client that connected again.
+        Redelivery after ``ack_wait`` does not count; redelivery after a reconnect does.
         """
         table = state.releasing if released else state.inflight
         if not self._resent:

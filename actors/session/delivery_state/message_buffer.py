@@ -1,4 +1,4 @@
-"""The messages of a session in memory: those of the node's store, and those held for its client."""
+"""The messages of a session in memory: in the store of the node, or held for its client."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from eventstore.log import Message, MessageStore
 
 _REACH: Final = 8
-"""Records read from the log at once, at first."""
+"""Number of records of the first read from the log."""
 _REACH_GROWS: Final = 4
 """Factor by which this number grows with each read."""
 _HELD_MESSAGES: Final = 65_536
-"""Maximum messages held for a connected client whose window is full."""
+"""Maximum number of messages held for a connected client whose window is full."""
 
 
 class MessageBuffer:
-    """Finds messages in memory, and holds those that the client of a session gets soon."""
+    """Finds messages in memory, and holds those that will soon be sent to the client."""
 
     __slots__ = ("_held", "_held_bytes", "_reach", "_store")
 
@@ -30,7 +30,7 @@ class MessageBuffer:
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
         self._reach = _REACH
-        """Maximum records read from the log at once."""
+        """Maximum number of records of the next read from the log."""
 
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None if some must be loaded."""
@@ -51,7 +51,7 @@ class MessageBuffer:
     def to_load(self, refs: Sequence[Position]) -> list[Position]:
         """Return the first of these positions to load now: few at first, then more.
 
-        A client that reconnects does not have to wait until all its missed messages have been read.
+        So a client that reconnects need not wait until all its missed messages have been read.
         """
         records: set[int] = set()
         for count, ref in enumerate(refs):
@@ -62,7 +62,7 @@ class MessageBuffer:
         return list(refs)
 
     def not_held(self, refs: Sequence[Position]) -> list[Position]:
-        """Return which of these positions have messages that are not held here."""
+        """Return the positions whose messages are not held here."""
         held = self._held
         return [ref for ref in refs if ref not in held]
 
@@ -84,5 +84,5 @@ class MessageBuffer:
                     self._held_bytes -= len(gone.payload)
 
     def restart_reading(self) -> None:
-        """Load few messages at first again: the client has connected."""
+        """Begin with few messages again: the client has connected."""
         self._reach = _REACH

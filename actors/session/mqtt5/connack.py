@@ -30,9 +30,9 @@ def accepting_connack(
     is_assigned: bool,
     authentication_data: bytes | None,
 ) -> bytes:
-    """Return the CONNACK that accepts a client; empty if the client accepts no packet of its size.
+    """Return the CONNACK that accepts a client; empty if it exceeds the client's packet limit.
 
-    ``session_expiry`` and ``server_keep_alive`` are in seconds; None: what the client asked for.
+    ``session_expiry`` and ``server_keep_alive`` are in seconds; None: as the client requested.
     ``max_packet`` is the maximum size in bytes of packets from the client, ``client_id`` its
     identifier as the client knows it.
     """
@@ -67,8 +67,8 @@ def accepting_connack(
 def _response_information(prefix: str, client_id: str) -> str | None:
     """Return the prefix of a client's response topics; None: it has none.
 
-    There is no prefix for a client identifier that would span several topic levels, or that makes
-    the prefix longer than an MQTT string.
+    There is none for a client identifier that would span several topic levels, or that makes the
+    prefix longer than an MQTT string.
     """
     if not prefix:
         return None

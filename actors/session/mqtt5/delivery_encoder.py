@@ -44,7 +44,7 @@ class PreparedMessages(Protocol):
     """Messages prepared for many receivers: ``actors.session.session_messages.Batch``."""
 
     retain: bool
-    """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
+    """Whether they are sent because of a new subscription, not a publication [MQTT-3.3.1-8]."""
     published_retain: bool
     """Whether the publications had RETAIN 1."""
 
@@ -86,11 +86,11 @@ class DeliveryEncoder:
         self.limit = properties.maximum_packet_size
         """Maximum packet size of the client in bytes; 0: unlimited."""
         self._index: SubscriptionOptionIndex | None = None
-        """Options of the subscriptions; None: no subscription has any that matter here."""
+        """Options of the subscriptions; None: no subscription has relevant options."""
         if any(map(SubscriptionOptionIndex.needed, state.subscriptions.values())):
             self._index = SubscriptionOptionIndex(state.subscriptions)
         self.plain = self._is_plain()
-        """True while messages of any size are sent with no properties but their own."""
+        """True while messages of any size are sent without additional properties."""
 
     def _is_plain(self) -> bool:
         return not self._identified and not self.limit and self._aliases is None

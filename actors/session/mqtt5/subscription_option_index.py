@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from projections.state import SubscriptionState
 
 _CACHED_TOPICS: Final = 1024
-"""Maximum topics whose subscription identifiers are cached."""
+"""Maximum number of topics whose subscription identifiers are cached."""
 
 
 class _Asked(NamedTuple):
@@ -47,7 +47,7 @@ class SubscriptionOptionIndex:
 
     @staticmethod
     def needed(held: SubscriptionState) -> bool:
-        """Return whether a subscription has options that its messages depend on."""
+        """Return whether a subscription has options that affect its messages."""
         return bool(held.identifier) or is_retain_as_published(held.options)
 
     def complete(self, subscriptions: Mapping[str, SubscriptionState], most: int) -> bool:
@@ -82,8 +82,8 @@ class SubscriptionOptionIndex:
     def identifiers(self, topic: bytes, *, own: bool) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
 
-        One that several of them have is there as often (MQTT 5, 3.3.4). ``own``: without those that
-        have No Local [MQTT-3.8.3-3].
+        An identifier of several subscriptions is repeated for each (MQTT 5, 3.3.4). ``own``:
+        without subscriptions that have No Local [MQTT-3.8.3-3].
         """
         if not self.identified:
             return ()

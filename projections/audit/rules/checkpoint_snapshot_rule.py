@@ -26,7 +26,7 @@ class CheckpointSnapshotAudit:
         self._found = found
         self._parts: list[Part] = []
         self._left: dict[Position, Position] = {}
-        """Messages that become retained with their PUBREL and have to be repeated in this turn ->
+        """Message that becomes retained with its PUBREL and must be repeated in this turn ->
         position at which the session was repeated."""
 
     def end_turn(self) -> None:
@@ -48,9 +48,9 @@ class CheckpointSnapshotAudit:
         parts, self._parts = self._parts, []
         state = fold.state
         if state is None:
-            self._tell(at, "a checkpoint repeats a session that there is not")
+            self._tell(at, "a checkpoint repeats a session that does not exist")
         elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-            self._tell(at, "a checkpoint repeats another state than the log tells")
+            self._tell(at, "a checkpoint repeats a state that differs from the log")
         self._left = dict.fromkeys(fold.pending, at)
 
     def messages(
@@ -62,7 +62,7 @@ class CheckpointSnapshotAudit:
         for number, message in enumerate(repeated_messages(event, split_area(event, payload))):
             owed = self._left.pop(message.ref, None)
             if owed is None or fold.pending.get(message.ref) != message:
-                what = f"message {format_position(message.ref)} is repeated, but does not wait so"
+                what = f"message {format_position(message.ref)} is repeated, but is not pending so"
                 self._tell(at + number, what)
 
     def _tell(self, at: Position, what: str) -> None:

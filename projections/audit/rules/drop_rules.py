@@ -1,7 +1,7 @@
 """Checks that the recorded reason of a drop or a denial is known and true: rule ``drop``.
 
-A drop caused by a limit is compared with the limit that held, as the log records it. Older logs do
-not record limits: there the limits are not checked. A reason is true as far as the log tells.
+A drop caused by a limit is compared with the limit that applied, as the log records it. Older logs
+do not record limits: there they are not checked. A reason is checked against what the log records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNKNOWN_LIMITS: Final = "drops without limits"
 class DropAudit:
     """Checks the drops of one session; ``cases`` is called for each checked drop.
 
-    ``left`` tells whether a filter was unsubscribed from in the turn.
+    ``left`` returns whether a filter was unsubscribed from in the turn.
     """
 
     __slots__ = ("_before", "_cases", "_found", "_leaving", "_left", "_outline")
@@ -83,7 +83,7 @@ class DropAudit:
         part, self._before = self._before, (event.reason, event.filter, at + 1)
         self._cases(Rule.DROP)
         if event.reason not in DROP_REASONS:
-            self._tell(at, f"messages were dropped for a reason that there is not: {_word(event)}")
+            self._tell(at, f"messages were dropped for an unknown reason: {_word(event)}")
             return
         what = _shape(event, refs) or self._of_a_stranger(state, event) or _topics(event)
         if what:
@@ -108,7 +108,7 @@ class DropAudit:
         as_many = count_runs(event.reasons) == len(event.filters)
         codes = from_runs(event.reasons) if as_many else []
         if min(codes, default=0) < _ERROR:
-            self._tell(at, "subscriptions were denied, but not each for a reason")
+            self._tell(at, "subscriptions were denied, but not all of them with a reason")
             return
         limits = self._outline.limits_at(at)
         if _NOT_AUTHORIZED in codes and limits is not None and not limits.denies:
@@ -116,7 +116,7 @@ class DropAudit:
             self._tell(at, what)
 
     def unexpected(self, ref: Position, at: Position) -> None:
-        """Report a drop of a message that was not due to the session."""
+        """Report a drop of a message that was not to be delivered to the session."""
         self._tell(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
 
     def of_other_prefix(self, from_nats: bool, at: Position) -> None:
@@ -127,7 +127,7 @@ class DropAudit:
     def too_large(self, most: int, limit: int, at: Position) -> None:
         """Check the smallest packet of a drop against the client's maximum packet size.
 
-        ``most`` are the bytes that it has at most.
+        ``most`` is the largest size in bytes that the packet may have.
         """
         if most <= limit:
             what = f"a packet has at most {most} bytes, and the client accepts {limit}"
@@ -141,7 +141,8 @@ class DropAudit:
         held = event.filter in state.subscriptions or self._left(event.filter)
         if not event.filter or held:
             return ""
-        return f"messages were dropped for {escaped(event.filter, _SHOWN)}, not subscribed to"
+        shown = escaped(event.filter, _SHOWN)
+        return f"messages were dropped for {shown}, which is not subscribed to"
 
     # The reasons.
 
@@ -151,7 +152,7 @@ class DropAudit:
         most = limits.max_queued_messages
         if most is None or state.queued >= most:
             return ""
-        return f"dropped as queue_messages, but {state.queued} messages waited of {most} that may"
+        return f"dropped as queue_messages, but {state.queued} of {most} allowed messages waited"
 
     def _queue_bytes(
         self,
@@ -165,8 +166,8 @@ class DropAudit:
         if most is None or first is None or state.queued_bytes + first > most:
             return ""
         return (
-            f"dropped as queue_bytes, but with it {state.queued_bytes + first} bytes would "
-            f"have waited of {most} that may"
+            f"dropped as queue_bytes, but with it {state.queued_bytes + first} of {most} allowed "
+            "bytes would have waited"
         )
 
     def _unsubscribed(
@@ -183,7 +184,7 @@ class DropAudit:
         self, state: SessionState, event: MessageDropped, _first: Any, _limits: Any, _at: Position
     ) -> str:
         if event.refs or event.queued >= 0:
-            return "dropped as slow_reader, which happens at QoS 0 only"
+            return "dropped as slow_reader, which only happens at QoS 0"
         if not state.connected and not state.session.startswith(SHARE):
             return "dropped as slow_reader, but no client was connected"
         return "" if state.subscriptions else "dropped as slow_reader without a subscription"
@@ -202,13 +203,13 @@ class DropAudit:
     ) -> str:
         most = limits.max_topic_levels
         if most == 0:
-            return "dropped as topic_levels, but topics could have any number of them"
+            return "dropped as topic_levels, but the number of levels was not limited"
         if most is None:
             return ""
         for topic in event.topics:
             if len(topic) < LONGEST_DROPPED_TOPIC and topic.count("/") < most:
                 levels = topic.count("/") + 1
-                return f"dropped as topic_levels, but {_name(topic)} has {levels} of {most}"
+                return f"dropped as topic_levels, but {_name(topic)} has {levels} of {most} allowed"
         return ""
 
     def _reserved(
@@ -252,7 +253,7 @@ _LIMITED: Final = frozenset(
 
 
 def _word(event: MessageDropped) -> str:
-    return escaped(event.reason, _SHOWN) or "none is named"
+    return escaped(event.reason, _SHOWN) or "no reason is recorded"
 
 
 def _name(topic: str) -> str:
@@ -276,9 +277,9 @@ def _shape(event: MessageDropped, refs: Sequence[Position]) -> str:
     if event.count < 1:
         return "no message was dropped"
     if event.reason in _OF_PUBLISHERS and (refs or event.queued >= 0):
-        return f"dropped as {event.reason}, which happens to what a client publishes"
+        return f"dropped as {event.reason}, which only happens to publications of the client"
     if event.reason in _OF_RECEIVERS and not refs:
         return f"dropped as {event.reason}, but no message is named"
     if event.reason == "other_prefix" and event.queued >= 0:
-        return "dropped as other_prefix, which happens to what has not waited"
+        return "dropped as other_prefix, which only happens to messages that have not waited"
     return ""

@@ -1,4 +1,4 @@
-"""The outline of a log for the audit of its sessions: the limits that held, the broker's runs."""
+"""The outline of a log for the audit of its sessions: the limits and the runs of the broker."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from eventstore.format import Event, Position
 
 NEVER: Final = 0xFFFF_FFFF
-"""A session expiry in seconds: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
+"""A session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
 
 
 class Limits(NamedTuple):
-    """The limits and permissions that hold from a position on; None: not recorded."""
+    """The limits and permissions that apply from a position on; None: not recorded."""
 
     at: Position
     time_ms: int
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def read(cls, at: Position, said: Mapping[str, Any]) -> Limits:
-        """Return limits from their values, whether permissions deny something, and the time."""
+        """Return the limits from the recorded values ``said``."""
         told: dict[str, Any] = {
             name: value
             for name, value in said["limits"].items()
@@ -91,7 +91,7 @@ class LogOutline:
     """Time of the log's last record."""
 
     def limits_at(self, at: Position) -> Limits | None:
-        """Return the limits that hold at a position; None: the log does not record them."""
+        """Return the limits that apply at a position; None: the log does not record them."""
         number = bisect_right(self.limits, at, key=_place)
         return self.limits[number - 1] if number else None
 

@@ -63,13 +63,13 @@ class OwnershipAudit:
         self._bridge = session == NATS_SESSION
         """Whether this is the session of the bridge, whose drops need no session."""
         self._of_node = self._bridge or session.startswith(LOG_SESSION)
-        """Whether the broker opens and closes this session for itself."""
+        """Whether the broker opens and closes this session for its own use."""
         self._found = found
         self._outline = outline
         self._opened: Position = -1
         """Position at which the connection began; -1: not known."""
         self._gone: Position = -1
-        """The turn in which the session ended last."""
+        """The turn in which the session last ended."""
         self._taken: Position = -1
         """Position of a takeover whose old connection has not ended yet."""
         self._replaced: Position = -1
@@ -96,12 +96,12 @@ class OwnershipAudit:
         self._gone = turn
 
     def end_turn(self) -> None:
-        """Report a connection that was taken over in a turn and did not end, or by none."""
+        """Report a takeover without the end of the old connection, or without a new connection."""
         if self._taken >= 0:
             self._tell(self._taken, "a connection was taken over, but it did not end")
             self._taken = -1
         if self._replaced >= 0:
-            self._tell(self._replaced, "a connection was taken over, but no other one began")
+            self._tell(self._replaced, "a connection was taken over, but no new one began")
             self._replaced = -1
 
     def _restarted(self, at: Position) -> bool:
@@ -117,9 +117,11 @@ class OwnershipAudit:
                 self._tell(at, "SessionTakenOver without a session")
             return
         if not state.connected:
-            self._tell(at, "a connection ended that there was not")
+            self._tell(at, "a connection ended that did not exist")
         elif event.generation != state.generation:
-            what = f"connection {event.generation} ended, but it was {state.generation}"
+            what = (
+                f"connection {event.generation} ended, but {state.generation} was the current one"
+            )
             self._tell(at, what)
         if isinstance(event, SessionTakenOver):
             if self._taken >= 0:
@@ -127,14 +129,14 @@ class OwnershipAudit:
             self._taken = at
             return
         if event.reason == "taken_over" and self._taken < 0:
-            self._tell(at, "a connection ended as taken over, but no other one took over")
+            self._tell(at, "a connection ended as taken over, but no other one took it over")
         self._taken = -1
         if event.reason == "taken_over":
             self._replaced = at
         elif event.reason == "broker_stopped" and not self._of_node:
             self._stopped = at
         if event.reason == "broker_restarted" and self._opened >= 0 and not self._restarted(at):
-            self._tell(at, "a connection ended with its broker, which did not start again")
+            self._tell(at, "a connection ended with its broker, but the broker did not start again")
         self._opened = -1
 
     def _begin(self, event: SessionOpened, state: SessionState | None, at: Position) -> None:
@@ -146,7 +148,7 @@ class OwnershipAudit:
             what = f"connection {event.generation} follows connection {state.generation}"
             self._tell(at, what)
         if self._stopped >= 0 and not self._outline.stopped_between(self._stopped, at):
-            what = "a connection ended because the broker stopped, which it did not"
+            what = "a connection ended because the broker stopped, but it did not stop"
             self._tell(self._stopped, what)
         self._opened, self._replaced, self._stopped = at, -1, -1
 

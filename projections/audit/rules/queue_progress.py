@@ -1,8 +1,8 @@
 """Checks that messages waiting for a connected client are sent: rule ``progress``.
 
-A queue may stand still while the client's window is full, and while the client does not read what
-was sent to it. The log does not record that, but a client that reads nothing is closed after
-``slow_reader_time``. A queue that stands still much longer, with an open window, was forgotten.
+A queue may stop while the client's window is full, and while the client does not read. The log does
+not record the latter, but a client that reads nothing is disconnected after ``slow_reader_time``. A
+queue that stops for much longer, with an open window, was forgotten.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PATIENCE_MS: Final = 600_000
 """Milliseconds beyond ``slow_reader_time`` that a client may take to read its packets."""
 _PACKET_IDS: Final = 65_535
 _NO_PROGRESS: Final = frozenset({Queued, Subscribed, Unsubscribed, MessagePublished, Released})
-"""Events that may happen to a session whose queue stands still."""
+"""Events that may happen to a session while its queue is stopped."""
 
 
 class QueueProgress:
-    """Follows the queue of one session; ``cases`` is called each time that the queue could move."""
+    """Follows the queue of one session; ``cases`` is called each time that it could be sent."""
 
     __slots__ = ("_at", "_cases", "_found", "_outline", "_since_ms")
 
@@ -42,7 +42,7 @@ class QueueProgress:
         self._cases = cases
         self._outline = outline
         self._at: Position = -1
-        """Position since which the queue can move and does not; -1: it cannot move."""
+        """Position since which the queue could be sent but is not; -1: it cannot be sent."""
         self._since_ms = 0
 
     def before(self, at: Position, ms: int) -> None:
@@ -51,7 +51,7 @@ class QueueProgress:
             self._judge(self._outline.until(self._at, at, ms))
 
     def after(self, state: SessionState | None, at: Position, ms: int, kind: type) -> None:
-        """Check the state behind an event of some type."""
+        """Check the state after an event of some type."""
         if state is None or not state.queued or not state.connected or not self._open(state, at):
             self._at = -1
         elif self._at < 0 or kind not in _NO_PROGRESS:
@@ -68,12 +68,12 @@ class QueueProgress:
         patience = limits.slow_reader_time if limits is not None else None
         stood_ms = until_ms - self._since_ms
         if patience and stood_ms > patience * 1000 + _PATIENCE_MS:
-            what = f"messages waited for {stood_ms // 1000} s though the client was connected and "
-            self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window was open"))
+            what = f"messages waited for {stood_ms // 1000} s with the client connected and "
+            self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window open"))
             self._at = -1
 
     def _open(self, state: SessionState, at: Position) -> bool:
-        """Return whether the next queue in turn may send a message."""
+        """Return whether a message of the next queue may be sent."""
         limits = self._outline.limits_at(at)
         if limits is None or limits.max_ack_pending is None or state.session.startswith(SHARE):
             return False

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _ANY: Final = 65_535
-"""The Receive Maximum of a client that names none."""
+"""The Receive Maximum of a client that sends none."""
 
 
 class EventCases:
     """The cases that the events of one session are checked for.
 
-    Messages that a session must get, drops, wills and queues that could move are counted where
+    Messages that a session must get, drops, wills and queues that could be sent are counted where
     they are checked.
     """
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """A rule: its name, what is checked (and counted), and its promise.
+    """A rule: its name, what is checked (and counted), and the guarantee.
 
-    The order is that of reports.
+    Reports have the same order.
     """
 
     checked: str
@@ -44,16 +44,16 @@ class Rule(StrEnum):
     CHECKPOINT = (
         "checkpoint",
         "checkpoints and cuts",
-        "what checkpoints repeat, and what cuts carry over, is what there was",
+        "checkpoints repeat the state as it was, and cuts carry over the messages still needed",
     )
     PACKET_ID_REUSE = (
         "packet_id_reuse",
         "packet identifiers",
-        "no packet identifier is given out while it is in flight",
+        "no packet identifier is assigned while it is in flight",
     )
     UNDELIVERED = (
         "undelivered",
-        "messages owed to sessions",
+        "messages due to sessions",
         (
             "every QoS 1 or 2 message is delivered, queued or dropped with a reason for every "
             "session that subscribed"
@@ -62,12 +62,12 @@ class Rule(StrEnum):
     DROP = (
         "drop",
         "drops and denials",
-        "what is dropped or denied is so for a known reason, and the reason is true",
+        "messages are dropped and filters denied only for a known reason, and the reason is true",
     )
     PROGRESS = (
         "progress",
-        "times that a queue could move",
-        "no queue stands still while its client is connected and its window is open",
+        "times that a queue could be sent",
+        "no queue stops while its client is connected and its window is open",
     )
     WILL = (
         "will",
@@ -103,19 +103,19 @@ class Rule(StrEnum):
     ACKNOWLEDGEMENT = (
         "acknowledgement",
         "acknowledgements",
-        "acknowledgements only for what was delivered, releases only for what came",
+        "only delivered messages are acknowledged, and only received messages are released",
     )
     QUEUE = (
         "queue",
         "messages that left queues",
-        "what leaves a queue is what stood at its head",
+        "messages leave a queue from its head",
     )
     EXPIRY = (
         "expiry",
         "messages that expire",
         (
-            "nothing is sent after it expired, nothing expires before its time, and what waits "
-            "expires when its message says"
+            "no message is sent after it expired or expires before its time, and a waiting message "
+            "expires at the time that its publisher set"
         ),
     )
     RECEIVE_MAXIMUM = (
@@ -126,14 +126,14 @@ class Rule(StrEnum):
     NO_LOCAL = (
         "no_local",
         "messages of subscribers with No Local",
-        "a subscription with No Local does not bring a client what it published itself",
+        "a client does not get its own messages through a subscription with No Local",
     )
     SHARED = (
         "shared",
-        "messages given to members",
+        "messages assigned to members",
         (
             "a message of a shared subscription is with one member at a time, and stays with it or "
-            "is returned as its QoS asks"
+            "is returned as its QoS requires"
         ),
     )
     RETAIN_HANDLING = (
@@ -150,8 +150,8 @@ class Rule(StrEnum):
         "session",
         "sessions",
         (
-            "a session is resumed when it was to be kept, and only then, and ends for the reason "
-            "that is named: it expires when its client was away for its session expiry"
+            "a session is resumed if and only if it had to be kept, and ends for the recorded "
+            "reason: it expires when its client was offline for its session expiry"
         ),
     )
     OWNERSHIP = (
@@ -162,12 +162,12 @@ class Rule(StrEnum):
     EVENT = (
         "event",
         "events",
-        "events fit what was before",
+        "events are consistent with the state before them",
     )
     STATE = (
         "state",
         "claims",
-        "the broker has the state that the log tells of",
+        "the state of the broker is the state that the log describes",
     )
 
 
@@ -177,7 +177,7 @@ RULES: Final = tuple(Rule)
 UNEXPECTED: Final = "unexpected_delivery"
 """A message was delivered that matches no subscription, or had been delivered before.
 
-The open messages of one session do not tell which: it is a violation of NO_SUBSCRIPTION or of
+The open messages of one session do not show which: it is a violation of NO_SUBSCRIPTION or of
 DELIVERED_TWICE."""
 
 
@@ -187,9 +187,9 @@ class Violation(NamedTuple):
     rule: str
     at: Position
     what: str
-    """Description for a person; names that clients chose are escaped and shortened."""
+    """Description as text; names that clients chose are escaped and shortened."""
     ref: Position | None = None
     """The message concerned; set for UNEXPECTED."""
     session: str | None = None
     node: str = ""
-    """Name of the node; empty where there is one log."""
+    """Name of the node; empty if there is only one log."""

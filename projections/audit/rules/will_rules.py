@@ -1,4 +1,4 @@
-"""Checks that a will is published or discarded as the end of its connection demands: rule ``will``.
+"""Checks that a will is published or discarded as its connection's end requires: rule ``will``.
 
 A will is armed when its client connects. DISCONNECT with the reason code 0x00 discards it
 [MQTT-3.1.2-10, MQTT-3.14.4-3]. Any other end of the connection publishes it [MQTT-3.1.2-8], or
@@ -54,9 +54,9 @@ _Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
 def with_content(event: _Bearer, area: memoryview) -> _Bearer:
     """Return a will, or its publication, with a checksum of its content as ``at``.
 
-    Events on their way to the audit of sessions have no payload area. The content consists of the
-    properties and the payload. For the death message of a Sparkplug node the time may be set at its
-    publication: then neither the time nor the size counts.
+    Events that are passed to the audit of sessions have no payload area. The content consists of
+    the properties and the payload. For the death message of a Sparkplug node the time may be set at
+    its publication: then neither the time nor the size counts.
     """
     if isinstance(event, WillArmed):
         size, topic = event.size, event.topic
@@ -111,8 +111,8 @@ class WillAudit:
         self._publication: _Publication | None = None
         """The will that still has to be published in this turn."""
         self._owed: dict[str, tuple[Position, str]] = {}
-        """What must follow in this turn, "closed", "opened", "resumed" or "ended" -> the position
-        that demands it, and the error text if it does not follow."""
+        """Event that must follow in this turn, "closed", "opened", "resumed" or "ended" -> the
+        position that requires it, and the error text if it does not follow."""
 
     def take(
         self, event: Event, state: SessionState | None, at: Position, ms: int, turn: Position
@@ -142,7 +142,7 @@ class WillAudit:
             return
         due = max(state.closed_ms + state.will.wait * 1000, self._outline.settled_since())
         if self._outline.runs and self._outline.ends_ms > due + _LATE_MS:
-            self._tell(state.will.ref, "the will was never published though its delay has passed")
+            self._tell(state.will.ref, "the will was never published although its delay has passed")
 
     def _tell(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.WILL, at, what))
@@ -194,7 +194,7 @@ class WillAudit:
     def _demand(self, wanted: str, ended: str, at: Position, why: str) -> None:
         if ended != wanted:
             found = f"was {ended}" if ended else "stays"
-            self._tell(at, f"the will {found} though it was to be {wanted}: {why}")
+            self._tell(at, f"the will {found} although it had to be {wanted}: {why}")
 
     def _taken_over(self, ended: str, at: Position) -> None:
         """Check a delayed will: discarded if the session continues, published if it ends."""
@@ -202,10 +202,10 @@ class WillAudit:
             what = "the will was discarded, but its session ended when its client was taken over"
             self._owed["resumed"] = at, what
         elif ended == "published":
-            what = "the will was published, but its session goes on with a new connection"
+            what = "the will was published, but its session continues with a new connection"
             self._owed["ended"] = at, what
         else:
-            self._tell(at, "the will stays though another connection took its client over")
+            self._tell(at, "the will stays although another connection took over its session")
 
     def _on_expired(
         self, _event: SessionExpired, state: SessionState | None, at: Position, _ms: int
@@ -230,11 +230,11 @@ class WillAudit:
         self, event: WillArmed, state: SessionState | None, at: Position, _ms: int
     ) -> None:
         if not self._opened:
-            self._tell(at, "a will was armed though its client did not connect then")
+            self._tell(at, "a will was armed although its client did not connect then")
         elif state is not None and state.will is not None:
             self._tell(at, "a second will was armed for a connection")
         if event.delay and state is not None and state.level < _LEVEL_5:
-            self._tell(at, "a will has a delay, which there is in MQTT 5 only")
+            self._tell(at, "a will has a delay, which only MQTT 5 has")
         self._armed = at, event
         self._ended = ""
 
@@ -251,7 +251,7 @@ class WillAudit:
         self._ended, self._delay = "published", will.delay
         self._before = self._ended
         if state.connected:
-            self._owed["closed"] = at, "the will was published, but its connection goes on"
+            self._owed["closed"] = at, "the will was published, but its connection continues"
             return
         self._cases(Rule.WILL)
         if ms + _EARLY_MS < state.closed_ms + will.wait * 1000:
@@ -266,10 +266,10 @@ class WillAudit:
         self._ended, self._delay = "discarded", state.will.delay
         self._before = self._ended
         if state.connected:
-            self._owed["closed"] = at, "the will was discarded, but its connection goes on"
+            self._owed["closed"] = at, "the will was discarded, but its connection continues"
             return
         self._cases(Rule.WILL)
-        # A will that waits only because the broker ended is not published when the client is back.
+        # A will that waits only because the broker ended is discarded when the client reconnects.
         needed = "opened" if state.will.grace and not state.will.delay else "resumed"
         self._owed[needed] = at, "the will was discarded, but its client did not come back"
 

@@ -1,10 +1,10 @@
 """The properties of messages: of a PUBLISH, and of a will.
 
-They travel through the broker as a *block*: the bytes in which they arrived, checked once, without
+They pass through the broker as a *block*: the bytes in which they arrived, checked once, without
 the Topic Alias, and with the Message Expiry Interval first. ``ReceivedProperties`` is the result of
 reading them from a client: the block, and beside it what the broker itself obeys. The same
 properties recur from message to message, so results are cached by the bytes received.
-``MessageProperties`` has the values in a block, for other uses than MQTT.
+``MessageProperties`` has the values in a block, for uses other than MQTT.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _PASSED_ON = frozenset(PROPERTIES) - {MESSAGE_EXPIRY, TOPIC_ALIAS, WILL_DELAY}
 
 
 class MessageProperties(NamedTuple):
-    """The properties in the block of a message, for other uses than MQTT: NATS, tables, people."""
+    """The properties in the block of a message, for uses other than MQTT: NATS, tables, display."""
 
     payload_format: int = 0
     expiry: int | None = None

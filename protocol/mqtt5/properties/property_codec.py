@@ -1,7 +1,7 @@
 """Decodes and encodes the properties of any packet, in one pass and linear time.
 
-``property_table`` says which properties a packet may have. ``message_properties`` has what only the
-properties of messages need.
+``property_table`` defines which properties a packet may have. ``message_properties`` has the
+functions that only the properties of messages need.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from protocol.mqtt import UserProperties
 
 MAX_PROPERTY_BYTES = 5 * 65_540
-"""Maximum bytes of properties that are read from a packet: five strings of the greatest length fit.
+"""Maximum bytes of properties that are read from a packet: five strings of maximum length fit.
 
-They may be as large as a packet, and each property costs time that a payload does not.
+The standard allows as many bytes as a packet may have, and reading a property takes time, unlike a
+payload.
 """
 MOST_PROPERTIES = 8192
 """Maximum number of properties that are read from a packet."""
 
 LARGE_PROPERTIES = 512
-"""Bytes of properties above which they are not cached, and count as more work."""
+"""Size in bytes above which properties are not cached, and count as additional work."""
 BYTES_A_PACKET = 8
 """Bytes of properties that take about as long as a small packet."""
 
@@ -97,19 +98,19 @@ def read_variable(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             if index and not byte:
-                raise malformed(f"{what} has needless bytes", "MQTT-1.5.5-1")
+                raise malformed(f"{what} is longer than necessary", "MQTT-1.5.5-1")
             return value, at
     raise malformed(f"{what} is longer than four bytes", "MQTT-1.5.5-1")
 
 
 def find_properties(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
-    """Read a Property Length; return the offsets between which the properties stand.
+    """Read a Property Length; return the offsets between which the properties are.
 
     Raises ``ProtocolError``, also for more than ``MAX_PROPERTY_BYTES`` bytes.
     """
     length, begin = read_variable(data, at, stop, f"{what}: property length")
     if length > stop - begin:
-        raise malformed(f"{what}: properties run over its end")
+        raise malformed(f"{what}: properties exceed the packet")
     if length > MAX_PROPERTY_BYTES:
         raise violation(
             f"{what}: {length} bytes of properties, at most {MAX_PROPERTY_BYTES} are accepted",
@@ -119,7 +120,7 @@ def find_properties(data: bytes, at: int, stop: int, what: str) -> tuple[int, in
 
 
 def properties_cost(size: int) -> int:
-    """Return the number of packets as which ``size`` bytes count that may be properties."""
+    """Return the work of reading ``size`` bytes of properties, counted in packets."""
     return size // BYTES_A_PACKET if size > LARGE_PROPERTIES else 0
 
 
@@ -156,7 +157,7 @@ def iter_properties(
             if not prop.repeats and not (
                 identifier == SUBSCRIPTION_IDENTIFIER and place == PacketType.PUBLISH
             ):
-                raise violation(f"{place_name(place)}: {prop.name} stands there twice")
+                raise violation(f"{place_name(place)}: {prop.name} occurs twice")
         else:
             seen.add(identifier)
         value, at = _read_value(prop, data, at, stop, place)

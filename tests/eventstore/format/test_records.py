@@ -116,7 +116,7 @@ def test_anything_else_is_refused_and_nothing_else_is_raised(data: bytes) -> Non
 )
 def test_a_header_that_is_none_is_damage_even_with_the_right_checksum(header: bytes) -> None:
     signed = GENESIS + struct.pack(">I", len(header)) + header
-    with pytest.raises(CorruptLog, match="record 7 has a header that is none"):
+    with pytest.raises(CorruptLog, match="record 7 has an invalid header"):
         decode_record(7, MAGIC + hashlib.sha256(signed).digest() + signed)
 
 

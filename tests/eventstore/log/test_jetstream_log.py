@@ -350,7 +350,7 @@ async def test_an_invalid_record_is_named(server: EmbeddedServer) -> None:
 
 async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
-        with pytest.raises(LostLog, match="was there before and is not now"):
+        with pytest.raises(LostLog, match="existed before and is missing"):
             await read_tail(nc, STREAM, SUBJECT)
         with pytest.raises(LogUnavailable):
             await read_some(nc, STREAM, [1])
@@ -429,7 +429,7 @@ async def test_a_node_is_locked_once(
         async with client_of(server) as first:
             await lock_node(first, "n1", "here")
             await lock_node(first, "n2", "here")
-            with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
+            with pytest.raises(NodeBusy, match=rf"node n1 already runs .*process {os.getpid()}"):
                 await lock_node(second, "n1", "here")
             monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 2)
         await lock_node(second, "n1", "here")

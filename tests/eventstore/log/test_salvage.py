@@ -258,11 +258,11 @@ def test_the_log_of_a_later_version_is_not_truncated(old: Path, new: Path, later
 
 
 def test_directories_that_cannot_be_used(old: Path, new: Path, tmp_path: Path) -> None:
-    with pytest.raises(NoLog, match="holds no log"):
+    with pytest.raises(NoLog, match="contains no log"):
         save(old, new)
     assert not old.exists()
     write(old, made(1))
-    with pytest.raises(DataDirError, match="lies in the damaged one"):
+    with pytest.raises(DataDirError, match="is inside the damaged one"):
         save(old, old / "new")
     new.mkdir()
     (new / "something").write_text("mine")
@@ -273,7 +273,7 @@ def test_directories_that_cannot_be_used(old: Path, new: Path, tmp_path: Path) -
         save(old, new / "something")
     link = tmp_path / "link"
     link.symlink_to(old)
-    with pytest.raises(DataDirError, match="lies in the damaged one"):
+    with pytest.raises(DataDirError, match="is inside the damaged one"):
         save(old, link / "new")
 
 
@@ -454,7 +454,7 @@ def test_cut_log_without_a_whole_checkpoint(old: Path, new: Path) -> None:
     cut: list[Event] = [LogCut(FIRST, LINK.hex(), 0, "keep")]
     bare.append(encode_record(previous=link, node="n1", time_ms=1, events=cut, payloads=[]))
     write(old, bare, first=FIRST)
-    with pytest.raises(CorruptLog, match="before it no checkpoint is whole"):
+    with pytest.raises(CorruptLog, match="no complete checkpoint precedes it"):
         save(old, new)
     assert not new.exists()
 

@@ -110,7 +110,7 @@ async def test_user_and_password(tmp_path: Path, servers: list[Nats]) -> None:
     here = await Linked.to(nats.url, **ACCESS)
     await here.settled()
     await here.link.close()
-    with pytest.raises(NatsUnavailable, match="refuses our credentials"):
+    with pytest.raises(NatsUnavailable, match="rejects our credentials"):
         await Linked.to(nats.url, user="bridge", password="wrong")
 
 
@@ -122,7 +122,7 @@ async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: 
     nats.kill()
     await happens(lambda: here.notices == ["down"])
     await nats.start()
-    await happens(lambda: any("refuses our credentials" in line for line in here.problems))
+    await happens(lambda: any("rejects our credentials" in line for line in here.problems))
     assert here.notices == ["down"]
     nats.settings["authorization"] = ACCESS
     nats.kill()
@@ -340,7 +340,7 @@ def says(data: bytes) -> Speak:
     ("data", "told"),
     [
         (b"\x1b[31mHELLO\r\n", "not a line of NATS's protocol"),
-        (b"MSG a one 1\r\nx\r\n", "a number of NATS's protocol reads"),
+        (b"MSG a one 1\r\nx\r\n", "invalid number in NATS's protocol"),
         (b"MSG a 1 99999999999999\r\n", "a message of"),
     ],
 )
@@ -359,8 +359,11 @@ async def test_a_server_that_does_not_speak_nats(data: bytes, told: str) -> None
     [
         (INFO.replace(b"2.15.0", b"2.9.25"), "is version 2.9.25, at least 2.10.23 is needed"),
         (INFO.replace(b"2.15.0", b"x"), "is version unknown, at least"),
-        (INFO.replace(b"true", b"false"), "takes no headers: set no_header_support = false"),
-        (INFO.replace(b',"headers":true', b""), "takes no headers: set no_header_support = false"),
+        (INFO.replace(b"true", b"false"), "accepts no headers: set no_header_support = false"),
+        (
+            INFO.replace(b',"headers":true', b""),
+            "accepts no headers: set no_header_support = false",
+        ),
     ],
 )
 async def test_a_server_that_is_of_no_use(info: bytes, told: str) -> None:

@@ -134,7 +134,7 @@ async def test_cancelled_connect_leaves_nothing_running() -> None:
 async def test_wrong_password_fails_at_once(
     server: EmbeddedServer, changes: dict[str, Any]
 ) -> None:
-    with pytest.raises(NatsUnavailable, match=r"refuses our credentials; check the user"):
+    with pytest.raises(NatsUnavailable, match=r"rejects our credentials; check the user"):
         await connect(options_for(server, **changes), timeout=60)
 
 
@@ -269,7 +269,7 @@ async def test_replicas_need_a_cluster(client: Client) -> None:
 
 async def test_subject_of_another_stream(client: Client) -> None:
     await ensure_stream(client, NAME, [SUBJECT])
-    with pytest.raises(NatsUnavailable, match="another stream already takes the subjects"):
+    with pytest.raises(NatsUnavailable, match="another stream already has the subjects"):
         await ensure_stream(client, "FOLDMQ_LOG_b", [SUBJECT])
 
 
@@ -383,12 +383,12 @@ async def test_a_log_of_another_cluster_is_refused(server: EmbeddedServer) -> No
     await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity="ab")
     await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity="ab")
     for identity, said in (
-        ("cd", "its key is another one"),
-        (None, "its log is that of a cluster"),
+        ("cd", "its key is different"),
+        (None, "its log belongs to a cluster"),
     ):
         with pytest.raises(LogIdentityMismatch, match=said):
             await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity=identity)
     await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
-    with pytest.raises(LogIdentityMismatch, match="that of a single node"):
+    with pytest.raises(LogIdentityMismatch, match="belongs to a single node"):
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"], identity="ab")
     await client.close()

@@ -63,7 +63,7 @@ async def client_at(url: str, **who: Any) -> AsyncIterator[Client]:
 
 
 async def refused(url: str, **who: Any) -> None:
-    with pytest.raises(NatsUnavailable, match="refuses our credentials"):
+    with pytest.raises(NatsUnavailable, match="rejects our credentials"):
         await connect(ConnectionOptions(urls=(url,), **who))
 
 

@@ -52,17 +52,20 @@ def test_names_with_passwords_hashes_and_nkeys(file: Path) -> None:
     ("line", "problem"),
     [
         ("alice", "expected NAME:PASSWORD, NAME:BCRYPT-HASH or the public nkey of a user"),
-        (":secret", "a user name is not empty, and has no control character and no space"),
-        (" alice:secret", "a user name is not empty"),
-        ("al\x1b[1mice:secret", "a user name is not empty"),
+        (
+            ":secret",
+            "a user name must not be empty, contain a control character or have outer spaces",
+        ),
+        (" alice:secret", "a user name must not be empty"),
+        ("al\x1b[1mice:secret", "a user name must not be empty"),
         ("alice:", "the password of user alice is empty"),
         ("alice:sec\x01ret", "the password of user alice has a control character"),
-        ("foldmq:secret", "user foldmq is the broker's own: choose another name"),
-        ("alice:$2a$11$secret", "begins as a bcrypt hash and is none"),
-        (f"alice:{HASH}x", "begins as a bcrypt hash and is none"),
+        ("foldmq:secret", "user foldmq is reserved for the broker: choose another name"),
+        ("alice:$2a$11$secret", "begins like a bcrypt hash but is not one"),
+        (f"alice:{HASH}x", "begins like a bcrypt hash but is not one"),
         (f"alice:{HASH.replace('$04$', '$03$')}", "its cost is not from 04 to 31"),
         (SEED, "this is the secret half of an nkey"),
-        (NKEY[:-1] + "L", "this nkey has a slip: its checksum is not right"),
+        (NKEY[:-1] + "L", "this nkey is mistyped: its checksum is wrong"),
         (NKEY[:-1], "the public nkey of a user, which begins with U and has 56 characters"),
         ("A" + NKEY[1:], "the public nkey of a user, which begins with U"),
         (NKEY.lower(), "the public nkey of a user, which begins with U"),
@@ -87,7 +90,7 @@ def test_duplicate_users_are_refused(file: Path, line: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nobody\n\n"])
 def test_a_file_without_users_is_refused(file: Path, text: str) -> None:
-    assert refusal(file, text) == " names no user of NATS: no client could connect"
+    assert refusal(file, text) == " contains no user of NATS: no client could connect"
 
 
 def test_a_line_that_is_not_text_is_reported(file: Path) -> None:

@@ -114,9 +114,11 @@ def test_a_message_goes_to_another_member_when_its_member_leaves() -> None:
         (GROUP, "assigned"),
         ("bob", "acknowledged"),
     ]
-    assert "given to the member bob" in said(story)
-    assert f"  for {GROUP}, subscription t: given to its member ann" in said(story)
-    assert "returned to the shared subscription: its member went without an answer" in said(story)
+    assert "assigned to the member bob" in said(story)
+    assert f"  for {GROUP}, subscription t: assigned to its member ann" in said(story)
+    assert "returned to the shared subscription: the member left without acknowledging it" in said(
+        story
+    )
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -159,9 +161,9 @@ def test_a_member_without_the_message_shows_the_receiving_member() -> None:
     )
     (story,) = builder.stories.values()
     lines = list(story_lines(story, "bob", NOW_MS))
-    given = f"  bob shares {GROUP}, where it was given to ann: each message goes to one member"
+    given = f"  bob shares {GROUP}, which assigned it to ann: each message goes to one member"
     assert given in lines
-    assert f"  for {GROUP}, subscription t: given to its member ann" in lines
+    assert f"  for {GROUP}, subscription t: assigned to its member ann" in lines
 
 
 def test_a_publisher_with_no_local_shows_the_reason() -> None:
@@ -173,7 +175,7 @@ def test_a_publisher_with_no_local_shows_the_reason() -> None:
         MessagePublished("c", 1, False, ["t"], [], [1], 2, 0, 1),
     )
     (story,) = builder.stories.values()
-    said_so = "  c published it itself, and its subscription (t) has No Local"
+    said_so = "  c published the message itself, and its subscription (t) has No Local"
     assert said_so in list(story_lines(story, "c", NOW_MS))
 
 

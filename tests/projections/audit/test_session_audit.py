@@ -314,7 +314,7 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
     "a clean session that was resumed": (
         Rule.SESSION, [opened(clean=True), opened(resumed=True)]
     ),
-    "a session that was resumed though a clean one was asked for": (
+    "a session that was resumed although a clean one was requested": (
         Rule.SESSION, [opened(), SessionClosed("s", "closed"), opened(resumed=True, clean=True)]
     ),
     "a client that was there": (Rule.SESSION, [*BEGIN, SessionExpired("s", "expired")]),

@@ -66,12 +66,12 @@ def dropped(reason: str, at: int) -> MessageDropped:
         (
             "queue_bytes",
             (
-                "the queue was full: with it, more than the 5 bytes would have waited that "
+                "the queue was full: with this message it would have exceeded the 5 bytes that "
                 "max_queued_bytes allows"
             ),
         ),
         ("not_permitted", "the permissions do not let the client read this topic (permissions)"),
-        ("unsubscribed", "the client unsubscribed while it waited"),
+        ("unsubscribed", "the client unsubscribed while the message waited"),
     ],
 )
 def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
@@ -81,7 +81,7 @@ def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
 
 def test_an_unrecorded_limit_is_reported_as_unknown() -> None:
     lines = told(published(), dropped("queue_messages", 1))
-    sentence = "the queue had as many messages as max_queued_messages allows; its value is not on"
+    sentence = "the queue had as many messages as max_queued_messages allows; its value is not"
     assert any(sentence in line for line in lines), lines
 
 
@@ -108,7 +108,7 @@ def test_a_denied_subscription_is_the_answer() -> None:
     assert line.startswith(
         "  c was connected but had no matching subscription; it was denied hall/#"
     )
-    assert line.endswith("the permissions do not let it subscribe to that (permissions)")
+    assert line.endswith("the permissions do not allow this subscription (permissions)")
     granted = told(opened(), denied, Subscribed("c", [("hall/#", 0)]), published(qos=0))
     assert not any("denied" in line for line in granted)
 
@@ -116,7 +116,7 @@ def test_a_denied_subscription_is_the_answer() -> None:
 def test_filters_that_nearly_match_are_named() -> None:
     lines = told(opened(), Subscribed("c", [("hall/doors", 1), ("cellar", 1)]), published())
     (line,) = (one for one in lines if one.startswith("  c "))
-    assert line.endswith("; hall/doors does not match, but nearly: the topic is hall/door")
+    assert line.endswith("; hall/doors nearly matches: the topic is hall/door")
 
 
 @pytest.mark.parametrize(

@@ -160,14 +160,14 @@ def test_a_missing_message_is_found(missing: int) -> None:
     if gone.kind == GONE:
         load(data)
     else:
-        with pytest.raises(BadProjection, match=r"not whole|no mark"):
+        with pytest.raises(BadProjection, match=r"incomplete|no mark"):
             load(data)
 
 
 def test_an_older_version_that_came_back_is_found() -> None:
     old, *rest = messages()
     newest = [one for one in rest if decode_entry(one).name != "ann"]
-    with pytest.raises(BadProjection, match="not whole"):
+    with pytest.raises(BadProjection, match="incomplete"):
         load([old, *newest])
 
 

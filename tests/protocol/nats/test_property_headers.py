@@ -151,7 +151,9 @@ def test_allowed_headers_have_the_spelling_of_the_operator() -> None:
     "name", ["", "a b", "é", "a:b", "x\r\n", "Foldmq-QoS", "nmqtt-pub", "Status", "Content-Type"]
 )
 def test_headers_that_an_operator_cannot_allow(name: str) -> None:
-    with pytest.raises(ValueError, match=r"is no name of a NATS header|is written by foldmq only"):
+    with pytest.raises(
+        ValueError, match=r"is not the name of a NATS header|is written by foldmq only"
+    ):
         allowed_names([name])
 
 
