@@ -1,3 +1,4 @@
+import functools
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -40,9 +41,12 @@ def test_what_is_written_is_read_back(event: Event) -> None:
     assert entries(read) == entries(event)
 
 
+schema_of_events = functools.cache(json_schema)
+
+
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.e)
 def test_schema_describes_every_field(event: Event) -> None:
-    schema = json_schema()["$defs"][event.e]
+    schema = schema_of_events()["$defs"][event.e]
     assert set(schema["properties"]) == {one.name for one in fields(event)}
 
 
