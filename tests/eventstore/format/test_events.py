@@ -13,7 +13,7 @@ from eventstore.format import (
     UnknownEvent,
     UnreadableEvent,
     entries,
-    events,
+    event_parsing,
     json_object,
     json_schema,
     parse_event,
@@ -137,12 +137,12 @@ def test_a_missing_field_is_named() -> None:
 def old_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """SessionClosed as two earlier versions might have had it."""
     monkeypatch.setitem(
-        events.UPCASTERS,
+        event_parsing.UPCASTERS,
         ("SessionClosed", -1),
         lambda raw: {**raw, "v": 0, "session": raw["client"]},
     )
     monkeypatch.setitem(
-        events.UPCASTERS,
+        event_parsing.UPCASTERS,
         ("SessionClosed", 0),
         lambda raw: {**raw, "v": 1, "reason": "closed" if raw["clean_end"] else "keep_alive"},
     )
