@@ -24,6 +24,8 @@
     Queries about a running broker, operators' changes, metrics, and live traces.
 ``session_admission``
     From a verified client to its session.
+``takeover_throttle``
+    Clients that fight over a client identifier.
 ``session_registry``, ``message_loading``
     The actors of all sessions: activated, frozen, expired; messages that only the log has.
 ``supervision``

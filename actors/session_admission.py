@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.connection import PreviousConnection, TakeoverThrottle
 from actors.session import ConnectionAttached
+from actors.takeover_throttle import PreviousConnection, TakeoverThrottle
 from eventstore.format import LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
 from protocol.mqtt import ConnectCode

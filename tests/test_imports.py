@@ -14,6 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,23 +40,49 @@ SPARK = {"py4j", "pyarrow", "pyspark", "spark"}
 
 def imported(source: str) -> Iterator[tuple[int, str]]:
     """Return line and module of every import, also of those inside functions."""
-    for node in _imports_of(source):
+    for node in _contents(source).imports:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         else:
             yield node.lineno, "." * node.level + (node.module or "")
 
 
+class Contents(NamedTuple):
+    """What these tests look at in a module."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    classes: list[str]
+    """Their names."""
+    functions: list[str]
+    """Names of the functions outside of classes."""
+    waits: list[int]
+    """The lines that name ``asyncio.wait_for``."""
+
+
 @functools.cache
-def _imports_of(source: str) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in _statements(ast.parse(source).body) if isinstance(node, _IMPORTS)]
-
-
-_IMPORTS = (ast.Import, ast.ImportFrom)
+def _contents(source: str) -> Contents:
+    """Parse a module, once for all tests."""
+    tree = ast.parse(source)
+    statements = [*_statements(tree.body)]
+    waits = ast.walk(tree) if "wait_for" in source else ()
+    return Contents(
+        [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)],
+        [node.name for node in statements if isinstance(node, ast.ClassDef)],
+        [
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ],
+        [
+            node.lineno
+            for node in waits
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+        ],
+    )
 
 
 def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Return statements with those inside them: an import is part of no expression."""
+    """Return statements with those inside them: imports and classes are part of no expression."""
     for one in body:
         yield one
         for field in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -181,10 +208,9 @@ def test_every_package_is_typed() -> None:
 def test_no_cancellation_is_lost_in_wait_for(package: str) -> None:
     """``wait_for`` of Python 3.11 loses a cancellation that arrives together with the result."""
     lost = [
-        f"{module.relative_to(ROOT)}:{node.lineno}"
+        f"{module.relative_to(ROOT)}:{line}"
         for module in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(module.read_text("utf-8")))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+        for line in _contents(module.read_text("utf-8")).waits
     ]
     assert lost == []
 
@@ -220,7 +246,7 @@ def _packages() -> frozenset[str]:
 def _targets(source: str, known: Iterable[str]) -> set[str]:
     """Return which of the known modules the source imports, or which packages as such."""
     found = set()
-    for node in _imports_of(source):
+    for node in _contents(source).imports:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif node.module:
@@ -282,8 +308,7 @@ def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
 
 def _classes(source: str) -> list[str]:
     """Return the names of the classes of a module, without the underscore of private ones."""
-    found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
-    return [node.name.lstrip("_") for node in found]
+    return [name.lstrip("_") for name in _contents(source).classes]
 
 
 @pytest.mark.parametrize("top", ORDER)
@@ -298,12 +323,7 @@ def test_a_class_name_is_unique_in_its_top_level_package(top: str) -> None:
 
 def _public_functions(source: str) -> list[str]:
     """Return the names of the public functions of a module."""
-    found = (
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    return [node.name for node in found if not node.name.startswith("_")]
+    return [name for name in _contents(source).functions if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("top", ORDER)

@@ -100,7 +100,7 @@ A column of integers is written as *runs*: each element is an integer, or `[firs
 which stands for `count` integers from `first` on. `[1, 3, 1]` is 1, 2, 3.
 
 Code: `eventstore.format.positions.to_runs`, `eventstore.format.positions.from_runs`,
-`eventstore.format.events.entries`.
+`eventstore.format.event_parsing.entries`.
 
 ## Properties
 
@@ -124,8 +124,8 @@ Every event carries its type in `e` and the version of that type in `v`. A field
 a default under the same version; such a field is written only where it differs from its default,
 so that a log that does not use it stays as it was. Any other change needs a new version and an
 upcaster in
-`eventstore.format.events.UPCASTERS`, which is applied when the log is read
-(`eventstore.format.events.upcast`). Unknown fields are ignored when read; unknown types and
+`eventstore.format.event_parsing.UPCASTERS`, which is applied when the log is read
+(`eventstore.format.event_parsing.upcast`). Unknown fields are ignored when read; unknown types and
 versions are refused. The JSON Schema of all events is [events.schema.json](events.schema.json).
 
 """

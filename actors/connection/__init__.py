@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from actors.connection.listener import Listener, ListenerOptions
     from actors.connection.pseudonyms import KEY_SIZE, name_in_log, pseudonym
     from actors.connection.receive_window import ReceiveWindow
-    from actors.connection.takeover_throttle import PreviousConnection, TakeoverThrottle
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -20,7 +19,6 @@ else:
             "listener": "Listener ListenerOptions",
             "pseudonyms": "KEY_SIZE name_in_log pseudonym",
             "receive_window": "ReceiveWindow",
-            "takeover_throttle": "PreviousConnection TakeoverThrottle",
         },
     )
 
@@ -30,9 +28,7 @@ __all__ = [
     "Connection",
     "Listener",
     "ListenerOptions",
-    "PreviousConnection",
     "ReceiveWindow",
-    "TakeoverThrottle",
     "name_in_log",
     "pseudonym",
 ]

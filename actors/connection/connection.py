@@ -1,15 +1,15 @@
-"""The connection actor: one for each socket, decodes input and writes output released by the gate.
+"""The connection actor: one for each socket; the client of a session, or of a login.
 
-It handles framing, the keep alive and backpressure; the rules of MQTT are left to the session. Its
-:class:`~actors.connection.connect_handshake.ConnectHandshake` identifies the client; input that may
-not be processed yet waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also
-the asyncio protocol of its transport; calls of the transport become messages to the actor, so that
-failures in them are supervised like any other.
+It identifies the client (:class:`~actors.connection.connect_handshake.ConnectHandshake`), passes
+its packets to its session, and ends when either side closes it; it knows no rule of a session. Its
+base classes read (:class:`~actors.connection.input_actor.InputActor`) and write
+(:class:`~actors.connection.socket_actor.SocketActor`). It is also the asyncio protocol of its
+transport; calls of the transport become messages to the actor, so that failures in them are
+supervised like any other.
 """
 
 from __future__ import annotations
 
-import math
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,18 +17,11 @@ import structlog
 
 from actors.authn import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
-from actors.connection.input_throttle import (
-    CONTINUE,
-    SLICE_BYTES,
-    InputLoad,
-    InputThrottle,
-    count_messages,
-)
+from actors.connection.input_actor import InputActor
+from actors.connection.input_throttle import InputThrottle, count_messages
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.reauthentication import Reauthentication
 from actors.connection.receive_window import ReceiveWindow
-from actors.connection.socket_actor import SocketActor
-from actors.kernel import LATER_SLICE, DeferredRead
 from actors.node import ReadPause
 from actors.session import (
     Authenticated,
@@ -48,7 +41,6 @@ from protocol.mqtt import (
     Auth,
     ConnectCode,
     ConnectProperties,
-    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -65,8 +57,8 @@ if TYPE_CHECKING:
     from actors.authn import Verdict
     from actors.authz import TopicAcl
     from actors.connection.listener import Listener
-    from actors.limits import RateLimiter
     from actors.session import NodeContext, Session
+    from protocol.mqtt import ProtocolError
 
 _log = structlog.get_logger("foldmq")
 
@@ -74,145 +66,64 @@ _WRITE_HIGH = 1024 * 1024
 """Bytes in the transport's buffer above which nothing new is sent to the client."""
 _FRAME_ROOM = 1024 * 1024
 """Bytes of a WebSocket frame beyond the largest packet: a frame may contain several packets."""
-_SMALL = 4096
-"""Bytes of a new client that may wait without a pause in reading."""
-_NEW = 1.0
-"""Seconds after the CONNECT for which the client's input has low priority; shorter for a client
-that sends a single packet while no other new client waits."""
 _LONGEST_TIMER = 60.0
-_PACKETS_AT_ONCE = 4096
-"""Approximate maximum of packets of a client per turn; one of QoS 1 or 2 counts as eight."""
-_LARGE = 2 * 1024
-"""Size above which a read is handled after the reads of clients that send less."""
-_LEAST_AT_ONCE = 256
-"""Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
-_PUBLISH, _PUBACK, _SUBSCRIBE = b"\x30", b"\x40", b"\x80"
-"""First bytes of PUBLISH, PUBACK and SUBSCRIBE; those of the other acknowledgements are between the
-last two."""
-_ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
-_UNHURRIED = _ACKS | {b"\xc0"}
-"""First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
-not notice whether others are served in long or short turns: the receivers of a bulk client are no
-reason to handle that client's input in small parts."""
-_SLOWEST = 1 / 64
-"""Minimum fraction of the usual work that a client may cause in one turn."""
-
-
-class _Lost:
-    """The transport lost the connection."""
-
-    __slots__ = ("error", "waited")
-
-    def __init__(self, error: Exception | None) -> None:
-        self.error = error
-        self.waited = False
-        """Whether it waited until the broker had handled the CONNECT."""
-
-
 _PING = object()
 """Tells the connection to answer a PINGREQ."""
-_TAKE_ALL = object()
-"""Tells the connection to take all input now."""
-_TAKE_MORE = object()
-"""Tells the connection to take packets beyond those of the last turn."""
 
 
-class Connection(SocketActor):
+class Connection(InputActor):
     """The connection of a client."""
 
-    begins_turns = True
     __slots__ = (
-        "_decoder",
-        "_deferred_reads",
         "_expiry_due",
-        "_handshake",
-        "_new_until",
-        "_read_between",
         "_reauthentication",
-        "_throttle",
         "access",
-        "bytes_in",
-        "caused",
-        "client_id",
         "connected_ms",
         "counted_user",
         "deep_filter",
         "given_id",
         "id_assigned",
-        "identity",
-        "ignores_input",
         "keep_alive",
-        "last_read",
-        "listener",
-        "load",
         "max_packet",
         "messages_in",
         "messages_out",
-        "pace",
-        "packets_in",
         "properties",
         "receive_window",
     )
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
-        super().__init__(node)
-        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.v5)
-        self._deferred_reads = 0
-        """Number of reads handled after those of clients that send little."""
-        self._throttle: InputThrottle | None = InputThrottle(self)
-        """Holds input that is not processed yet; None for a client that is neither new nor
-        limited."""
-        self._handshake: ConnectHandshake | None = ConnectHandshake(node, self)
-        """None once the CONNECT is accepted."""
+        super().__init__(node, listener)
         self._reauthentication: Reauthentication | None = None
         """None for clients whose CONNECT had no Authentication Method."""
         self._expiry_due = 0.0
         """When to check the expiry of the login again, in seconds of the broker's clock."""
-        self._new_until: float | None = math.inf
-        """Monotonic time at which the client stops being new; None afterwards."""
         self.access: TopicAcl | None = None
         """Permissions to publish and subscribe; None: unrestricted."""
-        self.bytes_in = 0
-        self.caused = 0
-        """Number of deliveries caused by the client's publications."""
-        self.client_id: str | None = None
-        self.deep_filter: str | None = None
-        """The one filter that may have more wildcards than usual."""
+        self.connected_ms = 0
+        """When the CONNECT was accepted, Unix time in milliseconds."""
         self.counted_user: str | None = None
         """The user whose connections include this one; None: not counted."""
+        self.deep_filter: str | None = None
+        """The one filter that may have more wildcards than usual."""
         self.given_id = ""
         """The client's own client identifier; others see ``client_id``."""
         self.id_assigned = False
         """Whether the broker assigned the client identifier."""
-        self.identity: Verdict | None = None
-        """The identity of the client, once it is known."""
-        self.listener = listener
-        self.load: InputLoad | None = None
-        """Measures the client's input; None while a new client has published nothing."""
-        self.max_packet = listener.options.max_packet_size
-        """Maximum size in bytes of packets from the client."""
-        self.ignores_input = False
-        """Whether the connection is about to be closed, so that unhandled input is ignored."""
-        self.connected_ms = 0
-        """When the CONNECT was accepted, Unix time in milliseconds."""
         self.keep_alive = 0
         """Requested by the client, in seconds."""
+        self.max_packet = listener.options.max_packet_size
+        """Maximum size in bytes of packets from the client."""
         self.messages_in = 0
         self.messages_out = 0
-        self._read_between = -1
-        """Number of the turn during whose breaks the last read arrived."""
-        self.pace = 1.0
-        """Fraction of the usual work that the client may cause in one turn while others wait."""
-        self.packets_in = 0
         self.properties: ConnectProperties | None = None
         """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or
         3.1.1."""
         self.receive_window: ReceiveWindow | None = None
         """Counts unacknowledged publications of the client; None: they are not limited."""
-        self.last_read = -math.inf
-        """Time of the last read after the CONNECT, in seconds of the broker's clock."""
+        self._throttle = InputThrottle(self)
+        self._handshake = ConnectHandshake(node, self)
 
-    # Calls of the transport.
+    # Calls of the transport; ``InputActor`` has those about input.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the transport, or close it if there are too many connections."""
@@ -232,126 +143,15 @@ class Connection(SocketActor):
             self._set_peer()
             self.listener.admission.locate(self)
 
-    def data_received(self, data: bytes) -> None:
-        """Put received bytes into the mailbox; new clients do not delay others."""
-        if self.stopped:
-            return
-        kernel = self.kernel
-        if kernel.between:
-            # No client may have more than one large read, or two small ones, in the next turn,
-            # however long this turn is.
-            if self._read_between == kernel.turns or len(data) > _LARGE:
-                self.pause(ReadPause.TURN)
-            self._read_between = kernel.turns
-        if self._new_until is not None and self._may_settle(data):
-            self._new_until = None
-            self._drop_throttle()
-        if self._new_until is None:
-            now = self.kernel.clock()
-            if (
-                self._deferred_reads
-                or len(data) > _LARGE
-                or (self._is_heavy(now) and not self._acknowledges(data))
-            ):
-                # Clients that send little have priority.
-                if self._deferred_reads:
-                    self.pause(ReadPause.TURN)
-                self._deferred_reads += 1
-                self.kernel.later(self, DeferredRead(data))
-            else:
-                if data[:1] not in _UNHURRIED:
-                    self.kernel.light_at = now
-                if self.pace < 1:
-                    self._go_at(min(1.0, self.pace * 1.5))
-                self.kernel.gather(self, data)
-        else:
-            if self._handshake is not None and not self._ended:
-                self._handshake.saw(len(data))
-            if self.load is None and self.session is not None and _PUBLISH <= data[:1] < _PUBACK:
-                self.load = InputLoad(self, self.kernel.clock())
-            if self.mailbox_depth or len(data) > _SMALL:
-                self.pause(ReadPause.TURN)
-            self.kernel.tell_low_priority(self, data, first=self.identity is not None)
-
-    def _is_heavy(self, now: float) -> bool:
-        """Return whether others take priority over the client's input."""
-        if self.load is None:
-            self.load = InputLoad(self, now)
-            return False
-        return self.load.is_heavy(self, now)
-
-    def _may_settle(self, data: bytes) -> bool:
-        """Return whether input of a new client gets normal priority from this read on.
-
-        A single message or acknowledgement need not wait if no other new client waits. A SUBSCRIBE
-        always waits: those of many connecting clients share a record.
-        """
-        if self.settled:
-            return True
-        usual = _PUBLISH <= data[:1] < _SUBSCRIBE and _is_one_packet(data)
-        return usual and self.session is not None and not self.kernel.low_priority_waits
-
-    def _acknowledges(self, data: bytes) -> bool:
-        """Return whether a read may consist of expected acknowledgements, by first byte and size.
-
-        Acknowledgements of a busy receiver make room for messages published meanwhile.
-        """
-        if data[:1] not in _ACKS or self.session is None:
-            return False
-        state = self.session.state
-        return len(data) <= _ACK_BYTES * (len(state.inflight) + len(state.releasing))
-
-    def on_part_done(self, seconds: float) -> None:
-        """Adapt the length of further parts of longer work to the duration of the last one."""
-        if seconds > LATER_SLICE:
-            self._go_at(max(_SLOWEST, self.pace * max(0.25, LATER_SLICE / seconds)))
-        elif self.pace < 1 and seconds < LATER_SLICE / 2:
-            self._go_at(min(1.0, self.pace * 1.5))
-
-    def _go_at(self, pace: float) -> None:
-        self.pace = pace
-        self._decoder.at_once = max(_LEAST_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
-
     def eof_received(self) -> bool:
         """Close the connection soon; return True: the event loop does not close it now."""
         return self.close_after_eof(self.listener.admission.closer)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Put the end into the mailbox, after earlier reads."""
-        self._gone = True
-        if not self.stopped and not self._ended:
-            if self._deferred_reads:
-                self.kernel.later(self, _Lost(exc))
-            elif self._new_until is None:
-                self.kernel.tell(self, _Lost(exc))
-            else:
-                self.kernel.tell_low_priority(self, _Lost(exc))
-        elif not self.stopped:
-            self.stop()
-
     # Messages of the actor.
 
-    def on_receive(self, message: Any) -> None:
-        """Handle bytes, the end of the connection, or a request to close it."""
-        if type(message) is bytes:
-            self._on_bytes(message)
-            self._resume_turn()
-        elif type(message) is DeferredRead:
-            self.on_read_resumed()
-            self.on_receive(message.data)
-        elif message is _TAKE_MORE:
-            if self._decoder.more and not self._ended:
-                self.take(b"")
-            self._resume_turn()
-        elif message is CONTINUE:
-            if self._throttle is not None:
-                self._throttle.continue_()
-                self._drop_throttle()
-        elif type(message) is _Lost:
-            self._lost(message)
-        elif message is _TAKE_ALL:
-            self._take_what_waits()
-        elif message is _PING:
+    def _on_request(self, message: Any) -> None:
+        """Handle a step of the login, or a request to answer a PINGREQ or to close."""
+        if message is _PING:
             self._answer_ping()
         elif type(message) is Authenticated:
             if self._handshake is not None:
@@ -361,80 +161,11 @@ class Connection(SocketActor):
         elif type(message) is Close:
             self.close(message.reason)
 
-    # Members used by the fast path, which handles many connections in one pass; see
-    # ``actors.fast_path``.
-
-    @property
-    def plain(self) -> bool:
-        """True while the fast path may read the client's input without further checks."""
-        return (
-            (self._throttle is None or self._throttle.open)
-            and self._handshake is None
-            and self.observer is None
-            and not self.ignores_input
-            and not self._ended
-            and not self.stopped
-            and self._decoder.empty
-        )
-
-    @property
-    def has_rate(self) -> bool:
-        """True if a rate limit applies: see :meth:`count_published`."""
-        return self._throttle is not None
-
-    def count_published(self, messages: int, size: int) -> None:
-        """Count messages, and all bytes of a read, for the rate limit."""
-        if self._throttle is not None:
-            self._throttle.count(messages, size)
-
-    def on_read_deferred(self) -> None:
-        """Count a deferred read."""
-        self._deferred_reads += 1
-
-    def on_read_resumed(self) -> None:
-        """Remove a deferred read, which is handled now, from the count."""
-        self._deferred_reads -= 1
-        self._resume_turn()
-
-    def took(self, size: int, packets: int) -> None:
-        """Count packets that were read, and their bytes."""
-        node = self._node
-        self.handled += 1
-        self.last_read = node.clock.monotonic()
-        self.bytes_in += size
-        self.packets_in += packets
-        node.counters.bytes_in += size
-        node.counters.packets_in += packets
-        if self._alive is not None:
-            self._alive.took(size, packets=True)
-        if self._paused & ReadPause.TURN:
-            self._resume_turn()
-
-    def _resume_turn(self) -> None:
-        """Resume reading if no input is left for another turn."""
-        if self._paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
-            self.resume(ReadPause.TURN)
-
-    def _lost(self, message: _Lost) -> None:
-        """Handle the input received before the end, then the end."""
-        if self._deferred_reads and not self._ended:
-            self.kernel.later(self, message)
-            return
-        if self.untaken and not self._ended and not self.authenticating:
-            # The same amount per turn as for a connected client.
-            if self._throttle is not None:
-                self._throttle.take_slice()
-            else:
-                self.take(b"")
-            self.kernel.later(self, message)
-            return
-        if self._handshake is not None and self.identity is not None and not message.waited:
-            message.waited = True  # the broker has not handled the CONNECT yet
-            self.kernel.reschedule(self, message)
-            return
+    def _disconnected(self, error: Exception | None) -> None:
+        """End what the transport has lost."""
         if not self._ended:
-            self._count_refused(message.error)
-        self._end("closed" if message.error is None else "error")
+            self._count_refused(error)
+        self._end("closed" if error is None else "error")
         self.stop()
 
     def on_failure(self, *_exc_info: object) -> None:
@@ -462,43 +193,17 @@ class Connection(SocketActor):
         self.session = None
 
     @property
-    def client(self) -> str | None:
-        """The client identifier, once it is known."""
-        return self.client_id
-
-    @property
-    def decoding(self) -> bool:
-        """True while decoded packets are left for another turn."""
-        return self._decoder.more
-
-    @property
-    def settled(self) -> bool:
-        """True once the client is no longer new."""
-        return self._new_until is None or self._new_until <= self.now
-
-    @property
-    def authenticating(self) -> bool:
-        """True while the client is being authenticated."""
-        return self._handshake is not None and self._handshake.authenticating
-
-    @property
     def authentication_data(self) -> bytes | None:
         """Authentication Data of the login's method for the CONNACK."""
         return self._handshake.server_final if self._handshake is not None else None
-
-    @property
-    def untaken(self) -> bool:
-        """True while input is left for another turn."""
-        return self._decoder.more or (self._throttle is not None and self._throttle.waiting)
 
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets to a session, which has accepted the CONNECT."""
         self.session = session
         self.connected_ms = self._node.clock.time_ms()
-        self._new_until = self.now + _NEW
+        self._begin_new()
         if self._handshake is not None:
             self._handshake.cancel_deadline()
-        self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
             rate = self._node.options.bounds.packet_rate
@@ -571,124 +276,8 @@ class Connection(SocketActor):
         self._end(reason)
         self._close_now()
 
-    def _on_bytes(self, data: bytes) -> None:
-        if self._ended:
-            return
-        node = self._node
-        self.last_read = node.clock.monotonic()
-        self.bytes_in += len(data)
-        node.counters.bytes_in += len(data)
-        if len(data) > SLICE_BYTES and self._new_until is not None:
-            self._needs_throttle()
-        if self._throttle is None or not self._throttle.defer(data):
-            self.take(data)
-
-    def _needs_throttle(self) -> InputThrottle:
-        """Return the throttle of the client's input, created if necessary."""
-        if self._throttle is None:
-            self._throttle = InputThrottle(self)
-        return self._throttle
-
-    def take_all(self) -> None:
-        """Process all input that was read: the broker is shutting down."""
-        if self.untaken:
-            self.kernel.tell(self, _TAKE_ALL)
-
-    def _take_what_waits(self) -> None:
-        if self._throttle is not None:
-            self._throttle.take_all()
-        while self._decoder.more and not self._ended and not self.authenticating:
-            self.take(b"")
-
-    def _drop_throttle(self) -> None:
-        """Drop the state that only new and rate-limited clients need."""
-        if self._new_until is None and self._throttle is not None and self._throttle.idle:
-            self._throttle = None
-
-    def take(self, data: bytes) -> None:
-        """Decode bytes and handle their packets."""
-        node, handshake = self._node, self._handshake
-        if handshake is not None and handshake.authenticating:
-            if data:
-                handshake.keep(data)
-                handshake.hold()
-            return
-        if self.pace < 1 and not self.kernel.shared:
-            self._go_at(1.0)
-        packets = self._decoder.feed(data)
-        if self._alive is not None:
-            self._alive.took(len(data), packets=bool(packets))
-        if handshake is not None:
-            handshake.hold()
-            if self._ended:
-                return
-        if self.observer is not None:
-            self.observer.took(self, packets, self._decoder.error)
-        if packets:
-            if handshake is not None:
-                handshake.begin(packets)
-            else:
-                self._pass_on(packets)
-        if handshake is None and self._throttle is not None:
-            self._throttle.count(count_messages(packets), len(data))
-        self._close_after_violation()
-        if self._decoder.more and not self._ended and not self.authenticating:
-            self._take_more_later()
-        if node.journal.congested:
-            self.pause(ReadPause.LOG)
-            node.paused.add(self)
-
-    def take_more(self) -> None:
-        """Process input that was read while the client had to wait for an answer."""
-        self.resume(ReadPause.CONNECT)
-        self._take_what_waits()
-        self._close_after_violation()
-        self._resume_turn()
-
-    def _take_more_later(self) -> None:
-        """Process the remaining packets in another turn; reading pauses meanwhile."""
-        self.pause(ReadPause.TURN)
-        if self._throttle is not None or self._new_until is not None:
-            self._needs_throttle().reschedule()
-        else:
-            self.kernel.later(self, _TAKE_MORE)
-
-    def read_below(self, size: int) -> bool:
-        """Record that a stage read bytes; return whether it should report further reads.
-
-        Before authentication, the bytes count as buffered; afterwards they count for the keep
-        alive.
-        """
-        if self._ended:
-            return False
-        if self._handshake is not None:
-            self._handshake.saw_below(size)
-        elif self._alive is not None:
-            self._alive.read_below(size)
-        else:
-            return False
-        return True
-
-    @property
-    def incomplete(self) -> int:
-        """Bytes of an incomplete packet."""
-        return self._decoder.buffered
-
-    @property
-    def unhandled(self) -> bool:
-        """Whether some input was read but not handled yet."""
-        return bool(self.mailbox_depth or self._deferred_reads or self.untaken)
-
-    def ignore_input(self) -> None:
-        """Ignore further input of the client, whose connection is about to be closed."""
-        self.ignores_input = True
-        self._decoder.stop()
-
-    def _close_after_violation(self) -> None:
-        """Close after a protocol error, once all preceding packets have been handled."""
-        error = self._decoder.error
-        if error is None or self._ended or self.authenticating:
-            return
+    def _violated(self, error: ProtocolError) -> None:
+        """Close after a protocol error, which the decoder found."""
         if self._decoder.level >= MQTT_5:
             self.end_after_violation(str(error), error.reason)
             return
@@ -826,20 +415,6 @@ class Connection(SocketActor):
         self._expiry_due = 0.0
         self._check_expiry()
 
-    def count_fault(self, reason: str) -> None:
-        """Count the closing of this connection by reason, and a fault of the client's address."""
-        limits, now = self._node.limits, self.now
-        limits.refused.add(reason, now, client=self.client_id)
-        limits.count_fault(self.host, now)
-
-    def set_rate_limiter(self, set_rate_limiter: RateLimiter | None) -> None:
-        """Set the rate limiter that counts the client's publications."""
-        if set_rate_limiter is not None:
-            self._needs_throttle()
-        if self._throttle is not None:
-            self._throttle.rate_limiter = set_rate_limiter
-            self._drop_throttle()
-
     def _check_expiry(self) -> None:
         """Close the connection if the credentials of the client have expired."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
@@ -872,10 +447,3 @@ class Connection(SocketActor):
             self._reauthentication.give_up()
         if self.session is not None:
             self._tell_session(ConnectionDetached(self, reason, orderly, code, expiry))
-
-
-def _is_one_packet(data: bytes) -> bool:
-    """Return whether a read is a single packet of less than 16 KiB."""
-    if len(data) < 3 or data[1] < 128:
-        return len(data) > 1 and len(data) == 2 + data[1]
-    return data[2] < 128 and len(data) == 3 + (data[1] & 127 | data[2] << 7)

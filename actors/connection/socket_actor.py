@@ -97,6 +97,7 @@ class SocketActor(LoopActor):
         "_transport",
         "address",
         "bytes_out",
+        "client_id",
         "gated",
         "host",
         "session",
@@ -126,6 +127,7 @@ class SocketActor(LoopActor):
         self._slow_reader: SlowReaderBackpressure | None = None
         """Publishers that wait until this client reads; None: there are none."""
         self.bytes_out = 0
+        self.client_id: str | None = None
         self.starved = False
         """Whether messages were queued because too many bytes waited at the gate."""
         self.session: Session | None = None
@@ -141,6 +143,11 @@ class SocketActor(LoopActor):
             self.host = "" if transport.get_extra_info("peer_pending") else sys.intern(peer[0])
         else:
             self.address = local_peer(transport)
+
+    @property
+    def client(self) -> str | None:
+        """The client identifier, once it is known."""
+        return self.client_id
 
     @property
     def now(self) -> float:
@@ -208,6 +215,12 @@ class SocketActor(LoopActor):
         """Bytes that the client has not read from its transport."""
         transport = self._transport
         return transport.get_write_buffer_size() if transport is not None else 0
+
+    def count_fault(self, reason: str) -> None:
+        """Count the closing of this connection by reason, and a fault of the client's address."""
+        limits, now = self._node.limits, self.now
+        limits.refused.add(reason, now, client=self.client_id)
+        limits.count_fault(self.host, now)
 
     def close_after_eof(self, closer: SocketCloser) -> bool:
         """Close the socket soon: the client has left. Return whether ``closer`` does that."""

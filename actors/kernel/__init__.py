@@ -6,8 +6,9 @@ from actors.kernel.actor import (
     LoopActor,
     describe,
 )
+from actors.kernel.actor_runner import TURN_SLICE
 from actors.kernel.clock import Clock, SystemClock, Timer, Timers
-from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
+from actors.kernel.kernel import LATER_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
 from actors.kernel.references import ActorFailed, LoopFuture, LoopRef
 from actors.kernel.turn_work import TurnWork

@@ -13,18 +13,14 @@ called at its start and end. The execution differs:
   of a turn are the same whether it is split or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
   ready are done. While light clients are active (``shared``), or new clients wait, each part is a
-  separate turn, and its actor is notified how long it took (``on_part_done``), so that it can make
-  the next one shorter; otherwise the parts that are due share a turn.
-- ``tell_low_priority`` is ``tell`` for work that other actors must not wait for. Such actors run
-  when no other actor is ready, for no longer than ``SLICE``. If others are busy, they then pause
-  for the same time: they get at most half of the time.
-- Actors form a tree. An actor that fails is stopped and its parent gets an :class:`ActorFailed`
-  with the message that it failed on and those not handled yet: no message is lost silently.
-  Messages that a stopped actor has not handled are passed to its ``on_dead_letters``.
-- Refs are found by urn in a dict: starting and stopping take constant time for any number.
-- Each actor counts what it handled, for how long, and how full its mailbox was; this takes one
-  reading of the clock for each run of an actor.
-- An actor may have an ``observer``. This costs other actors nothing.
+  turn of its own, and its actor is notified how long it took (``on_part_done``), so that it can
+  make the next one shorter; otherwise the parts that are due share a turn.
+- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run when
+  those that are ready have nothing left to do, for no longer than ``SLICE``. If others are busy,
+  they then pause for as long as that took: they get at most half of the time.
+- What happens to a single actor, its failure included, is in
+  :class:`~actors.kernel.actor_runner.ActorRunner`. Refs are found by urn in a dict: starting and
+  stopping take constant time for any number of actors.
 
 Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
 proxies are not supported, since nothing may block the loop.
@@ -34,42 +30,23 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pykka
-import structlog
-from pykka.messages import _ActorStop
 
-from actors.kernel.actor import (
-    RESTART,
-    ActorRestarted,
-    DeferredRead,
-    LoopActor,
-    about,
-    log_failure,
-    refuse_asks,
-)
+from actors.kernel.actor import DeferredRead, LoopActor
+from actors.kernel.actor_runner import ActorRunner
 from actors.kernel.low_priority import SLICE, LowPriorityQueue
-from actors.kernel.references import ActorFailed, Ask, LoopFuture
-from actors.kernel.registry import ActorRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
-    from actors.kernel.actor_observer import ActorObserver
     from actors.kernel.references import LoopRef
-
-_log = structlog.get_logger("foldmq")
 
 A = TypeVar("A", bound=LoopActor)
 
-TURN_SLICE = 0.006
-"""Seconds after which a turn is split, so that the event loop runs."""
 _LONG = 0.002
 """Seconds of running without a break from which the processor time is recorded, too."""
-_LOOK_EVERY = 4
-"""Messages of one mailbox handled between two readings of the clock."""
 LATER_SLICE = 0.001
 """Target duration in seconds of a part of longer work while light clients are active; after that
 time no further part starts before the event loop runs."""
@@ -83,7 +60,7 @@ _AT_WORK = 0.02
 """Seconds for which the kernel counts as busy after a turn without low-priority work."""
 
 
-class Kernel(ActorRegistry):
+class Kernel(ActorRunner):
     """Runs actors; see the module's docstring.
 
     ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a simulation
@@ -98,10 +75,9 @@ class Kernel(ActorRegistry):
         delay: Callable[[float, Callable[[], None]], object] | None = None,
         processor: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         self._schedule = schedule
         self._delay = delay
-        self.clock = clock
         self._processor = processor or clock
         """Returns seconds of processor time, to measure parts of longer work: a part does not count
         as longer if another program used the processor meanwhile."""
@@ -130,8 +106,8 @@ class Kernel(ActorRegistry):
         it goes first among low-priority ones; None: not low-priority."""
         self._came_later: list[tuple[LoopActor, Any]] = []
         """Parts of longer work requested while a turn is split: they follow these messages."""
-        self._began = self._began_work = 0.0
-        """When the current run began, in seconds of the clock and of processor time."""
+        self._began_work = 0.0
+        """When the current run began, in seconds of processor time."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due: actor and message."""
         self._parts_had = False
@@ -155,8 +131,6 @@ class Kernel(ActorRegistry):
         """Called when no messages of a turn are left."""
         self.turn_split: Callable[[], None] = _nothing
         """Called when a turn was split and continues later."""
-        self.turn_slice = TURN_SLICE
-        """Seconds after which a turn is split."""
         self.longest = 0.0
         """Longest time in seconds that actors ran without a break; its reader resets it."""
         self.longest_work = 0.0
@@ -165,24 +139,9 @@ class Kernel(ActorRegistry):
         """Number of times that turns were split."""
         self.parts = 0
         """Number of parts of longer work that ran in separate turns."""
+        self.turns = 0
         self.on_spawn: Callable[[LoopActor], None] | None = None
         """Called for each actor before it starts, while there is an observer."""
-        self.observer: ActorObserver | None = None
-        """The observer of the running actor; None unless it is traced."""
-        self.turns = 0
-        self.handled = 0
-        self.high_water = 0
-        """The highest number of messages in any mailbox."""
-        self.epoch = 0
-        """Number of the period that :attr:`LoopActor.recent` covers; see :meth:`begin_epoch`."""
-        self.epoch_began = self.clock()
-        self._read = 0.0
-        """The last reading of the clock in this turn."""
-
-    def begin_epoch(self) -> None:
-        """Start a new period for the recent figures of actors."""
-        self.epoch += 1
-        self.epoch_began = self.clock()
 
     @property
     def busy(self) -> bool:
@@ -306,36 +265,6 @@ class Kernel(ActorRegistry):
         """Send an actor a message in a separate turn, after the actors that are ready."""
         (self._came_later if self._between else self._later).append((actor, message))
         self.wake()
-
-    def stop_now(self, actor: LoopActor) -> None:
-        """Stop an actor immediately, from within its handler.
-
-        The messages after the current one in its mailbox go to its ``on_dead_letters``.
-        """
-        if not actor.stopped:
-            self._stop(actor)
-
-    def stop_other(self, actor: LoopActor) -> None:
-        """Stop an actor other than the running one immediately.
-
-        The messages in its mailbox go to its ``on_dead_letters`` before this returns.
-        """
-        if actor.stopped:
-            return
-        self._stop(actor)
-        waiting, actor._waiting = actor._waiting, None
-        if waiting:
-            self._dead_letters(actor, waiting)
-
-    def restart(self, actor: LoopActor) -> LoopFuture:
-        """Make an actor fail, so that its parent replaces it.
-
-        Raises pykka.ActorDeadError if it has stopped; the answer raises it if the actor stops
-        before it fails.
-        """
-        answer = LoopFuture()
-        self.tell(actor, Ask(RESTART, answer))
-        return answer
 
     def wake(self) -> None:
         """Schedule a turn, even if only ``turn_ended`` has something to do."""
@@ -588,120 +517,6 @@ class Kernel(ActorRegistry):
             for actor, message in reschedule:
                 if not actor.stopped:
                     self.tell_low_priority(actor, message)
-
-    def _run(self, actor: LoopActor) -> None:
-        waiting = actor._waiting
-        if waiting is None:
-            return
-        handled, observer = 0, actor.observer
-        message = None
-        try:
-            # Messages that are added to the mailbox meanwhile are also handled.
-            for message in waiting:
-                handled += 1
-                kind = type(message)
-                if observer is not None:
-                    observer.gets(actor, message.message if kind is Ask else message)
-                if kind is Ask:
-                    self._answer(actor, cast("Ask", message))
-                elif kind is _ActorStop:
-                    self._stop(actor)
-                else:
-                    actor.on_receive(message)
-                if actor.stopped:
-                    break
-                if not handled % _LOOK_EVERY and self.clock() - self._began >= self.turn_slice:
-                    break
-        except Exception as error:
-            self._fail(actor, error, message, waiting[handled:])
-            return
-        finally:
-            # Only this actor has run since the clock was last read. Inlined, since this code runs
-            # for each run of each actor.
-            now = self.clock()
-            if actor.epoch != self.epoch:
-                actor.epoch = self.epoch
-                actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
-            actor.handled += handled
-            actor.busy += now - self._read
-            actor.last_run = self._read = now
-            self.handled += handled
-            depth = len(waiting)
-            if depth > actor.high_water:
-                actor.high_water = depth
-                if depth > self.high_water:
-                    self.high_water = depth
-        rest = waiting[handled:] if handled < len(waiting) else None
-        if actor.stopped:
-            actor._waiting = None
-            if rest:
-                self._dead_letters(actor, rest)
-        else:
-            actor._waiting = rest
-
-    def _run_observed(self, actor: LoopActor, observer: ActorObserver) -> None:
-        """Run an actor that has an observer."""
-        if actor._waiting is None:
-            return
-        observer.begin(actor)
-        self.observer = observer
-        try:
-            self._run(actor)
-        finally:
-            self.observer = None
-            observer.end(actor)
-
-    def _answer(self, actor: LoopActor, ask: Ask) -> None:
-        if isinstance(ask.message, _ActorStop):
-            try:
-                self._stop(actor)
-            finally:
-                ask.reply_to.set(value=True)
-            return
-        if ask.message is RESTART:
-            ask.reply_to.set(value=True)
-            raise ActorRestarted("restarted by an operator")
-        try:
-            ask.reply_to.set(actor.on_receive(ask.message))
-        except Exception:
-            ask.reply_to.set_exception()
-
-    def _stop(self, actor: LoopActor) -> None:
-        actor.stopped = True
-        actor.cancel_timers()
-        self.remove(actor)
-        actor.on_stop()
-        if actor.observer is not None:
-            actor.observer.ended(actor, None)
-
-    def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
-        """Pass unhandled messages to the actor that stopped."""
-        told = refuse_asks(actor, messages)
-        if told:
-            try:
-                actor.on_dead_letters(told)
-            except Exception as error:
-                self._fail(actor, error, told[0], told[1:])
-
-    def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
-        log_failure(actor, error, message)
-        actor.stopped = True
-        actor._waiting = None
-        actor.cancel_timers()
-        self.remove(actor)
-        try:
-            actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
-        except Exception as second:
-            _log.error("actor failed in on_failure", **about(actor), exc_info=second)
-        if actor.observer is not None:
-            actor.observer.ended(actor, error)
-        parent, unseen = actor.parent, refuse_asks(actor, unseen)
-        if parent is not None:
-            failed = ActorFailed(actor, error, message, unseen)
-            try:
-                self.tell(parent, failed)
-            except pykka.ActorDeadError:
-                self._dead_letters(parent, [failed])
 
 
 def _nothing() -> None:

@@ -27,7 +27,6 @@ from eventstore.format import (
     Expired,
     MessageDropped,
     OperatorActed,
-    PointSpec,
     Redelivered,
     Refused,
     SessionClosed,
@@ -39,7 +38,7 @@ from eventstore.format import (
     WillFired,
     sequence_of,
 )
-from eventstore.reading import LogPoint, LogSource
+from eventstore.reading import LogPoint, LogSource, PointSpec
 from projections.replay import (
     EVENT_TYPES,
     EventEntry,

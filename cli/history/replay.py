@@ -17,8 +17,8 @@ from cli.logsource import (
     point_at,
 )
 from eventstore.errors import NotFound, UsageError
-from eventstore.format import PointSpec, Position, format_position
-from eventstore.reading import LogPoint, LogSource, time_of
+from eventstore.format import Position, format_position
+from eventstore.reading import LogPoint, LogSource, PointSpec, time_of
 from projections.indexing import session_at
 from projections.replay import AsOf, Replay, TopicBook, options_text
 from projections.state import (

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from cli.common import escaped, seconds
 from eventstore.errors import UsageError
-from eventstore.format import PointSpec, index_of, sequence_of
-from eventstore.format import parse_point as parse
-from eventstore.reading import LogPoint, LogSource, last_until, time_of
+from eventstore.format import index_of, sequence_of
+from eventstore.reading import LogPoint, LogSource, PointSpec, last_until, time_of
+from eventstore.reading import parse_point as parse
 
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")
 _EXPECTED = (

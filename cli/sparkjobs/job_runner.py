@@ -14,7 +14,7 @@ from cli.sparkjobs.log_location import Found, find, until
 from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
-from eventstore.format import PointSpec
+from eventstore.reading import PointSpec
 from spark.datasource import Log, SourceOptions, bytes_of, find_logs, plan_ranges
 from spark.runtime import is_submitted, kill_jvm, running_session
 

@@ -13,10 +13,9 @@ from cli.logsource import cut_off, find_location, named_stream, point_at, write_
 from cli.settings import LogLocationSettings, load_log_settings
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
-from eventstore.format import PointSpec
 from eventstore.home_paths import expand_home
 from eventstore.nats import ConnectionOptions
-from eventstore.reading import LogLocation, LogSource
+from eventstore.reading import LogLocation, LogSource, PointSpec
 from spark.datasource import SourceOptions, find_in_archive, join_with_archive, plan_ranges
 from spark.runtime import is_local, is_submitted
 from spark.storage import StoredLog, directory_text

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 import orjson
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
-    Event,
     MessagePublished,
     Queued,
     Received,
@@ -37,7 +37,7 @@ from eventstore.format.turn_events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format.events import LogEvent
+    from eventstore.format.event_parsing import LogEvent
 
 _Object: TypeAlias = dict[str, Any]
 

@@ -1,59 +1,26 @@
-"""The events of the log, in the terms of MQTT.
+"""The events of sessions and messages in the log, in the terms of MQTT.
 
-An event is a slotted dataclass; the hot path builds it without validation. Readers of a log
-parse with :func:`parse_event`, which validates (pydantic) and upcasts older versions first, so
-that the rest of the code only ever sees the current types. The log itself is never rewritten.
+An event is a slotted dataclass; the hot path builds it without validation. Readers of a log parse
+with ``event_parsing``. The events of the node, its checkpoints and its operators are in
+``node_events``, those of a turn of the event loop in ``turn_events``.
 
 Events of one session that happen together share one event: columns with a value for each message,
-integers as runs (see ``positions``). ``entries(event)`` returns the number of positions that an
-event occupies.
+integers as runs (see ``positions``). ``event_parsing.entries`` returns the number of positions that
+an event occupies.
 
 Every event type carries its version ``v``. A field may be added with a default without a new
 version; any other change needs one, and an upcaster. An added field is declared after ``v`` and
 written only where it differs from its default (``event_json``), so that events that do not use it
 take the same bytes as before.
-
-This module contains the events of sessions and messages, and the parser of all; the events of the
-node, its checkpoints and its operators are in ``node_events``, those of a turn of the event loop in
-``turn_events``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence  # noqa: TC003 - pydantic reads the types of fields
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
+from typing import Any, Final, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-
-from eventstore.format.node_events import (
-    Bridged,
-    BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
-    CheckpointCompleted,
-    Followed,
-    LeaderProved,
-    LimitsApplied,
-    LogArchived,
-    LogCut,
-    MessagesCarried,
-    OperatorActed,
-    RetainedCleared,
-    RetainedSnapshot,
-    SessionSnapshot,
-    WebAccessed,
-)
-from eventstore.format.positions import Run, count_runs
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnEvent,
-    TurnPublished,
-    TurnReleased,
-)
-from protocol.errors import FoldmqError
+from eventstore.format.positions import Run  # noqa: TC001 - pydantic reads the types of fields
 
 NATS_SESSION: Final = "$nats"
 """The client identifier of publications by NATS clients in the log. No client can have it."""
@@ -67,18 +34,6 @@ MOST_DROPPED_TOPICS: Final[int] = 8
 been dropped, too."""
 LONGEST_DROPPED_TOPIC: Final[int] = 1024
 """Maximum number of characters of such a topic; longer ones are truncated."""
-
-
-class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
-    """An event in the log is invalid."""
-
-    exit_code = 65
-
-
-class UnknownEvent(UnreadableEvent):
-    """An event in the log has a type or version of a later foldmq."""
-
-    exit_code = 78
 
 
 @dataclass(slots=True)
@@ -487,168 +442,3 @@ class RetainedExpired:
     """The topics that no longer have a retained message."""
     e: Literal["RetainedExpired"] = "RetainedExpired"
     v: Literal[1] = 1
-
-
-Event: TypeAlias = (
-    Assigned
-    | Bridged
-    | BrokerStarted
-    | BrokerStopped
-    | LeaderProved
-    | CheckpointBegun
-    | CheckpointCompleted
-    | Followed
-    | LimitsApplied
-    | LogArchived
-    | LogCut
-    | MessagesCarried
-    | OperatorActed
-    | RetainedCleared
-    | RetainedExpired
-    | RetainedSnapshot
-    | SessionSnapshot
-    | SessionOpened
-    | SessionTakenOver
-    | SessionClosed
-    | SessionExpired
-    | Subscribed
-    | SubscriptionDenied
-    | Unsubscribed
-    | MessagePublished
-    | Delivered
-    | Queued
-    | Redelivered
-    | Acked
-    | Received
-    | Refused
-    | Completed
-    | Released
-    | Expired
-    | Returned
-    | WillArmed
-    | WillFired
-    | WillCancelled
-    | MessageDropped
-    | WebAccessed
-)
-"""An event as readers see it."""
-
-LogEvent: TypeAlias = Event | TurnEvent
-"""An event as it is written."""
-
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(
-    Annotated[Event, Field(discriminator="e")], config=ConfigDict(extra="ignore")
-)
-_validate = _ADAPTER.validator.validate_python
-"""Calling the validator through the adapter's method takes a sixth longer."""
-
-Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
-
-VERSIONS: dict[str, int] = {
-    kind.__name__: get_args(get_type_hints(kind)["v"])[0] for kind in get_args(Event)
-}
-"""The current version of each event type."""
-
-_TURN_EVENTS: Final = {kind.__name__ for kind in get_args(TurnEvent)}
-
-UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""(event type, version) -> function from the JSON object of this version to the next one's."""
-
-
-def upcast(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object of an event in the current version."""
-    while (step := _next_step(raw.get("e"), raw.get("v", 1))) is not None:
-        raw = step(raw)
-    return raw
-
-
-def _next_step(kind: Any, version: Any) -> Upcaster | None:
-    try:
-        return UPCASTERS.get((kind, version))
-    except TypeError:  # a list or an object: neither a type nor a version
-        return None
-
-
-def parse_event(raw: dict[str, Any]) -> Event:
-    """Return the event of a JSON object of the log, upcast and validated.
-
-    Raises UnknownEvent for a type or version that this foldmq does not know, UnreadableEvent
-    when a field is invalid.
-    """
-    try:
-        event: Event = _validate(upcast(raw) if UPCASTERS else raw)
-    except ValidationError as error:
-        kind, version = raw.get("e"), raw.get("v", 1)
-        if isinstance(kind, str) and kind in _TURN_EVENTS and version == 1:
-            # Events of turns have been replaced by events of sessions, see ``records``.
-            raise UnreadableEvent(f"event {kind}: its columns do not fit together") from None
-        if not isinstance(kind, str) or kind not in VERSIONS or version != VERSIONS[kind]:
-            raise UnknownEvent(
-                f"event {_brief(kind)} version {_brief(version)} is not known to this foldmq: "
-                "use the one that wrote the log, or a later one"
-            ) from None
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        raise UnreadableEvent(
-            f"event {kind}, field {where} = {_brief(first['input'])}: {first['msg']}"
-        ) from None
-    return event
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of an event in the log."""
-    adapter: TypeAdapter[LogEvent] = TypeAdapter(
-        Annotated[LogEvent, Field(discriminator="e")], config=ConfigDict(extra="ignore")
-    )
-    return adapter.json_schema()
-
-
-_RUNS: dict[type, Callable[[Any], list[Run]]] = {
-    Delivered: attrgetter("refs"),
-    Queued: attrgetter("refs"),
-    Released: attrgetter("refs"),
-    Acked: attrgetter("pids"),
-    Received: attrgetter("pids"),
-    Completed: attrgetter("pids"),
-    Refused: attrgetter("pids"),
-    Returned: attrgetter("pids"),
-    Expired: attrgetter("refs"),
-    Assigned: attrgetter("refs"),
-    Redelivered: attrgetter("pids"),
-}
-"""Event type -> the column with one integer for each of its entries."""
-
-
-def _count(event: MessagePublished | MessagesCarried | RetainedSnapshot | TurnPublished) -> int:
-    return event.count
-
-
-def _count_pids(event: TurnDelivered | TurnAcked | TurnReleased) -> int:
-    return len(event.pids)
-
-
-_ENTRIES: dict[type, Callable[[Any], int]] = {
-    MessagePublished: _count,
-    MessagesCarried: _count,
-    RetainedSnapshot: _count,
-    TurnPublished: _count,
-    TurnDelivered: _count_pids,
-    TurnAcked: _count_pids,
-    TurnReleased: _count_pids,
-}
-"""Other event type with several entries -> how to count them."""
-
-
-def entries(event: LogEvent) -> int:
-    """Return the number of positions that an event occupies: one for each message, at least 1."""
-    kind = type(event)
-    runs = _RUNS.get(kind)
-    if runs is not None:
-        return count_runs(runs(event))
-    counted = _ENTRIES.get(kind)
-    return counted(event) if counted is not None else 1

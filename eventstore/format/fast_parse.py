@@ -13,19 +13,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from eventstore.format.event_parsing import VERSIONS, Event, UnreadableEvent, entries, parse_event
 from eventstore.format.events import (
-    VERSIONS,
     Acked,
     Completed,
     Delivered,
-    Event,
     MessagePublished,
     Queued,
     Received,
     Released,
-    UnreadableEvent,
-    entries,
-    parse_event,
 )
 from eventstore.format.positions import count_runs
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnEvent, TurnPublished

@@ -42,7 +42,8 @@ from eventstore.format.turn_expansion import expanded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format.events import Event, LogEvent, MessagePublished
+    from eventstore.format.event_parsing import Event, LogEvent
+    from eventstore.format.events import MessagePublished
     from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
     from eventstore.format.stored_properties import WithBlocks
 

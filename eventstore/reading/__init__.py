@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from eventstore.reading.log_points import LogPoint, last_until, time_of
     from eventstore.reading.log_source import LogSource, check_noted, open_log
     from eventstore.reading.polling import Polling
+    from eventstore.reading.position_text import (
+        PointSpec,
+        packet_ids_text,
+        parse_point,
+        positions_text,
+        several,
+        stamp,
+    )
     from eventstore.reading.progress import Progress, silent
 else:
     __getattr__ = lazy_exports(
@@ -38,6 +46,7 @@ else:
             "log_points": "LogPoint last_until time_of",
             "log_source": "LogSource check_noted open_log",
             "polling": "Polling",
+            "position_text": "PointSpec packet_ids_text parse_point positions_text several stamp",
             "progress": "Progress silent",
         },
     )
@@ -46,6 +55,7 @@ __all__ = [
     "LogLocation",
     "LogPoint",
     "LogSource",
+    "PointSpec",
     "Polling",
     "Progress",
     "check_noted",
@@ -56,8 +66,13 @@ __all__ = [
     "last_until",
     "open_directory",
     "open_log",
+    "packet_ids_text",
+    "parse_point",
+    "positions_text",
     "read_listed",
+    "several",
     "silent",
+    "stamp",
     "stream_of",
     "time_of",
     "with_index",

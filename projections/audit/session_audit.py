@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from eventstore.format import (
     INDEX_BITS,
     LOG_SESSION,
-    Acked,
     Assigned,
-    Completed,
     Delivered,
     Event,
     Expired,
@@ -26,11 +24,7 @@ from eventstore.format import (
     OperatorActed,
     Position,
     Queued,
-    Received,
-    Redelivered,
-    Refused,
     RetainedSnapshot,
-    Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -43,8 +37,9 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit import checks
+from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
-from projections.audit.ordering import RedeliveryOrder, TopicOrder
+from projections.audit.ordering import TopicOrder
 from projections.audit.rules import (
     UNEXPECTED,
     CheckpointSnapshotAudit,
@@ -65,11 +60,8 @@ from projections.audit.subscription_options import (
     is_subscribed,
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
 from projections.state import (
     INCONSISTENCIES,
-    QOS_MASK,
-    RETAIN_FLAG,
     SHARED_HOME,
     SHARED_PART,
     SessionFold,
@@ -81,8 +73,6 @@ if TYPE_CHECKING:
     from projections.audit.shared_subscription_steps import SharedStep
     from projections.state import SessionState
 
-_ERROR: Final = 0x80
-"""The lowest reason code that reports an error."""
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
 """A position after the end of every log."""
@@ -114,9 +104,6 @@ class SessionAudit:
         self.session = session
         self.fold = SessionFold(session, whole)
         self.violations: list[Violation] = []
-        self._latencies = Latencies()
-        self.latencies = self._latencies.counts
-        self.slowest_ms = self._latencies.slowest_ms
         self._of_events = EventCases()
         self._due = self._timed = 0
         """Messages that the session had to get, and those that expire, when sent or queued."""
@@ -130,13 +117,12 @@ class SessionAudit:
         self._expected = ExpectedMessages()
         """Messages that took effect and that no event of the session mentions yet."""
         self._queue: dict[Position, ExpectedMessage] = {}
-        self._open: dict[Position, ExpectedMessage] = {}
-        """Messages in the session's queues, and in flight to its client."""
+        """Messages in the session's queues."""
+        self._answers = AcknowledgementAudit(self._found)
+        self._open = self._answers.open
+        self.latencies = self._answers.latencies.counts
+        self.slowest_ms = self._answers.latencies.slowest_ms
         self._order = TopicOrder()
-        self._resending: RedeliveryOrder | None = None
-        self._saw_opening = False
-        """Whether the beginning of the current connection was in the log."""
-        self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
         self._repetitions = CheckpointSnapshotAudit(self._found)
@@ -261,6 +247,10 @@ class SessionAudit:
         check = _CHECKS_WITH_STATE.get(kind)
         if check is not None:
             check(self, state, event, at, time_ms)
+        else:
+            answered = ANSWERS.get(kind)
+            if answered is not None:
+                answered(self._answers, state, event, at, time_ms)
         pure = checks.WITH_STATE.get(kind)
         if pure is not None:
             self._tell_all(pure(state, event, at))
@@ -309,10 +299,9 @@ class SessionAudit:
         self._tell_all(self._expected.overdue(self._turn))
         self._expected.clear()
         self._queue.clear()
-        self._open.clear()
         self._order.clear()
         self._local.clear()
-        self._resending = None
+        self._answers.forget()
 
     # The session.
 
@@ -323,13 +312,10 @@ class SessionAudit:
         if not event.resumed:
             self._forget()
             self._known = True
-        elif self._known and state is not None and (state.inflight or state.releasing):
-            self._resending = RedeliveryOrder(state)
-        self._saw_opening = True
+        self._answers.opened(state if event.resumed and self._known else None)
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
-        self._resending = None
-        self._unfinished.clear()
+        self._answers.ended()
         if self._known:
             self._tell_all(checks.ended(self.fold.state, event, at))
             if isinstance(event, SessionClosed):
@@ -370,9 +356,7 @@ class SessionAudit:
     def _delivered(self, state: SessionState, event: Delivered, at: Position, ms: int) -> None:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
         self._tell_all(checks.identifiers(state, pids, len(refs), at))
-        self._tell_all(self._unfinished.sent(state.receive_maximum, pids, at))
-        if self._resending is not None:
-            self._tell_all(self._resending.overtaken(at))
+        self._answers.sent(state, pids, at)
         known = self._check_subscription(state, event.filter, at)
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
@@ -571,72 +555,10 @@ class SessionAudit:
                 Rule.UNDELIVERED, at, "the outcome of a message was recorded in a later turn"
             )
 
-    # Acknowledgements of its client.
-
-    def _acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
-        if self._resending is not None:
-            self._resending.answered(event)
-        self._unfinished.ended(event.pids)
-        codes = from_runs(event.reasons)
-        if codes:
-            self._tell_all(checks.ended_unsent(state, event, at))
-        for number, pid in enumerate(from_runs(event.pids)):
-            sent = state.inflight.get(pid)
-            if sent is None or sent.flags & QOS_MASK != 1:
-                self._tell(
-                    Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not in flight at QoS 1"
-                )
-            elif codes and codes[number] >= _ERROR:
-                self._open.pop(sent.ref, None)  # refused, or not sent again
-            elif not sent.flags & RETAIN_FLAG:
-                self._done(1, sent.ref, ms)
-
-    def _received(self, _state: SessionState, event: Received, _at: Position, _ms: int) -> None:
-        if self._resending is not None:
-            self._resending.answered(event)
-
-    def _refused(
-        self, state: SessionState, event: Refused | Returned, _at: Position, _ms: int
-    ) -> None:
-        if self._resending is not None:
-            self._resending.answered(event)
-        self._unfinished.ended(event.pids)
-        for pid in from_runs(event.pids):
-            sent = state.inflight.get(pid)
-            if sent is not None:
-                self._open.pop(sent.ref, None)
-
-    def _completed(self, state: SessionState, event: Completed, at: Position, ms: int) -> None:
-        if self._resending is not None:
-            self._resending.answered(event)
-        self._unfinished.ended(event.pids)
-        for number, pid in enumerate(from_runs(event.pids)):
-            sent = state.releasing.get(pid)
-            if sent is None:
-                self._tell(Rule.ACKNOWLEDGEMENT, at + number, f"PUBCOMP {pid}: no PUBREL was sent")
-            elif not sent.flags & RETAIN_FLAG:
-                self._done(2, sent.ref, ms)
-
     def _own_published(
         self, state: SessionState, event: MessagePublished, at: Position, _ms: int
     ) -> None:
         self._local.published(state, event, at)
-
-    def _redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
-        publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
-        self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
-        if event.cause != "resumed":
-            return
-        if self._resending is not None:
-            self._tell_all(self._resending.again(event, at))
-        elif self._saw_opening:
-            what = "packets were sent again as resumed, but no session was resumed"
-            self._tell(Rule.ACKNOWLEDGEMENT, at, what)
-
-    def _done(self, qos: int, ref: Position, ms: int) -> None:
-        message = self._open.pop(ref, None)
-        if message is not None:
-            self._latencies.add(qos, ms - message.time_ms)
 
 
 _CHECKS: Final[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
@@ -660,11 +582,6 @@ _CHECKS_WITH_STATE: Final[
     MessagePublished: SessionAudit._own_published,
     Expired: SessionAudit._expired,
     Assigned: SessionAudit._assigned,
-    Refused: SessionAudit._refused,
-    Returned: SessionAudit._refused,
-    Acked: SessionAudit._acked,
-    Received: SessionAudit._received,
-    Completed: SessionAudit._completed,
-    Redelivered: SessionAudit._redelivered,
 }
-"""Type of event -> its check if the state is known, besides ``checks.WITH_STATE``."""
+"""Type of event -> its check where the state is known, besides ``checks.WITH_STATE`` and
+``acknowledgement_audit.ANSWERS``."""

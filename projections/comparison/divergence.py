@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eventstore import display
-from eventstore.format import Position, format_position, position, position_text
-from eventstore.reading import LogSource, Progress, silent
+from eventstore.format import Position, format_position, position
+from eventstore.reading import LogSource, Progress, position_text, silent
 from projections.comparison.comparison import (
     RETAINED,
     SESSION,

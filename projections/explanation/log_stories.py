@@ -23,8 +23,7 @@ from projections.replay import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.format import PointSpec
-    from eventstore.reading import LogSource, Progress
+    from eventstore.reading import LogSource, PointSpec, Progress
     from projections.stories import MessageStory
 
 

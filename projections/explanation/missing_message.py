@@ -23,11 +23,10 @@ from eventstore.format import (
     format_position,
     from_runs,
     position,
-    position_text,
     sequence_of,
 )
 from eventstore.index import BadIndex
-from eventstore.reading import LogPoint
+from eventstore.reading import LogPoint, position_text
 from eventstore.reasons import drop_text
 from projections.explanation.receiver_reason import ended_session_text
 from projections.indexing import IndexedSessions

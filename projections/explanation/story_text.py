@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from eventstore import display
-from eventstore.format import LOG_SESSION, format_position, stamp
+from eventstore.format import LOG_SESSION, format_position
+from eventstore.reading import stamp
 from eventstore.reasons import drop_text_with_limit, expiry_text, resend_text
 from projections.explanation.receiver_reason import (
     is_loss,

@@ -55,9 +55,9 @@ from eventstore.format import (
     from_runs,
     index_of,
     payload_bounds,
-    position_text,
     sequence_of,
 )
+from eventstore.reading import position_text
 from eventstore.reasons import (
     close_text,
     cut_text,

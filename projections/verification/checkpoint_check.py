@@ -23,8 +23,8 @@ from eventstore.format import (
     format_position,
     from_runs,
     position,
-    position_text,
 )
+from eventstore.reading import position_text
 from projections.state import (
     INCONSISTENCIES,
     NodeState,

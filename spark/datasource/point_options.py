@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import MAX_INDEX, PointSpec, parse_point
+from eventstore.format import MAX_INDEX
 from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.reading import PointSpec, parse_point
 from spark.runtime import BadOption
 
 if TYPE_CHECKING:

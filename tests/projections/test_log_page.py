@@ -24,14 +24,8 @@ from cli.web.pages.log import (
     merge_rows,
 )
 from eventstore.errors import CutOff
-from eventstore.format import (
-    PointSpec,
-    Queued,
-    Subscribed,
-    format_position,
-    position,
-    sequence_of,
-)
+from eventstore.format import Queued, Subscribed, format_position, position, sequence_of
+from eventstore.reading import PointSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ import structlog
 from harness import packets as p
 
 from actors.authz.rules_file import parse_rules
-from actors.connection import connection
+from actors.connection import input_actor
 from actors.inspection.requests import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
@@ -699,8 +699,8 @@ def small_parts(*, wanted: bool) -> Iterator[None]:
             patch.setattr(packet_handler, "_RELEASED_AT_ONCE", 1)
             patch.setattr(subscription_handler, "_RETAINED_AT_ONCE", 1)
             patch.setattr(publisher, "_ENOUGH", 0.0)
-            patch.setattr(connection, "_PACKETS_AT_ONCE", 1)
-            patch.setattr(connection, "_LARGE", 40)
+            patch.setattr(input_actor, "_PACKETS_AT_ONCE", 1)
+            patch.setattr(input_actor, "_LARGE", 40)
             patch.setattr(router, "_REMOVED_AT_ONCE", 1)
         yield
 

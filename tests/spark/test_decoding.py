@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import eventstore.format.events
+import eventstore.format.event_parsing
 import spark.columnar.integer_columns
 from eventstore.format import (
     GENESIS,
@@ -388,7 +388,7 @@ def test_an_older_version_is_upcast(monkeypatch: pytest.MonkeyPatch) -> None:
     def upcast(raw: dict[str, Any]) -> dict[str, Any]:
         return {"session": raw["client"], "pids": raw["pids"], "e": "Acked", "v": 1}
 
-    monkeypatch.setitem(eventstore.format.events.UPCASTERS, ("Acked", 0), upcast)
+    monkeypatch.setitem(eventstore.format.event_parsing.UPCASTERS, ("Acked", 0), upcast)
     old = {"client": "d", "pids": [[3, 2, 1]], "e": "Acked", "v": 0}
     found = rows([record(old, Acked("d", [9]))], "entries", "session", "packet_id", "version")
     assert [row["packet_id"] for row in found] == [3, 4, 9]

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from cli.web.history import MarkedHistory
     from cli.web.live import WebLogClient
-    from eventstore.format import PointSpec
-    from eventstore.reading import LogSource
+    from eventstore.reading import LogSource, PointSpec
     from projections.replay import SessionHistory, SessionMoment
     from projections.state import SessionState
 

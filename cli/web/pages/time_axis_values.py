@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from eventstore.format import PointSpec, Position
-    from eventstore.reading import LogPoint, LogSource
+    from eventstore.format import Position
+    from eventstore.reading import LogPoint, LogSource, PointSpec
 
 
 def axis_about(

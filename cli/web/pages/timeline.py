@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from cli.web.live import WebLogClient
     from cli.web.pages.log import Row
     from cli.web.pages.time_axis_values import SharedMoment
-    from eventstore.format import PointSpec
-    from eventstore.reading import LogPoint, LogSource
+    from eventstore.reading import LogPoint, LogSource, PointSpec
 
 _PATIENCE = 1.0
 """Seconds that a page waits for the log to be read."""

@@ -1,3 +1,4 @@
+import functools
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from eventstore.format import (
     UnknownEvent,
     UnreadableEvent,
     entries,
-    events,
+    event_parsing,
     json_object,
     json_schema,
     parse_event,
@@ -40,9 +41,12 @@ def test_written_events_are_read_back(event: Event) -> None:
     assert entries(read) == entries(event)
 
 
+schema_of_events = functools.cache(json_schema)
+
+
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.e)
 def test_schema_describes_every_field(event: Event) -> None:
-    schema = json_schema()["$defs"][event.e]
+    schema = schema_of_events()["$defs"][event.e]
     assert set(schema["properties"]) == {one.name for one in fields(event)}
 
 
@@ -133,12 +137,12 @@ def test_a_missing_field_is_named() -> None:
 def old_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """SessionClosed as two earlier versions might have had it."""
     monkeypatch.setitem(
-        events.UPCASTERS,
+        event_parsing.UPCASTERS,
         ("SessionClosed", -1),
         lambda raw: {**raw, "v": 0, "session": raw["client"]},
     )
     monkeypatch.setitem(
-        events.UPCASTERS,
+        event_parsing.UPCASTERS,
         ("SessionClosed", 0),
         lambda raw: {**raw, "v": 1, "reason": "closed" if raw["clean_end"] else "keep_alive"},
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import clock
-from eventstore.format.positions import (
+from eventstore.format import (
     MAX_INDEX,
     Position,
     Run,

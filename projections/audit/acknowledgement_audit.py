@@ -1,0 +1,154 @@
+"""What a client answers: acknowledgements of its deliveries, and what is sent again until then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format import (
+    Acked,
+    Completed,
+    Position,
+    Received,
+    Redelivered,
+    Refused,
+    Returned,
+    from_runs,
+)
+from projections.audit import checks
+from projections.audit.ordering import RedeliveryOrder
+from projections.audit.rules import Rule, Violation
+from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
+from projections.state import QOS_MASK, RETAIN_FLAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from projections.audit.expected_messages import ExpectedMessage
+    from projections.state import SessionState
+
+_ERROR: Final = 0x80
+"""The lowest reason code that reports an error."""
+
+
+class AcknowledgementAudit:
+    """The deliveries of one session from PUBLISH to the last acknowledgement.
+
+    ``found`` is called with each violation.
+    """
+
+    __slots__ = ("_found", "_resending", "_saw_opening", "_unfinished", "latencies", "open")
+
+    def __init__(self, found: Callable[[Violation], object]) -> None:
+        self._found = found
+        self._resending: RedeliveryOrder | None = None
+        """What a resumed session sends again; None: nothing, or it is not known."""
+        self._saw_opening = False
+        """Whether the beginning of the current connection was in the log."""
+        self._unfinished = UnfinishedDeliveries()
+        self.latencies = Latencies()
+        self.open: dict[Position, ExpectedMessage] = {}
+        """Messages in flight to the client."""
+
+    def _tell(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.ACKNOWLEDGEMENT, at, what))
+
+    def _tell_all(self, found: Iterable[Violation]) -> None:
+        for violation in found:
+            self._found(violation)
+
+    def opened(self, resumed: SessionState | None) -> None:
+        """Begin a connection; ``resumed`` is the state that continues, if it is known."""
+        if resumed is not None and (resumed.inflight or resumed.releasing):
+            self._resending = RedeliveryOrder(resumed)
+        self._saw_opening = True
+
+    def ended(self) -> None:
+        """End a connection, or the session."""
+        self._resending = None
+        self._unfinished.clear()
+
+    def forget(self) -> None:
+        """Forget the session, which ended."""
+        self.open.clear()
+        self._resending = None
+
+    def sent(self, state: SessionState, pids: list[int], at: Position) -> None:
+        """Check messages that are sent for the first time."""
+        self._tell_all(self._unfinished.sent(state.receive_maximum, pids, at))
+        if self._resending is not None:
+            self._tell_all(self._resending.overtaken(at))
+
+    def redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
+        """Check packets that are sent again."""
+        publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
+        self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
+        if event.cause != "resumed":
+            return
+        if self._resending is not None:
+            self._tell_all(self._resending.again(event, at))
+        elif self._saw_opening:
+            self._tell(at, "packets were sent again as resumed, but no session was resumed")
+
+    def acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
+        """Check PUBACK packets, and messages whose delivery ends without one."""
+        if self._resending is not None:
+            self._resending.answered(event)
+        self._unfinished.ended(event.pids)
+        codes = from_runs(event.reasons)
+        if codes:
+            self._tell_all(checks.ended_unsent(state, event, at))
+        for number, pid in enumerate(from_runs(event.pids)):
+            sent = state.inflight.get(pid)
+            if sent is None or sent.flags & QOS_MASK != 1:
+                self._tell(at + number, f"PUBACK {pid}: not in flight at QoS 1")
+            elif codes and codes[number] >= _ERROR:
+                self.open.pop(sent.ref, None)  # refused, or not sent again
+            elif not sent.flags & RETAIN_FLAG:
+                self._done(1, sent.ref, ms)
+
+    def received(self, _state: SessionState, event: Received, _at: Position, _ms: int) -> None:
+        """Note PUBREC packets."""
+        if self._resending is not None:
+            self._resending.answered(event)
+
+    def refused(
+        self, state: SessionState, event: Refused | Returned, _at: Position, _ms: int
+    ) -> None:
+        """Note messages that the client refused, or that its shared subscription takes back."""
+        if self._resending is not None:
+            self._resending.answered(event)
+        self._unfinished.ended(event.pids)
+        for pid in from_runs(event.pids):
+            sent = state.inflight.get(pid)
+            if sent is not None:
+                self.open.pop(sent.ref, None)
+
+    def completed(self, state: SessionState, event: Completed, at: Position, ms: int) -> None:
+        """Check PUBCOMP packets."""
+        if self._resending is not None:
+            self._resending.answered(event)
+        self._unfinished.ended(event.pids)
+        for number, pid in enumerate(from_runs(event.pids)):
+            sent = state.releasing.get(pid)
+            if sent is None:
+                self._tell(at + number, f"PUBCOMP {pid}: no PUBREL was sent")
+            elif not sent.flags & RETAIN_FLAG:
+                self._done(2, sent.ref, ms)
+
+    def _done(self, qos: int, ref: Position, ms: int) -> None:
+        message = self.open.pop(ref, None)
+        if message is not None:
+            self.latencies.add(qos, ms - message.time_ms)
+
+
+ANSWERS: Final[
+    dict[type, Callable[[AcknowledgementAudit, SessionState, Any, Position, int], None]]
+] = {
+    Acked: AcknowledgementAudit.acked,
+    Received: AcknowledgementAudit.received,
+    Refused: AcknowledgementAudit.refused,
+    Returned: AcknowledgementAudit.refused,
+    Completed: AcknowledgementAudit.completed,
+    Redelivered: AcknowledgementAudit.redelivered,
+}
+"""Type of event -> its check, where the state of the session is known."""
