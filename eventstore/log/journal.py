@@ -128,7 +128,8 @@ class Journal:
         """Number of sinks whose effects are released before control returns to the event loop."""
         self._store = store
         self._clock = clock
-        self._max_inflight = max_inflight
+        self.max_inflight = max_inflight
+        """Maximum number of records on their way; the store may lower it."""
         self._parallel_from = parallel_from
         self._max_pending = max_pending
         self._since_ms = since_ms
@@ -481,7 +482,7 @@ class Journal:
         due = self._effects or self._flush
         # A small record is not worth a second sync in parallel: events that arrive until the
         # current one ends join it, which costs each message less time and the broker less work.
-        most = self._max_inflight if self._part or self._size >= self._parallel_from else 1
+        most = self.max_inflight if self._part or self._size >= self._parallel_from else 1
         free = not self._sealed and len(self._inflight) < most
         # A record that is filled up within a turn is not that turn's last part, and output of
         # earlier turns in it waits longer: so a large record is closed between two turns.
@@ -523,7 +524,7 @@ class Journal:
         self._payload_bytes = self._size = self._index = 0
 
     def _pump(self) -> None:
-        while self._sealed and len(self._inflight) < self._max_inflight:
+        while self._sealed and len(self._inflight) < self.max_inflight:
             record = self._sealed.popleft()
             self._inflight.append(record)
             self._store.send(record)
