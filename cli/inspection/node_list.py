@@ -73,11 +73,15 @@ async def logs_of(client: DirectClient, cluster: str) -> list[str]:
 
 
 def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, ConnectionOptions]:
-    """Return the name of the cluster and its NATS server; raises UsageError without them."""
+    """Return the name of the cluster and its NATS server.
+
+    Raises UsageError without them, ConfigError for a name that no cluster can have.
+    """
     settings = load_log_settings(flags.settings, os.environ, flags.config)
     name = cluster or settings.cluster
     if name is None or settings.nats_url is None:
         raise UsageError("give the cluster and its NATS server: --cluster NAME --nats-url URL")
+    settings = load_log_settings({**flags.settings, "cluster": name}, os.environ, flags.config)
     return name, external_access(settings)
 
 
