@@ -325,7 +325,7 @@ class SessionAudit:
             self._known = True
         elif self._known and state is not None and (state.inflight or state.releasing):
             self._resending = RedeliveryOrder(state)
-        self._saw_opening = True
+        self._saw_opening = self._known  # else nobody knows what the client had in flight
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._resending = None
