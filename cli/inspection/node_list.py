@@ -40,8 +40,10 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
             logs = await logs_of(client, name)
             answers = [ask_nodes(client, log, _ANSWER_SECONDS) for log in logs or [name]]
             found: list[dict[str, Any]] = []
+            asked_ms = round(time.time() * 1000)  # most nodes answer within a few milliseconds
             for number, data in enumerate(await asyncio.gather(*answers)):
-                nodes = rows([one for one in map(decode_status, data) if one is not None])
+                statuses = [one for one in map(decode_status, data) if one is not None]
+                nodes = rows(statuses, asked_ms)
                 suffix = f"-p{number}"
                 found += (
                     [
@@ -85,15 +87,14 @@ def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, Connec
     return name, external_access(settings)
 
 
-def rows(found: list[NodeStatus]) -> list[dict[str, Any]]:
-    """Return a row for each node, the leader first."""
-    now_ms = round(time.time() * 1000)
+def rows(found: list[NodeStatus], asked_ms: int) -> list[dict[str, Any]]:
+    """Return a row for each node that was asked at this Unix time, the leader first."""
     stored = max((one.sequence for one in found if one.role is Role.LEADING), default=None)
     made = [
         {
             **dataclasses.asdict(one),
             "behind": None if stored is None else max(0, stored - one.sequence),
-            "clock_off_ms": one.time_ms - now_ms,
+            "clock_off_ms": one.time_ms - asked_ms,
         }
         for one in found
     ]

@@ -44,12 +44,14 @@ ready."""
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """Another node leads, or the log has to be read again: this process restarts.
 
-    ``sockets`` are its listening sockets, see ``Listeners.bequeath``.
+    ``sockets`` are its listening sockets, see ``Listeners.bequeath``. ``ordered`` says that this
+    node has handed over the leadership.
     """
 
-    def __init__(self, reason: str, sockets: str = "") -> None:
+    def __init__(self, reason: str, sockets: str = "", *, ordered: bool = False) -> None:
         super().__init__(reason)
         self.sockets = sockets
+        self.ordered = ordered
 
 
 class ClusterMember:

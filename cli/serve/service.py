@@ -146,7 +146,7 @@ class Service:
             await self._drain(broker)
             if self._moves_to:
                 reason = f"the leadership was handed over to node {self._moves_to}"
-                raise SteppedDown(reason, self._listeners.bequeath())
+                raise SteppedDown(reason, self._listeners.bequeath(), ordered=True)
         log.info("stopped")
 
     async def _led(self, work: Coroutine[Any, Any, T]) -> T:
