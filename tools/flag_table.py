@@ -41,6 +41,9 @@ _CONFIG = "TOML file with settings. [env var: FOLDMQ_CONFIG]"
 
 _METAVARS: dict[str, str] = {
     "listen": "HOST:PORT",
+    "cluster": "NAME",
+    "cluster_listen": "HOST:PORT|off",
+    "cluster_advertise": "HOST:PORT|off",
     "unix_mode": "MODE",
     "ws_path": "PATH",
     "ws_origins": "ORIGIN",

@@ -40,8 +40,10 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
             logs = await logs_of(client, name)
             answers = [ask_nodes(client, log, _ANSWER_SECONDS) for log in logs or [name]]
             found: list[dict[str, Any]] = []
+            asked_ms = round(time.time() * 1000)  # most nodes answer within a few milliseconds
             for number, data in enumerate(await asyncio.gather(*answers)):
-                nodes = rows([one for one in map(decode_status, data) if one is not None])
+                statuses = [one for one in map(decode_status, data) if one is not None]
+                nodes = rows(statuses, asked_ms)
                 suffix = f"-p{number}"
                 found += (
                     [
@@ -73,23 +75,26 @@ async def logs_of(client: DirectClient, cluster: str) -> list[str]:
 
 
 def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, ConnectionOptions]:
-    """Return the name of the cluster and its NATS server; raises UsageError without them."""
+    """Return the name of the cluster and its NATS server.
+
+    Raises UsageError without them, ConfigError for a name that no cluster can have.
+    """
     settings = load_log_settings(flags.settings, os.environ, flags.config)
     name = cluster or settings.cluster
     if name is None or settings.nats_url is None:
         raise UsageError("give the cluster and its NATS server: --cluster NAME --nats-url URL")
+    settings = load_log_settings({**flags.settings, "cluster": name}, os.environ, flags.config)
     return name, external_access(settings)
 
 
-def rows(found: list[NodeStatus]) -> list[dict[str, Any]]:
-    """Return a row for each node, the leader first."""
-    now_ms = round(time.time() * 1000)
+def rows(found: list[NodeStatus], asked_ms: int) -> list[dict[str, Any]]:
+    """Return a row for each node that was asked at this Unix time, the leader first."""
     stored = max((one.sequence for one in found if one.role is Role.LEADING), default=None)
     made = [
         {
             **dataclasses.asdict(one),
             "behind": None if stored is None else max(0, stored - one.sequence),
-            "clock_off_ms": one.time_ms - now_ms,
+            "clock_off_ms": one.time_ms - asked_ms,
         }
         for one in found
     ]

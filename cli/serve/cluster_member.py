@@ -44,12 +44,14 @@ ready."""
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """Another node leads, or the log has to be read again: this process restarts.
 
-    ``sockets`` are its listening sockets, see ``Listeners.bequeath``.
+    ``sockets`` are its listening sockets, see ``Listeners.bequeath``. ``ordered`` says that this
+    node has handed over the leadership.
     """
 
-    def __init__(self, reason: str, sockets: str = "") -> None:
+    def __init__(self, reason: str, sockets: str = "", *, ordered: bool = False) -> None:
         super().__init__(reason)
         self.sockets = sockets
+        self.ordered = ordered
 
 
 class ClusterMember:
@@ -89,7 +91,8 @@ class ClusterMember:
         self.listening: list[str] = []
         """Addresses at which this node accepts clients to pass them on."""
         self.on_move: Callable[[str], object] = lambda _node: None
-        """Called with the node that this one is to hand over to."""
+        """Called once with the node that this one is to hand over to."""
+        self._moves_to = ""
 
     @property
     def _part(self) -> Standby | Leader | None:
@@ -224,12 +227,14 @@ class ClusterMember:
             await asyncio.sleep(_SPREAD_EVERY)
             preferred = self._members.preferred(_partition(self._cluster), self._clock.monotonic())
             leader = self._leader
+            if self._moves_to:
+                return
             if leader is None or not leader.steady or leader.count()[1]:
                 steady = ""
                 continue
             if preferred and preferred == steady and not led.clients:
                 _log.info("handing over an idle log, to spread the leaders", to=preferred)
-                self.on_move(preferred)
+                self._move(preferred)
                 return
             steady = preferred
 
@@ -238,12 +243,19 @@ class ClusterMember:
         wanted = data.decode("utf-8", "replace")
         if wanted == self._me.node:
             return orjson.dumps({"error": f"node {wanted} leads already"})
+        if self._moves_to:
+            what = f"this node hands over to node {self._moves_to} already"
+            return orjson.dumps({"error": what})
         found = self._members.successor(wanted, self._clock.monotonic())
         if isinstance(found, str):
             return orjson.dumps({"error": found})
         _log.info("handing over the leadership", to=found.node, host=found.host)
-        self.on_move(found.node)
+        self._move(found.node)
         return orjson.dumps({"to": found.node, "from": self._me.node})
+
+    def _move(self, to: str) -> None:
+        self._moves_to = to
+        self.on_move(to)
 
     def _count(self) -> tuple[int, int]:
         edges = self.edges

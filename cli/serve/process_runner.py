@@ -53,6 +53,7 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     _warn_of_old_names(settings)
     keep_large_blocks()
     set_short_time_slice()  # before the NATS server is started
+    ordered = False
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             if process is None and settings.partitions > 1:
@@ -68,11 +69,12 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
             environment[_REFUSED_VARIABLE] = str(refused.size)
         except SteppedDown as replaced:
             reason, what = str(replaced), "restarting to follow the log: clients are disconnected"
+            ordered = replaced.ordered
             if replaced.sockets:
                 environment[SOCKETS_VARIABLE] = replaced.sockets
         else:
             return
-    _log.error(what, reason=reason)
+    (_log.info if ordered else _log.error)(what, reason=reason)
     # As after a kill. Nothing unwritten was acknowledged.
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
 

@@ -144,10 +144,15 @@ class Service:
             if not self._moves_to:
                 self._listeners.forsake()
             await self._drain(broker)
-            if self._moves_to:
+            if self._restarts:
                 reason = f"the leadership was handed over to node {self._moves_to}"
-                raise SteppedDown(reason, self._listeners.bequeath())
+                raise SteppedDown(reason, self._listeners.bequeath(), ordered=True)
         log.info("stopped")
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether this process follows next: it hands over, and was not stopped meanwhile."""
+        return bool(self._moves_to) and not self._stop.is_set()
 
     async def _led(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result; raises SteppedDown if another node of the cluster leads."""

@@ -129,7 +129,8 @@ class Journal:
         """Number of sinks whose effects are released before control returns to the event loop."""
         self._store = store
         self._clock = clock
-        self._max_inflight = max_inflight
+        self.max_inflight = max_inflight
+        """Maximum number of records on their way; the store may lower it."""
         self._parallel_from = parallel_from
         self._max_pending = max_pending
         self._since_ms = since_ms
@@ -492,7 +493,7 @@ class Journal:
         # A small record is not worth a second sync in parallel: events that arrive until the
         # current sync ends join it, which reduces the latency of each message and the broker's
         # work.
-        most = self._max_inflight if self._part or self._size >= self._parallel_from else 1
+        most = self.max_inflight if self._part or self._size >= self._parallel_from else 1
         free = not self._sealed and len(self._inflight) < most
         # If a record becomes full within a turn, output of earlier turns in it waits until the
         # turn's last part is stored: so a large record is closed between two turns.
@@ -534,7 +535,7 @@ class Journal:
         self._payload_bytes = self._size = self._index = 0
 
     def _pump(self) -> None:
-        while self._sealed and len(self._inflight) < self._max_inflight:
+        while self._sealed and len(self._inflight) < self.max_inflight:
             record = self._sealed.popleft()
             self._inflight.append(record)
             self._store.send(record)

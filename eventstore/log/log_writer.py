@@ -182,6 +182,7 @@ class LogWriter:
         self._least = min(largest, LEAST_RECORD)
         journal.max_event = largest - RECORD_OVERHEAD
         journal.max_record = min(self._max_record, largest // 2)
+        self._look_at_replicas(journal, self._replicas)
         self._inbox = self._nc.new_inbox()
         await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
         self._tasks = [asyncio.create_task(self._watch(), name="log watch")]
@@ -203,6 +204,17 @@ class LogWriter:
             _log.warning("largest record changed: NATS now accepts another size", bytes=largest)
             journal.max_event = largest - RECORD_OVERHEAD
             journal.max_record = min(self._max_record, largest // 2)
+
+    @staticmethod
+    def _look_at_replicas(journal: Journal, replicas: int) -> None:
+        """Send one record at a time to a stream with replicas.
+
+        A second record on its way would have to name the first one, see :meth:`_fence`. When
+        another writer has taken the place of the first one, a replicated stream of NATS 2.15 fails
+        to apply the second one on every server, and never stores anything again.
+        """
+        if replicas > 1:
+            journal.max_inflight = 1
 
     async def stop(self) -> None:
         """Stop; uncommitted records stay with the journal."""
@@ -245,7 +257,8 @@ class LogWriter:
         """Return the headers with which JetStream stores a record only at its place, and only once.
 
         A record that follows one in flight also names that one: if another writer's record is
-        stored in its place, the sequence alone would match.
+        stored in its place, the sequence alone would match. A stream with replicas
+        gets one record at a time, and so never such a name.
         """
         headers = {
             "Nats-Expected-Last-Sequence": str(record.sequence - 1),
@@ -359,6 +372,7 @@ class LogWriter:
             return error
         self._stream_most = info["config"].get("max_msg_size", -1)
         self._look_at_bounds(journal)
+        self._look_at_replicas(journal, info["config"].get("num_replicas", 1))
         first, last = info["state"]["first_seq"], info["state"]["last_seq"]
         if durable and first > self.first:
             try:

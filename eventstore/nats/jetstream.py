@@ -160,10 +160,11 @@ async def read_info(client: Client, stream: str, seconds: float | None = None) -
 async def read_bounds(client: Client, stream: str, seconds: float | None = None) -> tuple[int, int]:
     """Return the sequences of the first and last message according to the stream's leader.
 
-    A stream that was emptied begins after its last sequence. Raises as :func:`request_stream`.
+    A stream that was emptied begins after its last sequence, one that was never written at 1.
+    Raises as :func:`request_stream`.
     """
     state = (await read_info(client, stream, seconds))["state"]
-    return state["first_seq"], state["last_seq"]
+    return max(1, state["first_seq"]), state["last_seq"]
 
 
 async def purge(client: Client, stream: str, before: int | None = None) -> None:

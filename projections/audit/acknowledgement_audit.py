@@ -56,11 +56,14 @@ class AcknowledgementAudit:
         for violation in found:
             self._found(violation)
 
-    def opened(self, resumed: SessionState | None) -> None:
-        """Begin a connection; ``resumed`` is the state that continues, if it is known."""
-        if resumed is not None and (resumed.inflight or resumed.releasing):
+    def opened(self, resumed: SessionState | None, *, known: bool) -> None:
+        """Begin a connection; ``resumed`` is the state that continues, None: a new one begins.
+
+        ``known``: the log contains that state, and so what the client had in flight.
+        """
+        if known and resumed is not None and (resumed.inflight or resumed.releasing):
             self._resending = RedeliveryOrder(resumed)
-        self._saw_opening = True
+        self._saw_opening = known
 
     def ended(self) -> None:
         """End a connection, or the session."""

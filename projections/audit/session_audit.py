@@ -312,7 +312,7 @@ class SessionAudit:
         if not event.resumed:
             self._forget()
             self._known = True
-        self._answers.opened(state if event.resumed and self._known else None)
+        self._answers.opened(state if event.resumed else None, known=self._known)
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._answers.ended()

@@ -232,6 +232,8 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
     for node in (first, second):
         with RawClient(node.port) as client:
             assert client.connect("c").code == 0
+    said = [json.loads(line) for line in first.log.splitlines() if "restarting to follow" in line]
+    assert [one["level"] for one in said] == ["info"]
     (stopped,) = logged(nats, "BrokerStopped")
     assert stopped["to"] == second.name
     assert [one["cause"] for one in logged(nats, "BrokerStarted")] == ["first", "stopped"]

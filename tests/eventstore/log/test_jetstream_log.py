@@ -30,8 +30,10 @@ from eventstore.format import (
     link_of,
 )
 from eventstore.log import (
+    EventLog,
     KeyedStore,
     Watermark,
+    jetstream_log,
     log_writer,
     read_records,
     read_some,
@@ -459,3 +461,22 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedS
         await first.subscribe("foldmq.node.n1", cb=ignore)
         await first.flush()
         await lock_node(second, "n1", "here")
+
+
+async def test_a_log_that_begins_while_it_is_looked_at(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of a new cluster asks for the bounds before another node leads for the first time."""
+    async with client_of(server) as nc:
+        await ensure_stream(nc, STREAM, [SUBJECT])
+
+        async def ask(*arguments: Any) -> tuple[int, int]:
+            found = await jetstream.read_bounds(*arguments)
+            await nc.request(SUBJECT, record(GENESIS, "first"), timeout=PATIENCE)
+            return found
+
+        monkeypatch.setattr(jetstream_log, "read_bounds", ask)
+        projections = KeyedStore(nc, "STATE", "state.")
+        log = EventLog(nc, STREAM, SUBJECT, projections=projections)
+        assert (await log.tail()).sequence == 1
+        assert log.first == 1

@@ -439,6 +439,21 @@ def test_a_cut_log_is_checked_from_where_its_state_is_known() -> None:
     ]
 
 
+def test_packets_resumed_before_the_checkpoint_of_a_cut_log_are_sent_again() -> None:
+    """The log begins with the client that resumes them; the checkpoint says what they are."""
+    before = SessionFold("s")
+    for index, event in enumerate([*BEGIN, delivered([4], [1])]):
+        before.take(event, position(9, index), 7)
+    assert before.state is not None
+    (part,) = encode_session(before.state)
+    audit = SessionAudit("s", whole=position(300, 9), begin=position(300, 0))
+    audit.take(replace(opened(resumed=True), generation=2), position(300, 0), 9)
+    audit.take(SessionSnapshot("s", part, 0, last=True), position(300, 1), 9)
+    audit.take(Redelivered("s", [4], "resumed"), position(301, 0), 9)
+    audit.finish()
+    assert not audit.violations
+
+
 @pytest.mark.parametrize("whole", [0, 60])
 def test_a_kick_in_the_turn_in_which_a_cut_log_begins_need_not_end_anything(whole: int) -> None:
     """The end of the connection is not checked before the session is known."""
