@@ -210,7 +210,7 @@ def test_messages_that_waited_for_the_log_are_sent_in_batches_of_permitted_size(
         assert not reader.take()
         here.log.release()
         await here.go(1)
-        got = [int(payload.split()[0]) for payload in payloads(reader.take())]
+        got = [int(payload.split()[0]) for payload in payloads([*reader.take()])]
         assert got == [*range(100)]
         assert max(sizes) <= qos0_exchange._SENT_AT_ONCE
 
