@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame
+from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame, split_frames
 from actors.exchange.shared_parts import only_subscriber
 from actors.session import Batch, Outgoing
 from protocol.mqtt import Publishes
@@ -37,7 +37,12 @@ class _GatedFrames:
     def __init__(self, add: Callable[[bytes], None]) -> None:
         self.waits_for: GatedOutput | None = None
         self.gated = 0
-        self.write = add
+        self._add = add
+
+    def write(self, data: bytes) -> None:
+        """Pass on frames, which the gate may have joined to more than a batch may contain."""
+        for frame in split_frames(data):
+            self._add(frame)
 
 
 class Qos0Exchange:

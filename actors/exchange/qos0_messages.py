@@ -57,6 +57,18 @@ def encode_frame(messages: Qos0Messages) -> bytes:
     return _HEAD.pack(len(header), len(rest)) + header + rest
 
 
+def split_frames(data: bytes) -> list[bytes]:
+    """Return the frames of a batch of complete ones."""
+    frames = []
+    at = 0
+    while at < len(data):
+        head, rest = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + head + rest
+        frames.append(data[at:end])
+        at = end
+    return frames
+
+
 def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
     """Yield the messages of a batch; raises ValueError for one that is damaged."""
     at = 0

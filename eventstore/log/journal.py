@@ -425,11 +425,13 @@ class Journal:
             releasing += record.effects
         # A small record goes first: it is synced while the output is written to the sockets.
         small = not self._sealed and self._size < self._parallel_from
-        if small:
-            self._close_record()
-        if idle and releasing:
-            self._left = iter(releasing[0].items())
-            self._release_some()
+        try:
+            if small:
+                self._close_record()
+        finally:
+            if idle and releasing:
+                self._left = iter(releasing[0].items())
+                self._release_some()
         if not small:
             self._close_record()
         self._relieve()

@@ -2,8 +2,8 @@
 
 ::
 
-    # one user per line; empty lines and lines that begin with # are ignored ice:a password, which
-    # may contain a colon
+    # one user per line; empty lines and lines that begin with # are ignored
+    alice:a password, which may contain a colon
     bob:$2a$11$...
     UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4
 

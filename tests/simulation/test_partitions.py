@@ -179,6 +179,45 @@ def test_empty_messages_that_wait_to_be_routed_are_bounded(
     two(scenario)
 
 
+def test_messages_that_waited_for_the_log_are_sent_in_batches_of_permitted_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gate joins what waits for one record: that may be more than NATS accepts at once."""
+    sizes = []
+    flush = qos0_exchange.Qos0Exchange._flush
+
+    def flush_measured(self: qos0_exchange.Qos0Exchange) -> None:
+        sizes.append(sum(map(len, self._frames)))
+        flush(self)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        reader = await there.connect(name_in(worlds, 1), filters=[("t", 0)])
+        sender = await here.connect(name_in(worlds, 0))
+        sender.send(p.publish("t", b"first"))
+        await here.go(3)
+        reader.take()
+        node = here.broker.node
+        here.log.hold()
+        assert node.exchange is not None
+        sender.send(p.publish("other", b"x", 1, 1))
+        node.exchange.await_proof()
+        await here.calm()
+        for number in range(100):
+            sender.send(p.publish("t", b"%d " % number + bytes(8000)))
+            await here.calm()
+        await here.go(0.1)
+        assert not reader.take()
+        here.log.release()
+        await here.go(1)
+        got = [int(payload.split()[0]) for payload in payloads([*reader.take()])]
+        assert got == [*range(100)]
+        assert max(sizes) <= qos0_exchange._SENT_AT_ONCE
+
+    monkeypatch.setattr(qos0_exchange.Qos0Exchange, "_flush", flush_measured)
+    two(scenario)
+
+
 def test_the_audit_finds_messages_that_were_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     publish = EffectRecorder._publish_parts
     lost = iter([False, True])

@@ -383,6 +383,27 @@ def test_records_in_flight_are_sent_again_in_order() -> None:
 # ------------------------------------------------------------ held back sinks
 
 
+def test_output_leaves_although_the_next_record_cannot_be_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record that it waited for is on disk; later output is released as well."""
+
+    def send(_record: PendingRecord) -> None:
+        raise RuntimeError("trapped")
+
+    bench = Bench()
+    bench.turn(b"1")
+    bench.turn(b"2")
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.store, "send", send)
+        with pytest.raises(RuntimeError):
+            bench.commit(1)
+    assert bench.effects() == [b"1"]
+    bench.journal.resend()
+    bench.commit(2)
+    assert bench.effects() == [b"1", b"2"]
+
+
 def test_a_free_sink_gets_unlogged_output_at_once() -> None:
     bench = Bench()
     bench.turn(b"1")
