@@ -179,7 +179,10 @@ class Retention:
 
     async def _learn(self) -> None:
         """Determine the size and age of the log after a start."""
-        log = self._node.log
+        log, cuts = self._node.log, self._node.state.cuts
+        if cuts and cuts[-1].first > log.first:
+            # The writer before this one recorded the cut, and may be removing the records now.
+            await self._purge(cuts[-1].first)
         self._room.measured(await log.size())
         self._room.look(0)
         records = await log.read_some([log.first])

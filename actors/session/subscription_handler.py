@@ -108,6 +108,8 @@ class SubscriptionHandler:
             if much and connection.gone:  # in this order: ``gone`` costs a system call
                 yield from _free(filters)
                 return
+            while self._node.turn_work.pending and self._lowers_qos(filters[at:stop]):
+                yield SAME_TURN  # messages that are still to be delivered keep the higher QoS
             grant = self._grant(connection, packet, at, stop)
             codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
@@ -298,6 +300,15 @@ class SubscriptionHandler:
         except TopicError:
             return ReasonCode.TOPIC_FILTER_INVALID
         return 0
+
+    def _lowers_qos(self, filters: Sequence[tuple[str, int]]) -> bool:
+        """Return whether the session has one of these filters with a higher QoS."""
+        known = self._session.state.subscriptions
+        for topic_filter, qos in filters:
+            held = known.get(topic_filter)
+            if held is not None and held.qos > qos:
+                return True
+        return False
 
     def _subscribe_to(
         self, connection: ClientConnection, topic_filter: str, granted: decisions.GrantedFilter

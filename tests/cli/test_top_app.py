@@ -612,8 +612,11 @@ async def test_overview_of_several_logs(several: SeveralInspected, width: int, h
             ["session:40", "p0", "pump-40"],
             ["session:39", "p1", "pump-39"],
         ]
-        (topic,) = (line for line in screen.lines() if "plant/temp" in line)
-        assert ("900" in topic, "45%" in topic) == (True, True)
+        await screen.until(
+            lambda: any(
+                "plant/temp" in line and "900" in line and "45%" in line for line in screen.lines()
+            )
+        )
         await screen.sees("retained 2")  # both have the same
 
 
