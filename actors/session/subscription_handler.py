@@ -108,8 +108,11 @@ class SubscriptionHandler:
             if much and connection.gone:  # in this order: ``gone`` costs a system call
                 yield from _free(filters)
                 return
-            while self._node.turn_work.pending and self._lowers_qos(filters[at:stop]):
-                yield SAME_TURN  # messages that are still to be delivered keep the higher QoS
+            work = self._node.turn_work
+            pending = work.newest
+            if pending is not None and self._lowers_qos(filters[at:stop]):
+                while work.is_left(pending):
+                    yield SAME_TURN  # messages that are still to be delivered keep the higher QoS
             grant = self._grant(connection, packet, at, stop)
             codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
