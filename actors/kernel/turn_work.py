@@ -32,15 +32,6 @@ class TurnWork(LoopActor):
         """Whether work is left. Work that must not overtake it must be added with ``begin``."""
         return bool(self._pieces)
 
-    @property
-    def newest(self) -> Iterator[object] | None:
-        """The work that was added last; None: none is left."""
-        return self._pieces[-1] if self._pieces else None
-
-    def is_left(self, work: Iterator[object]) -> bool:
-        """Return whether some work is not done yet."""
-        return work in self._pieces
-
     def begin(self, work: Iterator[object]) -> None:
         """Add work, an iterator that does one step for each item."""
         if not self._pieces:

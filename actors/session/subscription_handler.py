@@ -108,11 +108,6 @@ class SubscriptionHandler:
             if much and connection.gone:  # in this order: ``gone`` costs a system call
                 yield from _free(filters)
                 return
-            work = self._node.turn_work
-            pending = work.newest
-            if pending is not None and self._lowers_qos(filters[at:stop]):
-                while work.is_left(pending):
-                    yield SAME_TURN  # messages that are still to be delivered keep the higher QoS
             grant = self._grant(connection, packet, at, stop)
             codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
@@ -303,15 +298,6 @@ class SubscriptionHandler:
         except TopicError:
             return ReasonCode.TOPIC_FILTER_INVALID
         return 0
-
-    def _lowers_qos(self, filters: Sequence[tuple[str, int]]) -> bool:
-        """Return whether the session has one of these filters with a higher QoS."""
-        known = self._session.state.subscriptions
-        for topic_filter, qos in filters:
-            held = known.get(topic_filter)
-            if held is not None and held.qos > qos:
-                return True
-        return False
 
     def _subscribe_to(
         self, connection: ClientConnection, topic_filter: str, granted: decisions.GrantedFilter

@@ -538,26 +538,3 @@ def test_a_deferred_message_may_end_its_session() -> None:
             assert world.broker.node.router.subscriptions == 0
 
     simulate(scenario)
-
-
-def test_a_lower_qos_does_not_apply_to_messages_that_are_still_to_be_delivered() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            others = [await world.connect(f"o{at}", filters=[("t/x", 1)]) for at in range(20)]
-            client = await world.connect("c", filters=[("+/#", 2), ("t/#", 2)])
-            client.send(p.publish("t/x", b"first", 0))
-            await world.go(3)
-            for one in (client, *others):
-                one.take()
-            world.broker.node.turn_work.at_once = 1
-            world.broker.kernel.turn_slice = 0.0
-            client.send(
-                # The fast path does not take messages that are sent again.
-                p.publish("t/x", b"1", 1, 5, dup=True),
-                p.subscribe(6, ("+/#", 0)),
-            )
-            await world.go(2)
-            (got,) = (one for one in client.take() if isinstance(one, p.Publish))
-            assert (got.payload, got.qos) == (b"1", 1)
-
-    simulate(scenario)
