@@ -321,7 +321,7 @@ class Bridge(LoopActor):
             self._backpressure.hold(publisher)
 
     def await_proof(self) -> None:
-        """Let messages without a record wait until the events of this turn are on disk."""
+        """Hold messages without a record until the events of this turn are on disk."""
         self._node.journal.order_behind(self._unproven)
 
     def _can(self, count: int) -> bool:

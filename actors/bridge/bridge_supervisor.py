@@ -121,7 +121,7 @@ class BridgeSupervisor:
         return self.options.prefix(state.user if state is not None else None)
 
     def await_proof(self) -> None:
-        """Let messages without a record wait until the events of this turn are on disk."""
+        """Hold messages without a record until the events of this turn are on disk."""
         if self._actor is not None:
             self._try(self._actor.await_proof)
 

@@ -371,7 +371,7 @@ class LogExchange(LoopActor):
             self.pass_on(batch.topics, batch.payloads, batch.blocks, retain=retain)
 
     def await_proof(self) -> None:
-        """Let messages without a record wait until the events of this turn are on disk."""
+        """Hold messages without a record until the events of this turn are on disk."""
         self._qos0.await_proof()
 
     def pass_on(

@@ -92,7 +92,7 @@ class Qos0Exchange:
             self._node.journal.send_unlogged(self._gated, frame)
 
     def await_proof(self) -> None:
-        """Let all messages wait until the events of this turn are on disk."""
+        """Hold all messages until the events of this turn are on disk."""
         self._node.journal.order_behind(self._gated)
 
     def _add_frame(self, frame: bytes) -> None:

@@ -283,7 +283,7 @@ class StateReader:
 
 
 def _with_clients(state: NodeState) -> NodeState:
-    """Let a state include the histories of clients; return it."""
+    """Add the histories of clients to a state; return it."""
     state.clients = ClientHistories()
     return state
 

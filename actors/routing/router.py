@@ -87,7 +87,7 @@ class Router:
         """Called when :meth:`sweep` has something to do."""
         self._session_ends: dict[str, SessionEnd] = {}
         """The end of each session that is not passive and had a subscription."""
-        self.observes: Callable[[str], bool] = _nobody
+        self.observes: Callable[[str], bool] = _observes_nothing
         """Returns whether a ``TopicObserver`` is notified of the messages on a topic."""
         self.refuses: Callable[[bytes], bool] = _never
         """Returns whether no client may publish to a topic; such topics have no receivers."""
@@ -432,7 +432,7 @@ def _never(_topic: bytes) -> bool:
     return False
 
 
-def _nobody(_topic: str) -> bool:
+def _observes_nothing(_topic: str) -> bool:
     return False
 
 

@@ -223,7 +223,7 @@ class NatsBridge(Protocol):
     """The bridge to NATS: ``actors.bridge.bridge_supervisor.BridgeSupervisor``."""
 
     def await_proof(self) -> None:
-        """Let messages without a record wait until the events of this turn are on disk."""
+        """Hold messages without a record until the events of this turn are on disk."""
 
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
@@ -262,7 +262,7 @@ class MessageExchange(Protocol):
         """Send messages of QoS 0 to the other brokers."""
 
     def await_proof(self) -> None:
-        """Let messages without a record wait until the events of this turn are on disk."""
+        """Hold messages without a record until the events of this turn are on disk."""
 
     def settle(self) -> None:
         """Record how far the other logs were taken; called in the turn of a new subscription."""

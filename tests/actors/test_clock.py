@@ -26,7 +26,7 @@ class Wheel:
         heapq.heappush(self.calls, self.now + delay)
 
     def go(self, seconds: float) -> None:
-        """Let time pass; run scheduled calls when they are due."""
+        """Advance the clock; run scheduled calls when they are due."""
         end = self.now + seconds
         while self.calls and self.calls[0] <= end:
             self.now = max(self.now, heapq.heappop(self.calls))

@@ -59,7 +59,7 @@ class Place:
             self.timers.run_due()
 
     def answer(self) -> None:
-        """Let NATS answer all fences, and those that follow from the answers."""
+        """Answer all fences as NATS does, and those that follow from the answers."""
         while self.fences:
             self.fences.pop(0)()
 
