@@ -349,7 +349,7 @@ class Broker(LoopActor):
         self.node.timers.after(_DEFER, self.node.journal.flush)
 
     def _on_relief(self) -> None:
-        paused, self.node.paused = self.node.paused, set()
+        paused, self.node.paused = self.node.paused, {}
         self.node.in_parts(
             list(paused), _TOLD_AT_ONCE, lambda connection: connection.resume(ReadPause.LOG)
         )

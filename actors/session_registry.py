@@ -58,7 +58,7 @@ class SessionRegistry:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._sessions: dict[str, Session] = {}
-        self._offline: set[Session] = set()
+        self._offline: dict[Session, None] = {}
         self._expiries = Expiries(node.clock.monotonic, node.timers.after, self._expiry_due)
         self._loader = MessageLoader(node)
         self._stopping: deque[LoopActor] = deque()
@@ -80,7 +80,7 @@ class SessionRegistry:
             node = self._node
             session = make_session(node, name, node.state.sessions.get(name))
             self._sessions[name] = session
-            self._offline.add(session)
+            self._offline[session] = None
             node.kernel.spawn(session, node.root)
         return session
 
@@ -92,7 +92,7 @@ class SessionRegistry:
         """Make an actor the current one of its session."""
         before = self._sessions.get(session.name)
         if before is not None:
-            self._offline.discard(before)
+            self._offline.pop(before, None)
         self._sessions[session.name] = session
 
     def on_session_failure(self, session: Session) -> None:
@@ -123,11 +123,11 @@ class SessionRegistry:
 
     def came_online(self, session: Session) -> None:
         """Record that a session has a connection."""
-        self._offline.discard(session)
+        self._offline.pop(session, None)
 
     def went_offline(self, session: Session) -> None:
         """Record that a session has no connection."""
-        self._offline.add(session)
+        self._offline[session] = None
         self.watch_expiry(session.state)
 
     def retire(self, session: Session, *, running: bool = True) -> None:
@@ -138,7 +138,7 @@ class SessionRegistry:
         node = self._node
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
-        self._offline.discard(session)
+        self._offline.pop(session, None)
         if running:
             node.kernel.stop_now(session)
         else:

@@ -425,7 +425,7 @@ class Bridge(LoopActor):
             self.kernel.later(self, _TAKE_MORE)
         if self._node.journal.congested:
             self.pause(ReadPause.LOG)
-            self._node.paused.add(self)
+            self._node.paused[self] = None
 
     def _unsealed(self, answers: list[NatsMessage]) -> list[tuple[NatsMessage, Answered]]:
         """Return answers to requests of MQTT clients, with the content of their reply subjects."""

@@ -29,7 +29,7 @@ class NatsBackpressure:
     ) -> None:
         self._room = room
         self._later = later
-        self._held: set[ClientConnection] = set()
+        self._held: dict[ClientConnection, None] = {}
         self._gave_up = False
         self._looks = 0
 
@@ -40,7 +40,7 @@ class NatsBackpressure:
         if not self._held:
             self._looks = 0
             self._later(_LOOK, self._look)
-        self._held.add(publisher)
+        self._held[publisher] = None
         publisher.pause(ReadPause.NATS)
 
     def _look(self) -> None:
@@ -48,7 +48,7 @@ class NatsBackpressure:
         room = self._room()
         if room or self._looks * _LOOK > _LONGEST:
             self._gave_up = not room
-            held, self._held = self._held, set()
+            held, self._held = self._held, {}
             for publisher in held:
                 publisher.resume(ReadPause.NATS)
         if not room:

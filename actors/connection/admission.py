@@ -51,8 +51,8 @@ class Admission:
     def __init__(self, node: NodeContext, authenticator: Authenticator) -> None:
         self.limits: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
         self.authenticator = authenticator
-        self.connections: set[Connection] = set()
-        """All open connections."""
+        self.connections: dict[Connection, None] = {}
+        """All open connections, in the order in which they were accepted."""
         self.closer = SocketCloser()
         """Closes the sockets of clients that have left."""
         self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
@@ -129,7 +129,7 @@ class Admission:
         if self.limits.arrive(listener, connection.host, now) is not None:
             return False
         node = self._node
-        self.connections.add(connection)
+        self.connections[connection] = None
         node.counters.accepted += 1
         most = max(node.counters.most_connections, len(self.connections))
         node.counters.most_connections = most
@@ -222,8 +222,8 @@ class Admission:
             limits.unauthenticated.leave(connection, host)
             limits.leave(connection.listener.options.name, host, connection.counted_user)
             limits.slow.forget(connection)
-        self.connections.discard(connection)
-        node.paused.discard(connection)
+        self.connections.pop(connection, None)
+        node.paused.pop(connection, None)
 
     def sweep(self) -> None:
         """Close clients that read nothing, and remove outdated counts; called once a second."""

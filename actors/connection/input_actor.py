@@ -342,9 +342,10 @@ class InputActor(SocketActor):
         self._close_after_violation()
         if self._decoder.more and not self._ended and not self.authenticating:
             self._take_more_later()
-        if node.journal.congested:
+        if node.journal.congested and (self._handshake is None or self.authenticating):
+            # The rest of a CONNECT does not wait: a later one of the client may be complete.
             self.pause(ReadPause.LOG)
-            node.paused.add(self)
+            node.paused[self] = None
 
     def take_more(self) -> None:
         """Process input that was read while the client had to wait for an answer."""

@@ -157,7 +157,7 @@ class FastPath:
         if node.journal.congested:
             for connection, _ in reads[:count]:
                 connection.pause(ReadPause.LOG)
-                node.paused.add(connection)
+                node.paused[connection] = None
         return count
 
     def _take_some(

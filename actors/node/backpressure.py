@@ -70,7 +70,7 @@ class SlowReaderBackpressure:
 
     def __init__(self) -> None:
         self._shares = _Shares()
-        self._held: set[SlowedPublisher] = set()
+        self._held: dict[SlowedPublisher, None] = {}
         self._gave_up = False
 
     def hold(self, publisher: SlowedPublisher, count: int, timers: Timers) -> None:
@@ -79,12 +79,12 @@ class SlowReaderBackpressure:
             return
         if not self._held:
             timers.after(_LONGEST, self._give_up)
-        self._held.add(publisher)
+        self._held[publisher] = None
         publisher.pause(ReadPause.SLOW_READER)
 
     def release(self) -> None:
         """Resume all publishers: the client has caught up, or has left."""
-        held, self._held = self._held, set()
+        held, self._held = self._held, {}
         for publisher in held:
             publisher.resume(ReadPause.SLOW_READER)
 
@@ -120,7 +120,7 @@ class Backlog:
         self._clock = clock
         self._state = state
         self._shares = _Shares()
-        self._held: set[SlowedPublisher] = set()
+        self._held: dict[SlowedPublisher, None] = {}
         self._free_until = 0.0
         """Monotonic time until which no publisher waits."""
         self._looks = 0
@@ -143,12 +143,12 @@ class Backlog:
             if self._since is None:
                 self._timers.after(_LOOK, self._look)
             self._since = now
-        self._held.add(publisher)
+        self._held[publisher] = None
         publisher.pause(ReadPause.BACKLOG)
 
     def release(self) -> None:
         """Resume all publishers."""
-        held, self._held = self._held, set()
+        held, self._held = self._held, {}
         self._shares.clear()
         for publisher in held:
             publisher.resume(ReadPause.BACKLOG)

@@ -154,8 +154,9 @@ class NodeContext:
         """History of each client; recovery replaces it by that from the log and the projections."""
         self.dropped: Counter[str] = Counter()
         """Number of dropped messages by reason, since the start."""
-        self.paused: set[Paused] = set()
-        """Connections that are not read because too much output waits for the disk."""
+        self.paused: dict[Paused, None] = {}
+        """Connections that are not read because too much output waits for the disk, in the order in
+        which they were paused."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
         self.crashed_ms = 0

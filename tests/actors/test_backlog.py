@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from actors.node.backpressure import Backlog
+from actors.bridge.nats_backpressure import NatsBackpressure
+from actors.node.backpressure import Backlog, SlowReaderBackpressure
 from actors.node.read_pause import ReadPause
 
 pytestmark = pytest.mark.plain
@@ -16,15 +17,18 @@ pytestmark = pytest.mark.plain
 class Publisher:
     """A connection that is read, or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, resumed: list[Publisher] | None = None) -> None:
         self.ended = False
         self.paused = 0
+        self._resumed = resumed
 
     def pause(self, reason: int) -> None:
         self.paused |= reason
 
     def resume(self, reason: int) -> None:
         self.paused &= ~reason
+        if self._resumed is not None:
+            self._resumed.append(self)
 
 
 class Bench:
@@ -113,3 +117,24 @@ def test_a_slow_publisher_does_not_wait_for_the_backlog_of_others(bench: Bench) 
     assert not quiet.paused
     bench.backlog.hold(cast("Any", quiet), 600)
     assert quiet.paused
+
+
+@pytest.mark.parametrize("what", ["backlog", "slow reader", "NATS"])
+def test_publishers_are_resumed_in_the_order_in_which_they_were_paused(
+    bench: Bench, what: str
+) -> None:
+    resumed: list[Publisher] = []
+    paused = [Publisher(resumed) for _ in range(10)][::-1]
+    slow = SlowReaderBackpressure()
+    nats = NatsBackpressure(lambda: True, bench.after)
+    for publisher in cast("list[Any]", paused):
+        if what == "backlog":
+            bench.backlog.hold(publisher, 100)
+        elif what == "slow reader":
+            slow.hold(publisher, 100, cast("Any", bench))
+        else:
+            nats.hold(publisher)
+    bench.go(0.1)
+    bench.backlog.release()
+    slow.release()
+    assert resumed == paused

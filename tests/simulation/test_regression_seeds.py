@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -9,13 +11,13 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.errors import EventStoreError, Fenced
-from eventstore.format import GENESIS, BrokerStarted
+from eventstore.format import GENESIS, BrokerStarted, MessagePublished
 from eventstore.log import GatedOutput, Journal, LogWriter
 from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock
-from simulation.world import STREAM, SUBJECT, World, simulate
+from simulation.world import STREAM, SUBJECT, SimClient, World, simulate
 
 
 class Taker:
@@ -115,5 +117,62 @@ def test_messages_in_the_queue_of_another_subscription_are_not_overtaken() -> No
             sender.send(p.publish("r/x", b"2", 1, 4))
             await world.go(0.1)
             assert await acknowledged(world, receiver) == [b"t", b"t", b"1", b"2"]
+
+    simulate(scenario)
+
+
+@contextlib.contextmanager
+def congested(world: World) -> Iterator[None]:
+    """Let all input wait for the log."""
+    journal = world.broker.node.journal
+    most, journal._max_pending = journal._max_pending, -1
+    yield
+    journal._max_pending = most
+
+
+def test_clients_that_waited_for_room_in_the_log_are_read_in_the_order_in_which_they_came() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            clients = [await world.connect(f"c{number}") for number in range(10)][::-1]
+            with congested(world):
+                for client in clients:
+                    client.send(p.pingreq())
+                    await world.go(0.01)
+                    client.send(p.publish("t", b"", 1, 1))
+            await world.go(1)
+            published = [
+                one.session for one in world.disk.events() if isinstance(one, MessagePublished)
+            ]
+            assert published == [f"c{number}" for number in reversed(range(10))]
+
+    simulate(scenario)
+
+
+def test_an_earlier_connection_of_a_client_does_not_take_over_a_later_one() -> None:
+    """Half of its CONNECT came when input began to wait for the log."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            with congested(world):
+                earlier, later = SimClient(world), SimClient(world)
+                earlier.send_cut(p.connect("c"), 5)
+                await world.go(0.1)
+                later.send(p.connect("c"))
+                await world.go(0.1)
+            await world.go(2)
+            assert (earlier.open, later.open) == (False, True)
+
+    simulate(scenario)
+
+
+def test_a_client_is_not_blamed_for_half_of_a_connect_that_waits_for_the_log() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            with congested(world):
+                client = SimClient(world)
+                client.send_cut(p.connect("c"), 5)
+                await world.go(30)
+            await world.go(2)
+            assert client.open
 
     simulate(scenario)
