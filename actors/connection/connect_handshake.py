@@ -232,6 +232,7 @@ class ConnectHandshake:
 
     def challenged(self) -> None:
         """Accept the next AUTH of the client, to which a challenge was sent."""
+        self._connection.resume(ReadPause.LOG)
         self.take_kept(done=False)
 
     def concluded(self, outcome: Outcome) -> None:

@@ -344,3 +344,20 @@ def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will(
             assert closed(world).reason == "disconnect"
 
     simulate(scenario)
+
+
+def test_the_answer_to_a_challenge_is_read_while_the_log_is_congested() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            login = Methodical(Challenge(b"?"), granted())
+            world.broker.admission.authenticator = login
+            world.broker.node.journal._max_pending = -1
+            client = Client5(world)
+            client.send(connect())
+            await world.go(0.2)
+            client.send(auth(CONTINUE, b"!"))
+            await world.go(0.2)
+            assert login.data[1:] == [b"!"]
+            assert client.codes() == [(p5.AUTH, CONTINUE), (p.CONNACK, 0)]
+
+    simulate(scenario)
