@@ -76,6 +76,12 @@ def test_a_random_run_with_a_shared_subscription_keeps_every_guarantee(seed: int
 
 
 @pytest.mark.long
+def test_a_long_queue_may_be_delivered_slowly() -> None:
+    """For twelve minutes, one message after the other goes to a member of another log."""
+    assert cluster_shares.run(92)["acked"]
+
+
+@pytest.mark.long
 def test_everything_happened_to_nodes() -> None:
     # In run 88 an append of a replaced leader is refused, which is rare.
     seen = sum((counts(seed) for seed in (*range(max(30, SEEDS)), 88)), Counter[str]())
