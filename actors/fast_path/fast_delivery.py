@@ -153,7 +153,7 @@ class FastDelivery(TurnDelivery):
         v5 = connection.properties is not None
         if v5 and not session.takes_plain(connection):
             return False
-        qos = actor.granted if actor.granted < self._qos else self._qos
+        qos = target.qos if target.qos < self._qos else self._qos
         if not qos:
             if not connection.writable:
                 return False
@@ -279,7 +279,7 @@ class FastDelivery(TurnDelivery):
         batch = self._batch[1]
         actor = target.actor
         if actor is not None and not actor.stopped:
-            enqueue(actor, batch)
+            enqueue(actor, batch, target)
             return
         qos = min(self._qos, target.qos)
         if qos or actor is not None:

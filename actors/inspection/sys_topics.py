@@ -213,7 +213,7 @@ class SysTopicTree:
                 chosen = [topic for number, topic in enumerate(topics) if bits >> number & 1]
                 batch = batches[bits] = self._batch(chosen, retain=False)
             if target.actor is not None and not target.actor.stopped:
-                enqueue(target.actor, batch)
+                enqueue(target.actor, batch, target)
             if count % _TOLD_AT_ONCE == 0:
                 yield None
 

@@ -249,7 +249,7 @@ class Router:
         access: TopicAcl | None = None,
         options: int = 0,
     ) -> Subscriber:
-        """Add a subscription, or change QoS and options of the one with this filter.
+        """Add a subscription, or replace the one with this filter if QoS or options differ.
 
         ``access`` is the ACL of the client; None: it may read all topics, or is offline.
         """
@@ -266,6 +266,8 @@ class Router:
             self._insert(topic_filter, session, found)
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
+        elif before != (qos, options & ROUTED_OPTIONS) and not found.shared:
+            found = held[topic_filter] = self._replace(found)
         found.qos = qos
         found.options = options
         guarded = self._set_acl(found, access)
@@ -276,6 +278,18 @@ class Router:
             self.routes.forget()  # a route knows whether its targets have No Local
         elif guarded or before != (qos, options & ROUTED_OPTIONS):
             self.routes.changed(topic_filter)
+        return found
+
+    def _replace(self, before: Subscriber) -> Subscriber:
+        """Put another object into the index: messages that are to be delivered keep ``before``."""
+        found = Subscriber(before.session, before.filter, before.qos, before.session_end)
+        found.actor, found.acl, found.may_read = before.actor, before.acl, before.may_read
+        self._index.insert(found.filter, found.session, found)
+        if before in self.system:
+            self.system.discard(before)
+            self.system.add(found)
+        for match in self._matches.values():
+            match.ended(before)
         return found
 
     def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:

@@ -27,7 +27,11 @@ class SessionEnd:
 
 
 class Subscriber:
-    """One subscription of one session in the index."""
+    """One subscription of one session in the index.
+
+    When QoS or options of a client's subscription change, another object takes its place. Messages
+    that matched before, and have not reached the client's session yet, keep this one.
+    """
 
     __slots__ = (
         "acl",

@@ -527,7 +527,7 @@ class Publisher:
                 continue
             actor = target.actor
             if actor is not None and not actor.stopped:
-                enqueue(actor, batch)
+                enqueue(actor, batch, target)
             else:
                 self._send_to(target, batch)
 
@@ -535,7 +535,7 @@ class Publisher:
         """Send a batch to a subscriber that may have no actor."""
         node, actor = self._node, target.actor
         if actor is not None and not actor.stopped:
-            enqueue(actor, batch)
+            enqueue(actor, batch, target)
             return
         if target.ended:
             return

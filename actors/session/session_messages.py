@@ -31,7 +31,7 @@ NEXT_TURN: Final = object()
 is yielded, the next part begins after that many seconds."""
 SAME_TURN: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, but the event loop may run
-first."""
+first. No other actor runs before it, so the work must not wait for one, ``TurnWork`` included."""
 
 
 NOT_LOGGED: Final[tuple[int, int]] = (0, 0)

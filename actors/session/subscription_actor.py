@@ -58,8 +58,17 @@ class Subscription(LoopActor):
             and self.session.free
         )
 
-    def enqueue(self, messages: Batch | list[RetainedMessage]) -> None:
+    def renew(self, subscriber: Subscriber) -> None:
+        """Deliver for a subscription that has replaced the one with the same filter."""
+        self._subscriber = subscriber
+
+    def enqueue(
+        self, messages: Batch | list[RetainedMessage], matched: Subscriber | None = None
+    ) -> None:
         """Put messages for the client into a mailbox, in the order of all its subscriptions.
+
+        ``matched`` is the subscription that they matched, which another one may have replaced
+        meanwhile: its QoS applies.
 
         If another subscription of the session has the newest waiting messages in its mailbox, the
         messages are put there: in the mailbox of this subscription they could overtake those. The
@@ -67,6 +76,7 @@ class Subscription(LoopActor):
         """
         session = self.session
         last = session.last_subscription
+        subscriber = self._subscriber if matched is None else matched
         if (
             not session.held_back
             or last is None
@@ -74,18 +84,19 @@ class Subscription(LoopActor):
             or self._waiting is None
             or last.stopped
         ):
-            self.kernel.tell(self, messages)
-            session.last_subscription = self
-            session.held_back += 1
-            return
+            session.last_subscription = last = self
+            if subscriber is self._subscriber:
+                self.kernel.tell(self, messages)
+                session.held_back += 1
+                return
         self.matched += len(messages)
         batches: Iterable[Batch] = (messages,) if isinstance(messages, Batch) else ()
         if isinstance(messages, list):
             self.replayed += len(messages)
             batches = self._retained_batches(messages)
         for batch in batches:
-            qos = batch.qos if batch.qos < self._subscriber.qos else self._subscriber.qos
-            self.kernel.tell(last, Outgoing(self._subscriber, batch, qos))
+            qos = batch.qos if batch.qos < subscriber.qos else subscriber.qos
+            self.kernel.tell(last, Outgoing(subscriber, batch, qos))
             session.held_back += 1
 
     @property
@@ -184,9 +195,9 @@ class Subscription(LoopActor):
             yield batch
 
 
-def enqueue(actor: LoopActor, messages: Batch) -> None:
-    """Put messages into the mailbox of a subscription's actor."""
+def enqueue(actor: LoopActor, messages: Batch, matched: Subscriber) -> None:
+    """Put messages into the mailbox of the actor of the subscription that they matched."""
     if isinstance(actor, Subscription):
-        actor.enqueue(messages)
+        actor.enqueue(messages, matched)
     else:
         actor.kernel.tell(actor, messages)

@@ -306,9 +306,11 @@ class SubscriptionHandler:
         subscriber = self._node.router.subscribe(
             session.name, topic_filter, granted.qos, connection.access, granted.options
         )
-        known = subscriber.actor is not None
+        known = subscriber.actor
+        if isinstance(known, Subscription):
+            known.renew(subscriber)  # also one that failed: its successor must not start twice
         actor = self.start_actor(subscriber)
-        if known:
+        if known is not None:
             session.kernel.tell(actor, ChangeQos(granted.qos))
         return subscriber
 

@@ -645,6 +645,32 @@ def test_a_full_mailbox_is_cut_where_it_is_and_nothing_overtakes() -> None:
     assert cut.ended == [6]
 
 
+@pytest.mark.parametrize("turn_slice", [0.0, 0.002, 3600.0])
+def test_no_other_actor_runs_before_an_actor_that_continues_in_the_same_turn(
+    turn_slice: float,
+) -> None:
+    """It keeps its place, whether the turn is split or not: it must not wait for another one."""
+    cut = Cut()
+    cut.kernel.turn_slice = turn_slice
+
+    class Continues(LoopActor):
+        def on_receive(self, message: Any) -> None:
+            cut.now += 0.001
+            cut.handled.append(message)
+            if message:
+                self.kernel.tell(self, message - 1)
+
+    first = Continues()
+    cut.kernel.spawn(first)
+    cut.kernel.tell(first, 9)
+    cut.kernel.tell(cut.actors[0], "other")
+    while cut.asked:
+        cut.turn()
+    assert cut.handled == [*range(9, -1, -1), "other"]
+    assert cut.ended == [11]
+    assert bool(cut.cuts) == (turn_slice < 1)
+
+
 def test_messages_for_an_actor_that_stopped_are_returned() -> None:
     cut = Cut()
     actors = [Recorder() for _ in range(2)]

@@ -38,12 +38,37 @@ def test_of_overlapping_filters_the_highest_qos_is_chosen(
     assert who(router, "a/b") == {"s": ("a/b", 1), "other": ("#", 1)}
 
 
-def test_subscribing_again_keeps_the_subscriber_and_changes_its_qos(router: Router) -> None:
+def test_subscribing_again_keeps_the_subscriber_unless_it_changes(router: Router) -> None:
     first = router.subscribe("s", "a", 2)
     assert who(router, "a") == {"s": ("a", 2)}
-    assert router.subscribe("s", "a", 0) is first
+    assert router.subscribe("s", "a", 2) is first
+    second = router.subscribe("s", "a", 0)
     assert who(router, "a") == {"s": ("a", 0)}
     assert router.subscriptions == 1
+    # A message may still be on its way to the first one: it keeps its QoS.
+    assert (first.qos, second.qos) == (2, 0)
+    third = router.subscribe("s", "a", 0, options=NO_LOCAL)
+    assert (second.options, third.options) == (0, NO_LOCAL)
+    assert router.subscribers("s") == [third]
+    assert router.unsubscribe("s", "a") is third
+    assert router.subscriptions == 0
+    assert not router.indexed("a")
+
+
+def test_a_subscription_to_statistics_is_replaced_everywhere(router: Router) -> None:
+    first = router.subscribe("s", "$SYS/#", 1)
+    second = router.subscribe("s", "$SYS/#", 0)
+    assert first is not second
+    assert router.system == {second}
+    assert router.match_system("$SYS/broker") == (second,)
+    router.unsubscribe("s", "$SYS/#")
+    assert not router.system
+
+
+def test_a_member_of_a_shared_subscription_is_not_replaced(router: Router) -> None:
+    first = router.subscribe("s", "$share/g/a", 2)
+    assert router.subscribe("s", "$share/g/a", 1) is first
+    assert first.qos == 1
 
 
 def test_subscribing_again_lower_lets_another_filter_win(router: Router) -> None:
@@ -176,6 +201,9 @@ def test_the_index_is_brought_in_line_with_a_state(router: Router) -> None:
     state.subscription("inactive")
     router.restore(state)
     assert {one.filter: one.qos for one in router.subscribers("s")} == {"kept": 2, "new": 1}
+    assert kept not in router.subscribers("s")
+    (kept,) = (one for one in router.subscribers("s") if one.filter == "kept")
+    router.restore(state)
     assert kept in router.subscribers("s")
     assert who(router, "gone") == {}
 

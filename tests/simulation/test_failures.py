@@ -582,8 +582,9 @@ def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
     simulate(scenario)
 
 
+@pytest.mark.parametrize("qos", [0, 1])
 def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
     """The SUBSCRIBE is taken before the session has heard of the failure."""
     trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
@@ -598,15 +599,20 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
             assert subscriber.actor is not None
             trap.left = 1
             world.broker.kernel.tell(subscriber.actor, ChangeQos(1))
-            again = Packets(session.connection, [Subscribe(9, [("a", 1)])])
+            again = Packets(session.connection, [Subscribe(9, [("a", qos)])])
             world.broker.kernel.tell(session, again)
             await world.go(1)
             assert trap.sprung == 1
             publish(await world.connect("d"), 2)
             await world.go(1)
-            assert receiver.take()[0] == Suback(9, (1,))
+            answer, *got = receiver.take()
+            assert answer == Suback(9, (qos,))
+            assert [one.qos for one in got if isinstance(one, p.Publish)] == [qos]
             assert receiver.open
             assert world.broker.sessions.find_session("s") is session
+            (subscriber,) = world.broker.node.router.subscribers("s")
+            assert subscriber.actor is not None
+            assert world.broker.kernel.population[Subscription] == 1
 
     simulate(scenario)
 

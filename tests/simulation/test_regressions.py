@@ -9,8 +9,12 @@ from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
 from actors.authn.credentials import AuthResult, Credentials, Verdict
+from actors.connection import Connection
 from actors.message_loading import MessageLoader
+from actors.session.session_messages import Packets
 from eventstore.format import WillFired
+from protocol.mqtt import Subscribe
+from protocol.mqtt5 import NO_LOCAL
 from simulation.checking import acknowledged, check_promises
 from simulation.world import SimClient, World, simulate
 
@@ -309,6 +313,99 @@ def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its_turn(
             await world.go(1)
             got = [one for one in receiver.take() if isinstance(one, Publish)]
             assert [(one.payload, one.qos) for one in got] == [(b"x", 1)]
+
+    simulate(scenario)
+
+
+async def receivers_in_steps(world: World, turn_slice: float) -> SimClient:
+    """Return a client with two filters that gets a message after many others, in steps."""
+    others = [await world.connect(f"o{at}", filters=[("t/x", 1)]) for at in range(20)]
+    receiver = await world.connect("r", filters=[("+/#", 2), ("t/#", 2)])
+    receiver.send(p.publish("t/x", b"first", 0))
+    await world.go(3)
+    for one in (receiver, *others):
+        one.take()
+    world.broker.node.turn_work.at_once = 1
+    fast_path = world.broker.fast_path
+    fast_path.delivered_at_once = fast_path.fan_out.step = 1
+    world.broker.kernel.turn_slice = turn_slice
+    return receiver
+
+
+@pytest.mark.mqtt("MQTT-3.3.5-1")
+@pytest.mark.parametrize("turn_slice", [0.0, 3600.0])
+def test_a_message_to_many_keeps_its_qos_when_one_of_two_filters_is_lowered(
+    turn_slice: float,
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await receivers_in_steps(world, turn_slice)
+            receiver.send(
+                # The fast path does not take messages that are sent again.
+                p.publish("t/x", b"1", 1, 5, dup=True),
+                p.subscribe(6, ("+/#", 0)),
+                p.publish("t/x", b"2", 2, 7, dup=True),
+                p.subscribe(8, ("t/#", 1)),
+                p.pubrel(7),
+                p.publish("t/x", b"3", 1, 9, dup=True),
+            )
+            await world.go(2)
+            got = [one for one in receiver.take() if isinstance(one, Publish)]
+            assert [(one.payload, one.qos) for one in got] == [(b"1", 1), (b"2", 1), (b"3", 1)]
+
+    simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-3.3.5-1")
+@pytest.mark.parametrize("turn_slice", [0.0, 3600.0])
+def test_a_message_of_the_fast_path_keeps_its_qos_when_one_of_two_filters_is_lowered(
+    turn_slice: float,
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await receivers_in_steps(world, turn_slice)
+            publisher = await world.connect("p")
+            publisher.send(p.publish("t/y", b"", 0))
+            await world.go(3)
+            receiver.take()
+            sessions, kernel = world.broker.sessions, world.broker.kernel
+            publishing, session = sessions.find_session("p"), sessions.find_session("r")
+            assert publishing is not None
+            assert session is not None
+            assert isinstance(publishing.connection, Connection)
+            assert session.connection is not None
+            handled = world.broker.fast_path.fan_out.handled
+            kernel.gather(publishing.connection, p.publish("t/x", b"1", 1, 5))
+            kernel.tell(session, Packets(session.connection, [Subscribe(6, [("+/#", 0)])]))
+            await world.go(1)
+            assert world.broker.fast_path.fan_out.handled - handled > 10
+            got = [one for one in receiver.take() if isinstance(one, Publish)]
+            assert [(one.payload, one.qos) for one in got] == [(b"1", 1)]
+
+    simulate(scenario)
+
+
+def test_no_local_does_not_apply_to_a_message_to_many_from_before_it() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for at in range(20):
+                await world.connect(f"o{at}", filters=[("t", 1)])
+            client = await world.connect("c", filters=[("t", 1)], mqtt5=True)
+            client.send(p.publish("t", b"first", 0))
+            await world.go(3)
+            client.take()
+            world.broker.node.turn_work.at_once = 1
+            world.broker.kernel.turn_slice = 0.0
+            client.send(
+                p.publish("t", b"1", 1, 5, dup=True),
+                p.subscribe(6, ("t", 1 | NO_LOCAL)),
+                p.publish("t", b"2", 1, 7, dup=True),
+                p.subscribe(8, ("t", 1)),
+                p.publish("t", b"3", 1, 9, dup=True),
+            )
+            await world.go(1)
+            got = [one for one in client.take() if isinstance(one, Publish)]
+            assert [(one.payload, one.qos) for one in got] == [(b"1", 1), (b"3", 1)]
 
     simulate(scenario)
 

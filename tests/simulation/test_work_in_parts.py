@@ -10,12 +10,13 @@ import pytest
 from harness import packets as p
 
 from actors.configuration.limit_options import LimitOptions, Quota
-from actors.kernel import kernel
+from actors.kernel import LoopActor, kernel
 from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
-from actors.session.session_messages import NEXT_TURN, Passivate
+from actors.session.session_messages import NEXT_TURN, Packets, Passivate
 from eventstore.format import SessionClosed, Subscribed
+from protocol.mqtt import Publishes, Subscribe
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:
@@ -204,6 +205,58 @@ def test_many_retained_messages_are_replayed_in_order_of_age() -> None:
             taken = [one for one in reader.take() if isinstance(one, p.Publish)]
             assert [one.payload for one in taken] == [b"%d" % n for n in range(count)]
             assert all(one.retain for one in taken)
+
+    simulate(scenario)
+
+
+class Behind(LoopActor):
+    """Requests a part of longer work for another actor."""
+
+    def on_receive(self, message: tuple[LoopActor, Any]) -> None:
+        self.kernel.later(*message)
+
+
+@pytest.mark.parametrize("turn_slice", [0.0, 3600.0])
+def test_nothing_is_published_while_many_retained_messages_are_replayed(turn_slice: float) -> None:
+    """What is published in the same turn, although the turn is split, comes after them."""
+
+    async def scenario() -> None:
+        async with World(max_ack_pending=100_000).running() as world:
+            writer = await world.connect("w")
+            reader = await world.connect("r")
+            count = subscription_handler._RETAINED_AT_ONCE + 7
+            for first in range(0, count, 500):
+                numbers = range(first, min(first + 500, count))
+                writer.send(
+                    *(p.publish(f"r/{n}", b"old", 1, n - first + 1, retain=True) for n in numbers)
+                )
+                await world.go(0.2)
+            await world.go(3)
+            reader.take()
+            kernel, sessions = world.broker.kernel, world.broker.sessions
+            kernel.turn_slice = turn_slice
+            reading, writing = sessions.find_session("r"), sessions.find_session("w")
+            assert reading is not None
+            assert writing is not None
+            assert reading.connection is not None
+            assert writing.connection is not None
+            news = Publishes(1, retain=True)
+            news.topics += [b"r/5", b"r/new", b"r/%d" % (count - 1)]
+            news.packet_ids += [1, 2, 3]
+            news.payloads.extend([b"new"] * 3)
+            behind = Behind()
+            kernel.spawn(behind)
+            splits = kernel.splits
+            kernel.tell(reading, Packets(reading.connection, [Subscribe(9, [("r/#", 1)])]))
+            # The grant is a part of longer work: this becomes the next part of the same turn.
+            kernel.tell(behind, (writing, Packets(writing.connection, [news])))
+            await world.go(1)
+            assert bool(turn_slice) or kernel.splits > splits
+            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
+            assert [(one.payload, one.retain) for one in taken] == [
+                *[(b"old", True)] * count,
+                *[(b"new", False)] * 3,
+            ]
 
     simulate(scenario)
 
