@@ -306,7 +306,7 @@ class Broker(LoopActor):
         router.refuses = node.is_refused
         router.observes = node.is_observed
         router.on_gone = self.sessions.sweep_later
-        router.attach(self.sessions.session, self.bridge, node.clock.stopwatch)
+        router.attach(self.bridge, node.clock.stopwatch)
 
     # Messages to the broker itself.
 

@@ -171,8 +171,8 @@ class SessionRegistry:
     def passivate_idle(self, seconds: float) -> None:
         """Freeze the offline sessions without work for ``seconds``, some at a time."""
         node = self._node
-        if node.router.is_matching():  # it activates all receivers of a topic
-            return
+        if node.router.is_matching() or node.activation.is_pending():
+            return  # all receivers of a topic are to be active at the same time
         idle_since = node.clock.monotonic() - seconds
         idle = [
             session

@@ -154,7 +154,7 @@ class EffectRecorder:
             wanted = keep = taken.retain and self._versions.accepts(topic, version)
             if taken.live and not keep:
                 route = routes[topic]
-                wanted = bool(route.targets or route.denied)
+                wanted = bool(route.targets or route.denied or route.passive)
             if not wanted or self._has_expired(name, taken, at, passed):
                 continue
             if not self._fits(name, taken, at):

@@ -295,7 +295,7 @@ class FastPath:
             return 0
         raw = data[body + 2 : name_end]
         retain = data[at] == _RETAINED_QOS1
-        route = self._route(raw, retain=retain)
+        route = self._route(raw, qos, retain=retain)
         if route is None:
             return 0
         pid = 0
@@ -333,11 +333,11 @@ class FastPath:
         self._size += (size >> 8) + len(route.targets)
         return stop
 
-    def _route(self, topic: bytes, *, retain: bool) -> Route | None:
+    def _route(self, topic: bytes, qos: int, *, retain: bool) -> Route | None:
         """Return the route of a topic; None: the actor must find it, check it or handle it."""
         node = self._node
         route = node.router.routes.get(topic)
-        if route is None or not route.plain:
+        if route is None or not (route.plain or (qos == _QOS0 and route.plain_qos0)):
             return None
         if not retain:
             return route

@@ -1,5 +1,6 @@
-"""State of a node that does not depend on sessions: counters, backpressure, operator commands."""
+"""Parts of a node: counters, backpressure, operator commands, activation of passive sessions."""
 
+from actors.node.activation import Activation
 from actors.node.backpressure import BACKLOG, Backlog, SlowReaderBackpressure
 from actors.node.counters import Counters, watch_loop
 from actors.node.operator_commands import OperatorCommand
@@ -7,6 +8,7 @@ from actors.node.read_pause import ReadPause
 
 __all__ = [
     "BACKLOG",
+    "Activation",
     "Backlog",
     "Counters",
     "OperatorCommand",

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _REMOVED_AT_ONCE = 64
 """Number of subscriptions of an ended session that are removed from the index in one step."""
-_THAWED_AT_ONCE = 64
-"""Maximum number of passive sessions activated in one turn for one client."""
 _EVALUATED = 1024
 _MATCHES, _ABANDONED = 8, 1.0
 """Maximum number of topics with more than ``_EVALUATED`` subscriptions that are matched at a time,
@@ -57,17 +55,17 @@ class SubscriptionObserver(Protocol):
 class Router:
     """The subscription index of this node.
 
-    For subscriptions of a passive session, the index has only the name of the session; ``activate``
-    is called with the name of a session that is needed, and calls :meth:`restore`.
+    For subscriptions of a passive session, the index has only the name of the session. A look-up
+    returns that name; the delivery of a message to the session activates it, which calls
+    :meth:`restore`.
     """
 
     def __init__(
         self,
-        activate: Callable[[str], object] | None = None,
         observer: SubscriptionObserver | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """Begin empty; without ``activate`` no topic is matched before :meth:`attach`."""
+        """Begin empty."""
         self.clock = clock
         """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
@@ -75,7 +73,6 @@ class Router:
         for requests from NATS (``$nats/request/...``) only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
-        self._activate = activate or _no_session
         self.routes = Routes(self)
         self.patterns = Patterns()
         self.quota = SubscriptionQuota()
@@ -105,7 +102,6 @@ class Router:
 
     def attach(
         self,
-        activate: Callable[[str], object],
         observer: SubscriptionObserver | None,
         clock: Callable[[], float],
     ) -> None:
@@ -113,7 +109,7 @@ class Router:
 
         The observer is not notified of existing subscriptions: see :meth:`report`.
         """
-        self._activate, self._observer, self.clock = activate, observer, clock
+        self._observer, self.clock = observer, clock
         self.routes.forget()
         if self._gone:
             self.on_gone()
@@ -143,17 +139,9 @@ class Router:
             match = self._begin_match(topic, limited=until is not None)
         match.last = self.clock()
         self._matches[topic] = match
-        activated = 0
         while not match.done:
-            name = match.evaluate(self.evaluated_at_once)
-            over = until is not None and self.clock() >= until
-            if name is not None and (
-                until is None or not activated or not (over or activated >= _THAWED_AT_ONCE)
-            ):
-                self._activate(name)
-                match.activated(name)
-                activated += 1
-            elif name is not None or (over and not match.done):
+            match.evaluate(self.evaluated_at_once)
+            if until is not None and self.clock() >= until and not match.done:
                 match.last = self.clock()
                 if not match.large:
                     del self._matches[topic]  # quickly evaluated again
@@ -436,10 +424,6 @@ def routed(state: SessionState) -> list[SubscriptionState]:
     return [
         one for one in held if not (one.options & SHARED_PART or one.filter.startswith(LOG_SESSION))
     ]
-
-
-def _no_session(_name: str) -> None:
-    """Activate nothing."""
 
 
 def _never(_topic: bytes) -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from actors.routing.subscriber import is_shared
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,13 +38,24 @@ _UNBOUNDED = 1 << 62
 class Route:
     """The subscribers of a topic, one for each session. Routes are compared by identity."""
 
-    __slots__ = ("denied", "no_local", "observed", "own", "plain", "targets")
+    __slots__ = (
+        "denied",
+        "no_local",
+        "observed",
+        "own",
+        "passive",
+        "passive_qos0",
+        "plain",
+        "plain_qos0",
+        "targets",
+    )
 
     def __init__(
         self,
         targets: tuple[Subscriber, ...],
         denied: tuple[Subscriber, ...] = (),
         own: tuple[Subscriber, ...] = (),
+        passive: tuple[str, ...] = (),
         *,
         no_local: bool = False,
         observed: bool = False,
@@ -55,18 +68,29 @@ class Route:
         """Whether some targets have the option No Local: they do not get their own publications."""
         self.observed = observed
         """Whether a ``TopicObserver`` is notified of the messages."""
-        self.plain = not (denied or no_local or observed or refused)
-        """Whether clients may publish to the topics, all targets get the messages, and no observer
-        is notified of them."""
+        self.passive = passive
+        """Passive sessions with matching subscriptions: they are activated for messages at QoS 1
+        and 2, and the topic is then looked up again."""
+        self.passive_qos0 = tuple(filter(is_shared, passive)) if passive else passive
+        """Those that also get messages at QoS 0: a shared subscription may have members."""
+        self.plain_qos0 = not (denied or no_local or observed or refused or self.passive_qos0)
+        """Whether clients may publish to the topics at QoS 0, all targets get the messages, and no
+        observer is notified of them."""
+        self.plain = self.plain_qos0 and not passive
+        """The same for any QoS."""
         self.own = {one.session: one for one in own}
         """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
+
+    def to_activate(self, qos: int) -> tuple[str, ...]:
+        """Return the passive sessions that get messages at a QoS."""
+        return self.passive if qos else self.passive_qos0
 
 
 NOWHERE = Route(())
 REFUSED = Route((), refused=True)
 """The route of topics to which no client may publish."""
-NO_RECEIVERS: Receivers = ((), (), (), False)
+NO_RECEIVERS: Receivers = ((), (), (), False, ())
 
 
 class EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
@@ -85,6 +109,7 @@ class Routes(dict[bytes, Route]):
         "_size",
         "_until",
         "any_observed",
+        "any_passive",
         "matched_at_once",
     )
 
@@ -104,12 +129,14 @@ class Routes(dict[bytes, Route]):
         """Maximum topics that :meth:`look_up` matches."""
         self.any_observed = False
         """Whether some topics are observed; once True, it stays so."""
+        self.any_passive = False
+        """Whether some routes have passive receivers."""
 
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
         """Return the routes of the first topics: of all if there are few, otherwise of some.
 
         The list is empty while the first topic is being matched, which takes several turns if it
-        has many receivers or passive ones.
+        has many receivers.
         """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
@@ -122,10 +149,11 @@ class Routes(dict[bytes, Route]):
         finally:
             self._left = _UNBOUNDED
         if self._forgot:
-            # Dropped because a session was activated, or for lack of room: the result is still
-            # valid, and need not be matched again in this turn.
+            # Dropped for lack of room: the result is still valid, and need not be matched again in
+            # this turn.
             self.update(zip(topics, found, strict=False))
             self._size = sum(map(len, self))
+            self.any_passive = self.any_passive or any(route.passive for route in found)
         return found
 
     def knows(self, topic: bytes) -> bool:
@@ -154,6 +182,8 @@ class Routes(dict[bytes, Route]):
                 if observed:
                     self.any_observed = True
         self[raw] = route
+        if route.passive:
+            self.any_passive = True
         self._size += len(raw)
         if self._left < _UNBOUNDED:
             self._left = 0 if self._router.clock() >= self._until else self._left - 1
@@ -161,23 +191,25 @@ class Routes(dict[bytes, Route]):
 
     def _intern(self, receivers: Receivers, *, observed: bool) -> Route:
         """Return the route with these receivers: a known one, if there is one."""
-        targets, denied, own, no_local = receivers
+        targets, denied, own, no_local, passive = receivers
         alike: deque[Route] | None = None
-        if len(targets) + len(denied) > _LARGE:
+        if len(targets) + len(denied) + len(passive) > _LARGE:
             # Hashing many receivers takes longer than comparing them with known ones.
-            key = (len(targets), len(denied), *targets[:1], *targets[-1:], *denied[-1:])
+            counts = len(targets), len(denied), len(passive)
+            key = (*counts, *targets[:1], *targets[-1:], *denied[-1:], *passive[-1:])
             alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
             for known in alike:
                 if (
                     known.observed == observed
                     and known.targets == targets
+                    and known.passive == passive
                     and known.denied == denied
                     and tuple(known.own.values()) == own
                 ):
                     return known
         elif (receivers, observed) in self._interned:
             return self._interned[receivers, observed]
-        route = Route(targets, denied, own, no_local=no_local, observed=observed)
+        route = Route(targets, denied, own, passive, no_local=no_local, observed=observed)
         if alike is not None:
             alike.append(route)
         else:
@@ -200,5 +232,6 @@ class Routes(dict[bytes, Route]):
         self.clear()
         self._interned.clear()
         self._large.clear()
+        self.any_passive = False
         self._size = 0
         self._forgot = True

@@ -27,7 +27,7 @@ _FEW, _AT_LEAST = 8, 16
 class RoutingPlan:
     """The receivers of the messages of a batch."""
 
-    __slots__ = ("deliveries", "observed", "withheld")
+    __slots__ = ("deliveries", "observed", "passive", "withheld")
 
     def __init__(
         self,
@@ -42,20 +42,26 @@ class RoutingPlan:
         """Subscribers that may not read some messages."""
         self.observed = observed
         """Whether an observer of topics is to be notified."""
+        self.passive: Sequence[str] = ()
+        """Passive sessions that get some of the messages: they are activated first, and the
+        messages are then planned again."""
 
 
-def plan_routing(found: Sequence[Route]) -> RoutingPlan:
+def plan_routing(found: Sequence[Route], qos: int) -> RoutingPlan:
     """Return the receivers of messages with these routes; one route: that of all messages.
 
     A subscriber gets its messages in their order, whatever their topics.
     """
     first = found[0]
     if found.count(first) == len(found):
-        return RoutingPlan(
+        plan = RoutingPlan(
             [(first.targets, None)] if first.targets else [],
             [(first.denied, None)] if first.denied else [],
             observed=first.observed,
         )
+        if first.passive:
+            plan.passive = first.to_activate(qos)
+        return plan
     groups: dict[Route, list[int]] = defaultdict(list)
     for at, route in enumerate(found):
         groups[route].append(at)
@@ -66,16 +72,21 @@ def plan_routing(found: Sequence[Route]) -> RoutingPlan:
     ]
     owners: dict[Subscriber, list[Route]] = defaultdict(list)
     observed = False
+    passive: list[str] = []
     for route in groups:
         if route.observed:
             observed = True
+        if route.passive:
+            passive += route.to_activate(qos)
         for target in route.targets:
             owners[target].append(route)
     if len(owners) == sum(len(route.targets) for route in groups):
-        plan: list[SomeMessages] = [
+        some: list[SomeMessages] = [
             (route.targets, chosen) for route, chosen in groups.items() if route.targets
         ]
-        return RoutingPlan(plan, withheld, observed=observed)
+        plan = RoutingPlan(some, withheld, observed=observed)
+        plan.passive = passive
+        return plan
     # A session may get messages by several routes: they must be merged to stay in order.
     shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
     for target, routes in owners.items():
@@ -89,7 +100,9 @@ def plan_routing(found: Sequence[Route]) -> RoutingPlan:
         )
         for routes, targets in shared.items()
     ]
-    return RoutingPlan(merged, withheld, observed=observed)
+    plan = RoutingPlan(merged, withheld, observed=observed)
+    plan.passive = passive
+    return plan
 
 
 def same_route_at_once(route: Route, count: int, qos: int, enough: float) -> int:

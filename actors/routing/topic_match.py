@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Receivers: TypeAlias = tuple[
-    tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...], bool
+    tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...], bool, tuple[str, ...]
 ]
 """The arguments of a ``Route``: the receivers of a message, the subscribers that may not read it,
-the subscriptions through which sessions get their own publications, and whether some receivers
-have No Local."""
+the subscriptions through which sessions get their own publications, whether some receivers
+have No Local, and the passive sessions with matching subscriptions."""
 
 
 class TopicMatch:
@@ -29,7 +29,6 @@ class TopicMatch:
     """
 
     __slots__ = (
-        "_activated",
         "_at",
         "_best",
         "_changed",
@@ -38,6 +37,7 @@ class TopicMatch:
         "_gone",
         "_held",
         "_no_local",
+        "_outdated",
         "_own",
         "_passive",
         "large",
@@ -68,36 +68,33 @@ class TopicMatch:
         self._changed: dict[str, None] = {}
         """Sessions to be evaluated again."""
         self._passive: dict[str, None] = {}
-        """Sessions that became passive since the match began."""
-        self._activated: set[str] = set()
-        """Passive sessions that were activated and have not become passive again."""
+        """Passive sessions with matching subscriptions, found so far."""
+        self._outdated: set[str] = set()
+        """Sessions that were activated or ended since the match began: if one was found as a
+        passive session, that no longer counts."""
 
     @property
     def done(self) -> bool:
         """Whether all that was found or changed is evaluated."""
-        return self._at >= len(self._found) and not self._changed and not self._passive
+        return self._at >= len(self._found) and not self._changed
 
-    def evaluate(self, most: int) -> str | None:
-        """Evaluate up to ``most`` subscriptions, those of changed sessions last.
-
-        Returns the name of the passive session at which it stops, if any.
-        """
+    def evaluate(self, most: int) -> None:
+        """Evaluate up to ``most`` subscriptions, those of changed sessions last."""
         begin = self._at
         for found in self._found[begin : begin + most]:
             if isinstance(found, str):
-                if found not in self._activated:
-                    return found
+                if found not in self._outdated:
+                    self._passive[found] = None
             elif not found.ended and found not in self._gone:
                 self._take(found)
             self._at += 1
         if self._at < len(self._found):
-            return None
+            return
         done = 0
         while self._changed and done < most:
             session = next(iter(self._changed))
             del self._changed[session]
             done += 1 + self._evaluate(session)
-        return next(iter(self._passive), None)
 
     def _take(self, found: Subscriber) -> None:
         """Add a subscription; it is evaluated immediately if its session has no other one."""
@@ -159,11 +156,6 @@ class TopicMatch:
         self._own.pop(session, None)
         self._no_local.discard(session)
 
-    def activated(self, session: str) -> None:
-        """Record that a passive session was activated: its subscriptions are now in the index."""
-        self._activated.add(session)
-        self._passive.pop(session, None)
-
     def changed(self, session: str) -> None:
         """Record that the read permissions of a session changed."""
         if session in self._held:
@@ -172,6 +164,8 @@ class TopicMatch:
     def began(self, found: Subscriber) -> None:
         """Record that a subscription is new, or has another QoS or other options."""
         if matches(found.filter, self.topic):
+            self._outdated.add(found.session)
+            self._passive.pop(found.session, None)
             if self._held.get(found.session) is found:
                 self._changed[found.session] = None
             else:
@@ -197,7 +191,7 @@ class TopicMatch:
         self._forget(session)
         self._changed.pop(session, None)
         self._passive.pop(session, None)
-        self._activated.discard(session)
+        self._outdated.add(session)
 
     def passivated(self, session: str, held: Iterable[Subscriber], filters: Iterable[str]) -> None:
         """Record that a session became passive, with its subscriptions and remaining filters."""
@@ -213,4 +207,5 @@ class TopicMatch:
             tuple(self._denied.values()),
             tuple(self._own.values()),
             bool(self._no_local),
+            tuple(self._passive),
         )

@@ -279,7 +279,7 @@ class SessionLifecycle:
     def _is_will_routed(self) -> bool:
         """Return whether the receivers of an armed will are known; otherwise start matching."""
         will = self._session.state.will
-        return will is None or self._publisher.is_routed(will.topic.encode())
+        return will is None or self._publisher.is_routed(will.topic.encode(), will.qos)
 
     def _route_will(self, then: Callable[[], None]) -> bool:
         """Return whether the receivers of a will are known; otherwise match its topic in parts.

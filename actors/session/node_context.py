@@ -15,7 +15,7 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node import Counters
+from actors.node import Activation, Counters
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
 from eventstore.format import LogEvent, Position, entries, format_position
@@ -64,6 +64,7 @@ class NodeContext:
 
     __slots__ = (
         "_loop",
+        "activation",
         "alias_numbers",
         "bridge",
         "clients",
@@ -118,6 +119,8 @@ class NodeContext:
         """The actor that supervises connections and sessions."""
         self.directory: SessionDirectory
         """The sessions of the node."""
+        self.activation = Activation(self._activate, clock.stopwatch)
+        """Activates the passive sessions that get a message."""
         self.software = software
         """Version of the running foldmq."""
         self.kernel: Kernel
@@ -173,6 +176,9 @@ class NodeContext:
 
     def _arm_timers(self, delay: float) -> None:
         self._loop.call_later(delay, self.timers.run_due)
+
+    def _activate(self, name: str) -> None:
+        self.directory.session(name)
 
     # Events and messages.
 

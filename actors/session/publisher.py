@@ -129,7 +129,8 @@ class Publisher:
         """Return how many of these messages to route, whether or not they are observed."""
         routes = self._node.router.routes
         first, length = topics[0], len(topics)
-        if first not in routes and not routes.look_up(topics[:1]):
+        route = routes.get(first)
+        if (route is None or route.passive) and not self.is_routed(first, qos):
             return 0
         if length == 1:
             return 1
@@ -141,15 +142,41 @@ class Publisher:
             self._looked_up = topics, [route]
             return same_route_at_once(route, length, qos, enough)
         found = routes.look_up(topics)
+        if routes.any_passive:
+            found = self._activated(topics, found, qos)
+            if not found:
+                return 0
         self._looked_up = topics, found
         return routes_at_once(found, qos, enough)
 
-    def is_routed(self, topic: bytes) -> bool:
-        """Return whether the receivers of a topic are known; otherwise look for them.
+    def is_routed(self, topic: bytes, qos: int) -> bool:
+        """Return whether the receivers of a topic are known and active; otherwise see to it.
 
         That takes several turns if there are many: ask again in the next one.
         """
-        return self._node.router.routes.knows(topic)
+        routes, activation = self._node.router.routes, self._node.activation
+        if activation.goes_on(topic) or not routes.knows(topic):
+            return False
+        passive = routes[topic].to_activate(qos)
+        if not passive:
+            return True
+        return bool(activation.activate([(topic, passive)])) and routes.knows(topic)
+
+    def _activated(self, topics: Sequence[bytes], found: list[Route], qos: int) -> list[Route]:
+        """Activate the passive receivers of messages; return the first routes without any."""
+        wanted: dict[bytes, tuple[str, ...]] = {}
+        for topic, route in zip(topics, found, strict=False):
+            if route.passive:
+                passive = route.to_activate(qos)
+                if passive:
+                    wanted[topic] = passive
+        if not wanted:
+            return found
+        done = self._node.activation.activate(wanted.items())
+        if done < len(wanted):
+            waits = [*wanted][done]
+            found = found[: topics.index(waits)]
+        return self._node.router.routes.look_up(topics[: len(found)]) if found else found
 
     def _enough(self) -> float | None:
         """Return the microseconds of work left to the client in this turn; None: none are left."""
@@ -432,7 +459,7 @@ class Publisher:
 
         Those ``taken`` from another broker are not passed on to the other logs.
         """
-        node, plan = self._node, self._plan(content.topics)
+        node, plan = self._node, self._plan(content.topics, whole.qos)
         publication: Publication | None = None
         if node.observers or plan.observed:
             publication = Publication(
@@ -492,12 +519,19 @@ class Publisher:
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
-    def _plan(self, topics: Sequence[bytes]) -> RoutingPlan:
-        """Return the receivers of messages on these topics."""
+    def _plan(self, topics: Sequence[bytes], qos: int) -> RoutingPlan:
+        """Return the receivers of messages on these topics, which are active from now on."""
+        node = self._node
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
-            return plan_routing(looked_up[1])
-        return plan_routing(list(map(self._node.router.routes.__getitem__, topics)))
+            plan = plan_routing(looked_up[1], qos)
+        else:
+            plan = plan_routing(list(map(node.router.routes.__getitem__, topics)), qos)
+        if plan.passive:
+            for name in plan.passive:
+                node.directory.session(name)
+            plan = plan_routing(list(map(node.router.routes.__getitem__, topics)), qos)
+        return plan
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Send a batch to subscribers."""

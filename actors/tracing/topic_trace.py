@@ -34,7 +34,7 @@ from eventstore.format import (
     count_runs,
     to_runs,
 )
-from protocol.mqtt import FilterTrie, Publish
+from protocol.mqtt import FilterTrie, Publish, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,13 +156,31 @@ class TopicTrace:
             }
             for target in route.targets[: tracelines.LISTED]
         ]
+        passive = route.passive[: tracelines.LISTED - len(targets)]
+        targets += [self._passive(name, topics[chosen[0]].decode(), batch.qos) for name in passive]
         yield {
             **self._line(actor, session, "route"),
             "topic": tracelines.topic_text(topics[chosen[0]]),
             "count": len(chosen),
             **({"position": refs[chosen[0]]} if refs else {}),
             "targets": targets,
-            "total": len(route.targets),
+            "total": len(route.targets) + len(route.passive),
+        }
+
+    def _passive(self, name: str, topic: str, qos: int) -> dict[str, Any]:
+        """Return a receiver whose session is passive; a message at QoS 0 leaves it so."""
+        state = self._node.state.sessions.peek(name)
+        held = [] if state is None else state.active()
+        found = max(
+            (one for one in held if matches(one.filter, topic)),
+            key=lambda one: one.qos,
+            default=None,
+        )
+        return {
+            "client": tracelines.short(name),
+            "filter": "" if found is None else tracelines.short(found.filter),
+            "qos": 0 if found is None else min(qos, found.qos),
+            "connected": False,
         }
 
     def _published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:

@@ -111,7 +111,7 @@ def test_no_bound_is_no_bound() -> None:
 
 
 def test_the_index_counts_patterns_of_all_whatever_becomes_of_them() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     router.subscribe("s", "+/a", 1)
     router.subscribe("s", "+/b", 1)
     router.subscribe("t", "a/+", 1)
@@ -127,13 +127,13 @@ def test_the_index_counts_patterns_of_all_whatever_becomes_of_them() -> None:
 
 
 def test_a_large_ended_session_matches_nothing_and_is_removed_in_steps() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     called: list[bool] = []
     router.on_gone = lambda: called.append(True)
     gone = [router.subscribe("s", f"a/{number}", 1) for number in range(200)]
     assert router.remove_session("s") == gone
     assert called == [True]
-    assert router.match("a/7") == ((), (), (), False)
+    assert router.match("a/7") == ((), (), (), False, ())
     assert router.routes[b"a/7"].targets == ()
     # It comes back before the index is clean: what is new stays.
     new = router.subscribe("s", "a/7", 2)
@@ -147,7 +147,7 @@ def test_a_large_ended_session_matches_nothing_and_is_removed_in_steps() -> None
 
 
 def test_a_subscription_without_wildcards_leaves_other_routes_as_they_are() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     other, own = router.routes[b"other"], router.routes[b"own"]
     assert other.targets == own.targets == ()
     router.subscribe("s", "own", 1)
@@ -162,7 +162,7 @@ def test_a_subscription_without_wildcards_leaves_other_routes_as_they_are() -> N
 
 @pytest.mark.plain
 def test_so_many_topics_are_matched_at_once() -> None:
-    router = Router(lambda _name: None, None, lambda: 0.0)
+    router = Router(None, lambda: 0.0)
     router.routes.matched_at_once = 3
     topics = [b"%d" % number for number in range(5)]
     assert len(router.routes.look_up(topics)) == 3
@@ -175,34 +175,16 @@ def test_so_many_topics_are_matched_at_once() -> None:
 @pytest.mark.plain
 def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
     now = iter(range(1000))
-    router = Router(lambda _name: None, None, lambda: float(next(now)))
+    router = Router(None, lambda: float(next(now)))
     topics = [b"%d" % number for number in range(5)]
     for count in range(1, 6):
         assert len(router.routes.look_up(topics)) == count
 
 
 def test_cached_receivers_of_changed_topics_are_dropped() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     for number in range(5000):
         router.subscribe(f"s{number}", "a", 1)
         assert len(router.routes[b"a"].targets) == 1
         router.remove_session(f"s{number}")
     assert len(router.routes._interned) < 1100
-
-
-def test_passive_sessions_are_activated_for_a_short_time_but_always_one() -> None:
-    now, activated = [0.0], list[str]()
-
-    def activate(session: str) -> None:
-        now[0] += 0.0004  # it has many subscriptions
-        activated.append(session)
-        router.subscribe(session, "a", 1)
-
-    router = Router(activate, None, lambda: now[0])
-    for number in range(10):
-        router.passivate(f"s{number}", ["a"])
-    for count in (3, 6, 9):
-        assert router.routes.look_up([b"a"]) == []
-        assert len(activated) == count
-    (route,) = router.routes.look_up([b"a"])
-    assert len(route.targets) == len(activated) == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor, TurnWork
+from actors.node import Activation
 from actors.routing import Router, Subscriber, routes
 from actors.session.decisions import PublishRules, admit, refused_topic
 from actors.session.publisher import Publisher
@@ -53,7 +55,7 @@ class FakeNode:
         self.turn_work = TurnWork(self.failed.append)
         self.kernel.spawn(self.turn_work)
         self.options = BrokerOptions(node="n", max_record=max_record)
-        self.router = Router(lambda _name: None)
+        self.router = Router()
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
         self.observers: list[Any] = []
@@ -63,7 +65,9 @@ class FakeNode:
         self.publish_rules = PublishRules()
         self.router.refuses = lambda raw: bool(refused_topic(raw, self.publish_rules))
         self.directory = self
+        self.activation = Activation(self.session, self.router.clock)
         self.boxes: dict[str, Box] = {}
+        self.passive: dict[str, tuple[str, int]] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
         self._next = position(1, 0)
@@ -72,6 +76,8 @@ class FakeNode:
         self.journal = SimpleNamespace(has_room=lambda size, *_texts: size <= self.most)
 
     def session(self, name: str) -> Box:
+        if name in self.passive:
+            self.router.subscribe(name, *self.passive.pop(name))
         if name not in self.boxes:
             self.boxes[name] = Box()
             self.kernel.spawn(self.boxes[name])
@@ -93,6 +99,10 @@ class FakeNode:
 
     def count_dropped(self, reason: str, count: int, **_whose: str | None) -> None:
         self.dropped[reason] += count
+
+    def passivate(self, session: str, topic_filter: str, qos: int) -> None:
+        self.passive[session] = topic_filter, qos
+        self.router.passivate(session, [topic_filter])
 
     def subscribe(self, session: str, topic_filter: str, qos: int, *, online: bool = True) -> Box:
         subscriber = self.router.subscribe(session, topic_filter, qos)
@@ -388,6 +398,61 @@ def test_a_birth_for_which_the_log_has_no_room_is_counted(node: FakeNode) -> Non
     publish(node, packet(0, ("spBv1.0/g/NBIRTH/n", b"birth")))
     assert not node.events
     assert node.dropped == {"message_too_large": 1}
+
+
+def test_a_message_at_qos_0_leaves_passive_sessions_passive(node: FakeNode) -> None:
+    node.passivate("s", "a/+", 1)
+    online = node.subscribe("online", "a/#", 0)
+    by = publisher(node)
+    assert by.at_once([b"a/b", b"a/c"], 0) == 2
+    publish(node, packet(0, ("a/b", b"1"), ("a/c", b"2")))
+    assert got(online) == [("a/b", b"1"), ("a/c", b"2")]
+    assert (node.boxes, [*node.passive]) == ({}, ["s"])
+
+
+def test_a_message_at_qos_1_activates_the_passive_sessions_that_get_it(node: FakeNode) -> None:
+    node.passivate("s", "a/+", 1)
+    node.passivate("other", "b/+", 1)
+    publish(node, packet(1, ("a/b", b"1"), ("a/c", b"2")))
+    assert [*node.boxes] == ["s"]
+    assert [*node.passive] == ["other"]
+    told = [one for one in node.boxes["s"].told if isinstance(one, Outgoing)]
+    assert [(one.subscriber.filter, [*one.batch.payloads]) for one in told] == [
+        ("a/+", [b"1", b"2"])
+    ]
+
+
+def test_many_passive_receivers_are_activated_in_several_turns(node: FakeNode) -> None:
+    ticks = count()
+    node.activation = Activation(node.session, lambda: next(ticks) / 10_000)
+    for number in range(100):
+        node.passivate(f"s{number}", "#", 1)
+    by = publisher(node)
+    turns = 1
+    while not by.at_once([b"a", b"a"], 1):
+        turns += 1
+        assert node.activation.is_pending()
+    assert 5 < turns <= 20
+    assert not node.passive
+    assert not node.activation.is_pending()
+    assert len(node.router.routes[b"a"].targets) == 100
+
+
+def test_topics_whose_receivers_are_active_are_routed_before_the_others(node: FakeNode) -> None:
+    ticks = count()
+    node.activation = Activation(node.session, lambda: float(next(ticks)))
+    for number in range(6):
+        node.passivate(f"s{number}", f"t/{number}", 1)
+    topics = [b"t/%d" % number for number in range(6)]
+    by = publisher(node)
+    routed = []
+    while topics:
+        routed.append(by.at_once(topics, 1))
+        assert routed[-1]
+        assert not any(node.router.routes[topic].passive for topic in topics[: routed[-1]])
+        topics = topics[routed[-1] :]
+    assert sum(routed) == 6
+    assert len(routed) > 1
 
 
 def test_messages_for_many_receivers_are_sent_in_steps_and_in_order(node: FakeNode) -> None:

@@ -12,7 +12,7 @@ from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 @pytest.fixture
 def router() -> Router:
-    return Router(lambda _name: None)
+    return Router()
 
 
 def who(router: Router, topic: str) -> dict[str, tuple[str, int]]:
@@ -163,7 +163,7 @@ def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.Monke
 def test_reserved_topics_lead_nowhere(router: Router, topic: str) -> None:
     router.subscribe("s", topic, 1)
     router.subscribe("s", "#", 1)
-    assert router.match(topic) == ((), (), (), False)
+    assert router.match(topic) == ((), (), (), False, ())
 
 
 @pytest.mark.mqtt("MQTT-4.7.2-1")
@@ -212,41 +212,53 @@ def test_a_subscriber_has_a_repr() -> None:
     assert repr(Subscriber("s", "a/#", 1)) == "Subscriber('s', 'a/#', QoS 1)"
 
 
-def test_a_passive_session_is_activated_by_a_matching_message() -> None:
+def test_a_look_up_finds_passive_sessions_and_leaves_them_passive() -> None:
     state = SessionState("c", clean=False)
     evolve(state, Subscribed("c", [("a/+", 1), ("b", 2)]), position(1, 0), 0)
-    asked: list[str] = []
-
-    def activate(name: str) -> None:
-        asked.append(name)
-        router.restore(state)
-
-    router = Router(activate)
+    router = Router()
     router.restore(state)
     router.subscribe("d", "a/+", 0)
     router.passivate("c", ["a/+", "b"])
     assert (router.subscriptions, router.active_sessions()) == (3, ["d"])
-    assert router.match("nothing") == ((), (), (), False)
-    assert asked == []
+    assert router.match("nothing") == ((), (), (), False, ())
+    route = router.routes[b"a/x"]
+    assert [one.session for one in route.targets] == ["d"]
+    assert (route.passive, route.passive_qos0) == (("c",), ())
+    assert (route.plain, route.plain_qos0) == (False, True)
+    assert router.routes.any_passive
+    assert router.active_sessions() == ["d"]
+    router.restore(state)
+    assert router.routes[b"a/x"] is not route
+    assert router.routes[b"a/x"].plain
+    assert not router.routes.any_passive
     assert who(router, "a/x") == {"c": ("a/+", 1), "d": ("a/+", 0)}
-    assert asked == ["c"]
     assert who(router, "b") == {"c": ("b", 2)}
-    assert asked == ["c"]
     assert router.subscriptions == 3
     assert {one.session for one in router.remove_session("c")} == {"c"}
     assert who(router, "b") == {}
 
 
+def test_a_passive_shared_subscription_also_gets_messages_at_qos_0() -> None:
+    router = Router()
+    router.passivate("$share/g/a", ["a"])
+    router.passivate("c", ["a"])
+    route = router.routes[b"a"]
+    assert route.to_activate(1) == ("$share/g/a", "c")
+    assert route.to_activate(0) == ("$share/g/a",)
+    assert not route.plain_qos0
+
+
 @pytest.mark.plain
-def test_a_lookup_survives_a_reset_of_the_routes() -> None:
+def test_a_lookup_survives_a_reset_of_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     matched: list[str] = []
-    router = Router(lambda session: router.subscribe(session, "late/+", 1))
+    router = Router()
+    router.subscribe("s", "late/+", 1)
     match = router.match
     router.match = lambda topic, until=None: (  # type: ignore[method-assign]
         matched.append(topic) or match(topic, until)  # type: ignore[func-returns-value]
     )
-    router.passivate("p", ["late/+"])
     topics = [b"a", b"b", b"late/x", b"c"]
+    monkeypatch.setattr(routes, "_CACHED_TOPICS", 3)
     found = router.routes.look_up(topics)
     assert [len(route.targets) for route in found] == [0, 0, 1, 0]
     assert [router.routes[raw] for raw in topics] == found

@@ -60,7 +60,7 @@ class Sessions:
     """A router, and what its passive sessions have."""
 
     def __init__(self) -> None:
-        self.router = Router(self.activate)
+        self.router = Router()
         self.passive: dict[str, list[tuple[str, int, int]]] = {}
 
     def activate(self, name: str) -> None:
@@ -96,7 +96,8 @@ def summary(found: Receivers) -> tuple[object, ...]:
     Of a session's subscriptions of equal QoS the one found first may be the target: what counts is
     how it gets messages of others and its own.
     """
-    targets, denied, own, no_local = found
+    targets, denied, own, no_local, passive = found
+    assert len(set(passive)) == len(passive)
     assert no_local == any(one.options & NO_LOCAL for one in targets)
 
     def how(one: Subscriber) -> tuple[int, int]:
@@ -114,6 +115,7 @@ def summary(found: Receivers) -> tuple[object, ...]:
             for one in targets
         },
         {(one.session, one.qos) for one in denied},
+        {*passive},
     )
 
 
@@ -140,23 +142,24 @@ def test_steps_with_changes_between_them_equal_one_match(
     assert found is not None
     assert not router._matches
     assert summary(found) == summary(router.match("a/b"))
+    assert {*found[4]} <= {*sessions.passive}
     assert all(one.session not in sessions.passive for one in found[0])
     assert len({one.session for one in found[0]}) == len(found[0])
 
 
 def test_of_overlapping_subscriptions_the_own_one_is_the_best_without_no_local() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     router.subscribe("s", "a/+", 1)
     router.subscribe("s", "a/#", 2, options=NO_LOCAL)
     router.subscribe("s", "#", 0)
-    targets, denied, own, no_local = router.match("a/b")
+    targets, denied, own, no_local, _ = router.match("a/b")
     assert [one.filter for one in targets] == ["a/#"]
     assert [one.filter for one in own] == ["a/+"]
     assert (denied, no_local) == ((), True)
 
 
 def test_many_receivers_are_looked_up_in_several_turns() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     router.evaluated_at_once = 100
     for number in range(1000):
         router.subscribe(f"s{number}", "a/#", 1)
@@ -171,7 +174,7 @@ def test_many_receivers_are_looked_up_in_several_turns() -> None:
 
 
 def test_few_long_matches_are_under_way_and_abandoned_ones_make_room() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     router.evaluated_at_once = 1
     for number in range(10):
         router.subscribe(f"s{number}", "#", 1)
@@ -193,7 +196,7 @@ def test_few_long_matches_are_under_way_and_abandoned_ones_make_room() -> None:
 def test_topics_that_wait_for_others_are_not_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     router.evaluated_at_once = 1
     for number in range(3):
         router.subscribe(f"s{number}", "#", 1)
@@ -223,7 +226,7 @@ def test_topics_that_wait_for_others_are_not_looked_up_again(
 @pytest.mark.plain
 def test_only_changes_are_evaluated_in_the_last_step() -> None:
     """Neither the index is asked again, nor are all receivers gone through."""
-    router = Router(lambda _name: None)
+    router = Router()
     router.evaluated_at_once = 100
     for number in range(1000):
         router.subscribe(f"s{number}", "a/#", 1)
@@ -251,7 +254,7 @@ def test_only_changes_are_evaluated_in_the_last_step() -> None:
 
 
 def test_topics_with_the_same_many_receivers_share_a_route() -> None:
-    router = Router(lambda _name: None)
+    router = Router()
     for number in range(routes._LARGE + 1):
         router.subscribe(f"s{number}", "a/#", 1)
     one, two = router.routes[b"a/1"], router.routes[b"a/2"]
@@ -266,7 +269,7 @@ def test_topics_with_the_same_many_receivers_share_a_route() -> None:
 
 def test_a_route_with_many_receivers_is_compared_with_few_others() -> None:
     """Each topic has another set of receivers: they differ in one of many."""
-    router = Router(lambda _name: None)
+    router = Router()
     for number in range(routes._LARGE + 1):
         router.subscribe(f"s{number}", "a/#", 1)
     topics = [b"a/%d" % number for number in range(2 * routes._COMPARED)]

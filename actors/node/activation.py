@@ -1,0 +1,92 @@
+"""Activates the passive sessions that get a message, some in each turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_AT_ONCE, _FOR = 64, 0.001
+"""Maximum number of sessions activated in one turn for one client, and seconds spent on them."""
+_FEW: Final = 8
+"""Number of sessions that are activated in one turn, however long that takes."""
+_BEGUN, _ABANDONED = 8, 1.0
+"""Maximum number of topics whose receivers are activated in several turns at a time, and seconds
+after which one that nothing is done for may be replaced by another one."""
+
+
+class _Begun:
+    """The sessions still to be activated for a topic, the next one last."""
+
+    __slots__ = ("last", "names")
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = [*reversed(names)]
+        self.last = 0.0
+
+
+class Activation:
+    """Activates passive sessions before they get messages.
+
+    ``activate`` activates one session; it does nothing if the session is active already.
+    """
+
+    def __init__(self, activate: Callable[[str], object], clock: Callable[[], float]) -> None:
+        self._activate = activate
+        self._clock = clock
+        self._begun: dict[bytes, _Begun] = {}
+        """What is left to be done for each topic that needs several turns."""
+
+    def is_pending(self) -> bool:
+        """Return whether sessions for some topic are being activated, in several turns."""
+        if self._begun:
+            oldest = self._clock() - _ABANDONED
+            for topic, begun in list(self._begun.items()):
+                if begun.last < oldest:
+                    del self._begun[topic]
+        return bool(self._begun)
+
+    def goes_on(self, topic: bytes) -> bool:
+        """Continue to activate the receivers of a topic; return whether some are left."""
+        return topic in self._begun and not self.activate([(topic, ())])
+
+    def activate(self, wanted: Iterable[tuple[bytes, Sequence[str]]]) -> int:
+        """Activate the passive receivers of topics, within the limits for a turn.
+
+        Returns the number of topics, from the first one, of which all are active now. What is
+        left is done in further turns, by the same call or :meth:`goes_on`.
+        """
+        until = self._clock() + _FOR
+        left = _AT_ONCE
+        done = 0
+        for topic, names in wanted:
+            if done and (left <= 0 or self._clock() >= until):
+                break
+            begun = self._begun.get(topic)
+            if begun is None and len(names) <= _FEW:
+                for name in names:
+                    self._activate(name)
+                left -= len(names)
+            else:
+                if begun is None:
+                    if self.is_pending() and len(self._begun) >= _BEGUN:
+                        break
+                    begun = self._begun[topic] = _Begun(names)
+                left = self._activate_some(begun, left, until)
+                if begun.names:
+                    break
+                del self._begun[topic]
+            done += 1
+        return done
+
+    def _activate_some(self, begun: _Begun, most: int, until: float) -> int:
+        """Activate at least one of some sessions; return how many more may be."""
+        names = begun.names
+        while names:
+            self._activate(names.pop())
+            most -= 1
+            if most <= 0 or self._clock() >= until:
+                break
+        begun.last = self._clock()
+        return most
