@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from eventstore.format import Record
+    from projections.audit import Violation
     from simulation.world import World
 
 STEPS = 150
@@ -365,9 +366,11 @@ async def check_exchange(worlds: Sequence[Any]) -> None:
     """Raise AssertionError where a log lacks what its sessions should have got from another."""
     logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
     for name in logs:
-        lacking: list[tuple[int, str]] = []
-        await audit_exchange(name, logs, lambda *said, found=lacking: found.append(said))
-        assert not lacking, (name, lacking[:10])
+        wrong: list[Violation] = []
+        ends = {other: source.last for other, source in logs.items()}
+        found = await audit_exchange(name, logs, wrong.append, ends=ends)
+        assert not wrong, (name, wrong[:10])
+        assert not any(one.pending for one in found.ends), (name, found)
 
 
 def run(seed: int) -> Counter[str]:
