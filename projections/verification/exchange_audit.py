@@ -211,8 +211,8 @@ class _TakerAudit:
         ends = []
         for name, origin in self._origins.items():
             pending = 0
-            async for one in origin.rest():
-                pending += isinstance(one, OwedMessage) and self._is_due(one)
+            async for left in origin.rest():
+                pending += isinstance(left, OwedMessage) and self._is_due(left)
             through = origin.through >> INDEX_BITS
             ends.append(FollowedEnd(name, through, origin.source.last, pending))
         return ExchangeAudit(self.due, self.compared, tuple(ends))
