@@ -101,10 +101,10 @@ async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
     return all(intact)
 
 
-def _exchange_summary(found: ExchangeAudit, lacking: int) -> str:
+def _exchange_summary(found: ExchangeAudit, problems: int) -> str:
     """Return what an audit of the exchange found, in a line."""
-    due = f"{text.count_of(found.due, 'message')} of other logs matched its subscriptions"
-    taken = f"{lacking:,} lacking" if lacking else "all there"
+    due = f"{text.count_of(found.due, 'message')} of other logs had to be taken"
+    taken = text.count_of(problems, "problem") if problems else "all there"
     ends = ", ".join(
         f"{text.name(one.log)} up to record {one.through:,} of {one.last:,}" for one in found.ends
     )

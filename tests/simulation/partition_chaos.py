@@ -19,6 +19,7 @@ if __name__ == "__main__":
 from harness import packets as p
 
 from eventstore.format import decode_record
+from projections.audit.rules import LogPlace, has_home, wrong_home
 from projections.verification import audit_exchange
 from projections.verification.exchange_check import ExchangeCheck
 from simulation.chaos import run_seed
@@ -365,6 +366,11 @@ class _HistorySource:
 async def check_exchange(worlds: Sequence[Any]) -> None:
     """Raise AssertionError where a log lacks what its sessions should have got from another."""
     logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
+    names = tuple(logs)
+    for number, world in enumerate(worlds):
+        for name, state in world.broker.node.state.sessions.items():
+            said = wrong_home(name, state, LogPlace(number, names)) if has_home(name) else None
+            assert said is None, said
     for name in logs:
         wrong: list[Violation] = []
         ends = {other: source.last for other, source in logs.items()}

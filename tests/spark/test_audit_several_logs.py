@@ -322,8 +322,8 @@ def test_what_is_on_its_way_is_pending(nats: Nats) -> None:
     record, _ = logs.copy("a/4")
     del logs.logs[B][record.sequence - 1 :]
     followed = [one for one in logs.logs[A] for one in one.raw_events if one["e"] == "Followed"]
-    for one in followed:
-        one["through"] = min(one["through"], record.sequence - 1 << INDEX_BITS)
+    for raw in followed:
+        raw["through"] = min(raw["through"], record.sequence - 1 << INDEX_BITS)
     found = logs.outcome(nats)
     assert [one for one in found.violations if one.rule in (Rule.EXCHANGE, Rule.COPY)] == []
     assert any("are still to be taken from n-p0" in note for note in found.notes), found.notes
