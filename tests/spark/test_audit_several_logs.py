@@ -321,7 +321,7 @@ def test_what_is_on_its_way_is_pending(nats: Nats) -> None:
     logs = Tampered()
     record, _ = logs.copy("a/4")
     del logs.logs[B][record.sequence - 1 :]
-    followed = [one for one in logs.logs[A] for one in one.raw_events if one["e"] == "Followed"]
+    followed = [raw for part in logs.logs[A] for raw in part.raw_events if raw["e"] == "Followed"]
     for raw in followed:
         raw["through"] = min(raw["through"], record.sequence - 1 << INDEX_BITS)
     found = logs.outcome(nats)
