@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-_OF_SEVERAL: Final = re.compile(r".+-(p[0-9]{1,2})")
+_OF_SEVERAL: Final = re.compile(r"(.+)-(p([0-9]{1,2}))")
 """The name of one of several logs, of which there are at most 32."""
 
 
@@ -28,4 +28,13 @@ def directory_name(log: str) -> str | None:
     several logs.
     """
     found = _OF_SEVERAL.fullmatch(log)
-    return found[1] if found is not None else None
+    return found[2] if found is not None else None
+
+
+def split_log_name(log: str) -> tuple[str, int] | None:
+    """Return the name of the node or cluster, and the number of one of its several logs.
+
+    None if the name does not belong to one of several logs.
+    """
+    found = _OF_SEVERAL.fullmatch(log)
+    return (found[1], int(found[3])) if found is not None else None

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from cli.common import progress, text
 from cli.logsource import SourceFlags, open_node_logs, open_source
+from eventstore.format import sequence_of
 from eventstore.reading import LogSource
+from projections.audit import Violation
 from projections.verification import ExchangeAudit, LogVerifier, audit_exchange, verify_log
 
 _MOST_PROBLEMS = 100
@@ -31,6 +33,10 @@ class _Problems:
             sys.stdout.write(f"{self.prefix}record {sequence} {what}\n")
         elif self.count == _MOST_PROBLEMS + 1:
             sys.stdout.write(f"{self.prefix}further problems are only counted\n")
+
+    def found(self, violation: Violation) -> None:
+        """Print a violation of a rule of the audit."""
+        self(sequence_of(violation.at), violation.what)
 
     def fields(self) -> dict[str, object]:
         """Return the fields of a JSON object."""
@@ -84,7 +90,7 @@ async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
         return False
     for log in logs:
         problems = _Problems(f"log {log}: ", as_json=as_json)
-        found = await audit_exchange(log, logs, problems, progress)
+        found = await audit_exchange(log, logs, problems.found, progress)
         intact.append(not problems.count)
         if as_json:
             ends = [one._asdict() for one in found.ends]
@@ -95,10 +101,10 @@ async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
     return all(intact)
 
 
-def _exchange_summary(found: ExchangeAudit, lacking: int) -> str:
+def _exchange_summary(found: ExchangeAudit, problems: int) -> str:
     """Return what an audit of the exchange found, in a line."""
-    due = f"{text.count_of(found.due, 'message')} of other logs matched its subscriptions"
-    taken = f"{lacking:,} lacking" if lacking else "all there"
+    due = f"{text.count_of(found.due, 'message')} of other logs had to be taken"
+    taken = text.count_of(problems, "problem") if problems else "all there"
     ends = ", ".join(
         f"{text.name(one.log)} up to record {one.through:,} of {one.last:,}" for one in found.ends
     )

@@ -1,194 +1,72 @@
-"""Compares the logs of one node: each must have the messages of the others that match its sessions.
+"""Compares the logs of one broker: each must have taken the messages that the others owe it.
 
-``projections.verification.exchange_check`` checks the messages that a log took; this module finds
-those that it should have taken.
+A log owes another one the messages that match a subscription there, retained messages, and those
+that its shared subscriptions assigned to it. ``projections.verification.exchange_check`` checks
+what one log alone says about the messages that it took; this module reads the other logs beside it,
+in one pass and with bounded memory.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter, OrderedDict, deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from eventstore.display import name as shown
 from eventstore.format import (
     INDEX_BITS,
     LOG_SESSION,
-    Assigned,
-    CheckpointCompleted,
     Followed,
     MessagePublished,
-    MessagesCarried,
-    Position,
-    Released,
     TurnAssembler,
-    expiries,
     format_position,
     from_runs,
     position,
 )
-from eventstore.log import messages_of
+from eventstore.log import MessageStore
 from eventstore.partitions import partition_of
 from eventstore.reading import Progress, silent
-from projections.audit import SUBSCRIPTION_EVENTS
-from projections.state import SHARED_PART, SessionFold
-from projections.stories import topic_of
-from protocol.mqtt import FilterTrie, is_reserved_topic
-from protocol.mqtt5 import SHARE
+from projections.audit import Rule, Violation
+from projections.verification.exchange_check import ExchangeCheck
+from projections.verification.log_subscriptions import LogSubscriptions
+from projections.verification.owed_messages import (
+    UNKNOWN,
+    ClearedTopics,
+    MessageBatch,
+    OwedMessage,
+    OwedMessages,
+)
+from protocol.mqtt5 import expiry_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from eventstore.format import Event, Record
-    from eventstore.reading import LogSource
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format import Position, Record
+    from eventstore.log import Message
 
-_NEVER = 1 << 62
-_UNKNOWN = 1
-"""Expiry of a message whose properties were not read."""
-_KNOWN_TOPICS = 100_000
-
-
-class LiveEffect(NamedTuple):
-    """A message that took effect in a log, for the subscribers in all logs."""
-
-    at: Position
-    """Where it took effect."""
-    ref: Position
-    """Where it was published; only at QoS 2 a different position."""
-    topic: str
-    expires: int
-    """Unix time in seconds at which it expires; 0: never."""
+_KEPT_BYTES: Final = 16 << 20
+"""Bytes of messages of each other log in memory; further ones are read again."""
+_RECORDS_AT_ONCE: Final = 32
+_TOPICS: Final = 200_000
+"""Topics of which the last retained message is known: twice as many as a broker remembers."""
+_ROUNDED: Final = 2
+"""Seconds by which the expiry of a copy may differ: it is rounded when it is taken and stored."""
+_OF_TURN_MS: Final = 1000
+"""How much later than its first event the last event of a record may be."""
 
 
-class AssignedEffect(NamedTuple):
-    """A message that a shared subscription of a log assigned to another log."""
+class LogRecords(Protocol):
+    """A log that is read."""
 
-    at: Position
-    ref: Position
-    """Where it was published."""
-    share: str
-    """The shared subscription."""
+    @property
+    def begin(self) -> int:
+        """Stream sequence of its first record."""
 
+    @property
+    def last(self) -> int:
+        """Stream sequence of the last record to read."""
 
-class LiveEffects:
-    """Finds the messages that take effect in the records of a log, in order.
-
-    ``taker`` is the name of the log whose assigned messages are included.
-    """
-
-    def __init__(self, taker: str = "") -> None:
-        self._member = LOG_SESSION + taker
-        self._turns = TurnAssembler(anywhere=True)
-        self._unreleased: dict[Position, tuple[str, int]] = {}
-        self._begin: Position | None = None
-
-    def take(self, record: Record) -> Iterator[LiveEffect | AssignedEffect]:
-        """Yield the effects of the turns that end with a record."""
-        for part in self._turns.take(record)[1]:
-            base = position(part.sequence, 0)
-            begin = self._begin = base if self._begin is None else self._begin
-            for index, event in part.events():
-                if isinstance(event, MessagePublished):
-                    yield from self._published(part, event, base + index)
-                elif isinstance(event, Assigned) and event.member == self._member:
-                    for number, ref in enumerate(from_runs(event.refs)):
-                        yield AssignedEffect(base + index + number, ref, event.session)
-                elif isinstance(event, MessagesCarried):
-                    for number, ref in enumerate(from_runs(event.refs)):
-                        if ref < begin:
-                            self._unreleased[ref] = topic_of(event, number), _UNKNOWN
-                elif isinstance(event, Released) and not event.session.startswith(LOG_SESSION):
-                    for number, ref in enumerate(from_runs(event.refs)):
-                        known = self._unreleased.pop(ref, None)
-                        if known is not None:
-                            yield LiveEffect(base + index + number, ref, *known)
-
-    def _published(
-        self, record: Record, event: MessagePublished, at: Position
-    ) -> Iterator[LiveEffect]:
-        if event.session.startswith(LOG_SESSION) or not (event.qos or event.will):
-            return
-        blocks = record.blocks(event)
-        expires = expiries(blocks, record.time_ms) if blocks else []
-        for number in range(event.count):
-            topic, until = topic_of(event, number), expires[number] if expires else 0
-            if event.qos == 2 and not event.will:
-                self._unreleased[at + number] = topic, until
-            else:
-                yield LiveEffect(at + number, at + number, topic, until)
-
-
-class LogSubscriptions:
-    """The filters of the sessions of a log as it grows.
-
-    ``begin`` is the sequence of its first record: in a log that was cut, the filters are known only
-    after its first checkpoint.
-    """
-
-    def __init__(self, begin: int = 1) -> None:
-        self.known = begin <= 1
-        self._whole = 0 if self.known else _NEVER
-        self._folds: dict[str, SessionFold] = {}
-        self._filters: dict[str, set[str]] = {}
-        self._trie: FilterTrie[str] = FilterTrie()
-        self._matched: dict[str, str] = {}
-        self._shares: dict[str, Position] = {}
-        """Shared subscription -> where it began."""
-
-    def take(self, event: Event, at: Position, time_ms: int) -> None:
-        """Process the next event."""
-        if isinstance(event, CheckpointCompleted) and not self.known:
-            self.known, self._whole = True, at
-            for known in self._folds.values():
-                known.whole = at
-        if not isinstance(event, SUBSCRIPTION_EVENTS):
-            return
-        session = event.session
-        if session not in self._folds:
-            self._folds[session] = SessionFold(session, self._whole)
-        fold = self._folds[session]
-        fold.take(event, at, time_ms)
-        state: SessionState | None = fold.state
-        if session.startswith(SHARE):
-            if state is None:
-                self._shares.pop(session, None)
-            else:
-                self._shares.setdefault(session, at)
-        wanted = {one.filter for one in state.active() if _matches(one)} if state else set()
-        held = self._filters.get(session, set())
-        if state is None:
-            del self._folds[session]
-        if wanted != held:
-            self._change(session, held, wanted)
-
-    def _change(self, session: str, held: set[str], wanted: set[str]) -> None:
-        for gone in held - wanted:
-            if not gone.startswith(SHARE):
-                self._trie.remove(gone, session)
-        for new in wanted - held:
-            if not new.startswith(SHARE):
-                self._trie.insert(new, session, f"{shown(new)} of {shown(session)}")
-        self._filters[session] = wanted
-        self._matched.clear()
-
-    def has_share(self, share: str, before: Position) -> bool:
-        """Return whether there is a shared subscription that began before a position."""
-        return self._shares.get(share, _NEVER) < before
-
-    def match(self, topic: str) -> str:
-        """Return a filter that a topic matches, with its session; empty: there is none."""
-        found = self._matched.get(topic)
-        if found is None:
-            if len(self._matched) >= _KNOWN_TOPICS:
-                self._matched.clear()
-            matching = () if is_reserved_topic(topic) else self._trie.match(topic)
-            found = self._matched[topic] = next(iter(matching), "")
-        return found
-
-
-def _matches(held: SubscriptionState) -> bool:
-    """Return whether a subscription matches topics, in this log."""
-    return not held.options & SHARED_PART and not held.filter.startswith(LOG_SESSION)
+    def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences, both included."""
 
 
 class FollowedEnd(NamedTuple):
@@ -199,169 +77,408 @@ class FollowedEnd(NamedTuple):
     """The last record of the other log that was taken; 0: none."""
     last: int
     """The last record that the other log has."""
+    pending: int
+    """Messages behind ``through`` that are still to be taken."""
 
 
 class ExchangeAudit(NamedTuple):
     """The extent of an audit of one log against the others."""
 
     due: int
-    """Messages of other logs that matched a session."""
+    """Messages that other logs owed it."""
+    compared: int
+    """Messages that it took and that were compared with those of the other logs."""
     ends: tuple[FollowedEnd, ...]
 
 
 async def audit_exchange(
     log: str,
-    logs: Mapping[str, LogSource],
-    report: Callable[[int, str], None],
+    logs: Mapping[str, LogRecords],
+    report: Callable[[Violation], object],
     progress: Progress = silent,
+    ends: Mapping[str, int] | None = None,
 ) -> ExchangeAudit:
     """Compare a log with those that it follows; ``logs`` are all, in the order of their numbers.
 
-    ``report(sequence, what)`` is called for each message that the log should have taken in that
-    record or before, and for each that it left out as expired before it had expired. Raises as
-    ``LogSource.records``.
+    ``report`` is called with each violation of the rules EXCHANGE and COPY. ``ends`` are the last
+    records that the logs are known to have now: a log cannot have taken later ones. Raises as
+    ``LogRecords.records``.
     """
-    taker, numbers = logs[log], {name: number for number, name in enumerate(logs)}
-
-    def is_home(share: str) -> bool:
-        return partition_of(share, len(numbers)) == numbers[log]
-
-    first = taker.begin <= 1
-    origins = {
-        other: _Origin(source, log, is_home, first=first)
-        for other, source in logs.items()
-        if other != log
-    }
-    subscriptions = LogSubscriptions(taker.begin)
-    turns = TurnAssembler()
+    taker = logs[log]
+    audit = _TakerAudit(log, logs, report, ends or {})
     with progress("comparing with the other logs", taker.last) as update:
         async for record in taker.records(taker.begin, taker.last):
-            for part in turns.take(record)[1]:
-                base = position(part.sequence, 0)
-                for index, event in part.events():
-                    if isinstance(event, MessagePublished) and event.origins:
-                        origin = origins.get(event.session.removeprefix(LOG_SESSION))
-                        if origin is not None:
-                            origin.take(event.share, from_runs(list(event.origins)))
-                    elif isinstance(event, Followed) and event.log in origins:
-                        await origins[event.log].followed(event, part, subscriptions, report)
-                    subscriptions.take(event, base + index, part.time_ms)
+            await audit.take(record)
             update(record.sequence)
-    ends = tuple(
-        FollowedEnd(other, one.through >> INDEX_BITS, one.source.last)
-        for other, one in origins.items()
-    )
-    return ExchangeAudit(sum(one.due for one in origins.values()), ends)
+    return await audit.finish()
+
+
+class _Copy(NamedTuple):
+    """A message that was taken from another log."""
+
+    at: Position
+    ref: Position
+    """Where it was published in the other log."""
+    share: str
+    qos: int
+    batch: MessageBatch
+
+    @property
+    def content(self) -> Message:
+        return self.batch.message(self.at)
+
+
+class _Retained:
+    """The last retained message of each topic as the log knows it: time of its record, log."""
+
+    def __init__(self, floor_ms: int) -> None:
+        self._floor_ms = floor_ms
+        """Before this time there may have been others, which were cut off."""
+        self._last: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._forgot = False
+
+    def change(self, topic: str, version: tuple[int, int]) -> None:
+        """Note a retained message, or its end."""
+        self._last[topic] = max(version, self._last.get(topic, version))
+        self._last.move_to_end(topic)
+        if len(self._last) > _TOPICS:
+            self._last.popitem(last=False)
+            self._forgot = True
+
+    def may_be_replaced(self, topic: str, version: tuple[int, int]) -> bool:
+        """Return whether there is, or may be, a later one of the topic."""
+        known = self._last.get(topic)
+        if known is not None and version < known:
+            return True
+        return version[0] <= self._floor_ms or (known is None and self._forgot)
+
+
+class _TakerAudit:
+    """The audit of one log, which takes messages of the others."""
+
+    def __init__(
+        self,
+        log: str,
+        logs: Mapping[str, LogRecords],
+        report: Callable[[Violation], object],
+        ends: Mapping[str, int],
+    ) -> None:
+        self._log = log
+        self._report = report
+        self._taker = taker = logs[log]
+        self._numbers = {name: number for number, name in enumerate(logs)}
+        self._turns = TurnAssembler(anywhere=taker.begin > 1)
+        self._check = ExchangeCheck(lambda sequence, what: self._tell(position(sequence, 0), what))
+        self._own = OwedMessages()
+        self.subscriptions = LogSubscriptions(taker.begin)
+        self.retained: _Retained | None = None
+        self._doubtful: dict[str, list[tuple[tuple[int, int], Violation]]] = {}
+        """Violations by topic: none if an operator removed the retained message later."""
+        self._origins = {
+            other: _Origin(other, source, log, ends.get(other), first=taker.begin <= 1)
+            for other, source in logs.items()
+            if other != log
+        }
+        self.due = self.compared = 0
+
+    async def take(self, record: Record) -> None:
+        """Take the next record of the log."""
+        if self.retained is None:
+            cut = self._taker.begin > 1
+            self.retained = _Retained(record.time_ms + _OF_TURN_MS if cut else -1)
+        self._check.take(record, record.events())
+        number = self._numbers[self._log]
+        for part in self._turns.take(record)[1]:
+            for one in self._own.of(part):
+                if isinstance(one, OwedMessage) and one.retain:
+                    self.retained.change(one.topic, (one.time_ms + _OF_TURN_MS, number))
+            base = position(part.sequence, 0)
+            for index, event in part.events():
+                at = base + index
+                if isinstance(event, MessagePublished) and event.origins:
+                    origin = self._origins.get(event.session.removeprefix(LOG_SESSION))
+                    if origin is not None:
+                        origin.took(part, event, at)
+                elif isinstance(event, Followed) and event.log in self._origins:
+                    await self._followed(self._origins[event.log], event, part, at)
+                self.subscriptions.take(event, at, part.time_ms)
+
+    async def finish(self) -> ExchangeAudit:
+        """Do the remaining checks at the end of the log."""
+        for some in self._doubtful.values():
+            for _, one in some:
+                self._report(one)
+        ends = []
+        for name, origin in self._origins.items():
+            pending = 0
+            async for left in origin.rest():
+                pending += isinstance(left, OwedMessage) and self._is_due(left)
+            through = origin.through >> INDEX_BITS
+            ends.append(FollowedEnd(name, through, origin.source.last, pending))
+        return ExchangeAudit(self.due, self.compared, tuple(ends))
+
+    def _tell(self, at: Position, what: str, rule: Rule = Rule.EXCHANGE) -> None:
+        self._report(Violation(rule, at, what, node=self._log))
+
+    def _is_due(self, one: OwedMessage) -> bool:
+        """Return whether the log has to take a message of its subscriptions as of now."""
+        if not self.subscriptions.known:
+            return False
+        return bool(one.share or one.retain or self.subscriptions.match(one.topic))
+
+    # A position in another log.
+
+    async def _followed(
+        self, origin: _Origin, event: Followed, record: Record, at: Position
+    ) -> None:
+        """Compare what took effect up to a position with what was taken."""
+        looks = origin.looks and self.subscriptions.known
+        whole = origin.begin_position <= origin.through + 1
+        taken, origin.taken = deque(origin.taken), []
+        left = Counter((one.share, one.ref) for one in taken)
+        expired = frozenset(from_runs(event.expired))
+        for ref in sorted(expired):
+            if not _has_expired(await origin.expiry(ref), record):
+                what = f"did not take the message {format_position(ref)} of log {origin.name}"
+                self._tell(at, f"{what} as expired, but it had not expired")
+        number = self._numbers[origin.name]
+        async for one in origin.up_to(event.through):
+            version = one.time_ms, number
+            if isinstance(one, ClearedTopics):
+                self._cleared(one.topics, version)
+                continue
+            key = one.share, one.ref
+            replaced = self.retained is not None and self.retained.may_be_replaced(
+                one.topic, version
+            )
+            if one.retain and self.retained is not None:
+                self.retained.change(one.topic, version)
+            if left[key]:
+                self.due += 1
+                await self._took(origin, one, taken, left, replaced=replaced)
+            elif looks and one.ref not in expired:
+                await self._lacks(origin, one, record, at, replaced=replaced)
+        read = origin.has_read(event.through)
+        if origin.looks and whole and read:
+            for copy in taken:
+                if left[copy.share, copy.ref] and (copy.qos == 2 or copy.ref > origin.through):
+                    self._not_owed(origin, copy)
+        if read and origin.link_of(event.through) not in (None, event.link):
+            what = f"follows log {origin.name} up to {format_position(event.through)}"
+            self._tell(at, f"{what}, but that record is another one")
+        if origin.ends is not None and event.through >> INDEX_BITS > origin.ends:
+            what = f"follows log {origin.name} up to {format_position(event.through)}"
+            self._tell(at, f"{what}, but that log ends with record {origin.ends}")
+        origin.through, origin.looks = max(event.through, origin.through), True
+
+    def _cleared(self, topics: Iterable[str], version: tuple[int, int]) -> None:
+        """Note that retained messages were removed."""
+        for topic in topics:
+            if self.retained is not None:
+                self.retained.change(topic, version)
+            kept = [one for one in self._doubtful.get(topic, ()) if one[0] > version]
+            if kept:
+                self._doubtful[topic] = kept
+            else:
+                self._doubtful.pop(topic, None)
+
+    async def _took(
+        self,
+        origin: _Origin,
+        one: OwedMessage,
+        taken: deque[_Copy],
+        left: Counter[tuple[str, Position]],
+        *,
+        replaced: bool,
+    ) -> None:
+        """Compare a message with its copy."""
+        key = one.share, one.ref
+        while taken and not left[taken[0].share, taken[0].ref]:
+            taken.popleft()
+        place = next(number for number, copy in enumerate(taken) if (copy.share, copy.ref) == key)
+        copy = taken[place]
+        if place:
+            what = f"took the message {format_position(one.ref)} of log {origin.name}"
+            self._tell(copy.at, f"{what} behind {format_position(taken[0].ref)}, which is later")
+        del taken[place]
+        left[key] -= 1
+        content = one.content or await origin.message(one.ref)
+        if content is None:
+            return
+        self.compared += 1
+        what = _difference(copy, one, content)
+        if what:
+            said = f"the message {format_position(one.ref)} of log {origin.name} was taken with"
+            self._tell(copy.at, f"{said} another {what}", Rule.COPY)
+        elif one.retain and not one.share and not copy.content.retain and not replaced:
+            said = f"the message {format_position(one.ref)} of log {origin.name}, which is retained"
+            self._doubt(origin, one, Rule.COPY, copy.at, f"{said}, was taken as one that is not")
+
+    async def _lacks(
+        self, origin: _Origin, one: OwedMessage, record: Record, at: Position, *, replaced: bool
+    ) -> None:
+        """Report a message that was not taken, if it had to be."""
+        what = f"lacks the message {format_position(one.ref)} of log {origin.name}"
+        if one.share:
+            self.due += 1
+            home = partition_of(one.share, len(self._numbers)) == self._numbers[self._log]
+            begun = position(record.sequence - record.part, 0)
+            if home and not self.subscriptions.has_share(one.share, begun):
+                return  # it no longer had members
+            if not _has_expired(await origin.expiry(one.ref), record):
+                self._tell(at, f"{what}, which was assigned to {shown(one.share)}")
+            return
+        matched = self.subscriptions.match(one.topic) if one.live and one.topic else ""
+        if not matched and (not one.retain or replaced):
+            return
+        self.due += 1
+        if one.expires == UNKNOWN or _has_expired(one.expires, record):
+            return
+        if matched:
+            self._tell(at, f"{what}, which matches {matched}")
+        else:
+            what = f"{what}, which is retained on {shown(one.topic)}"
+            self._doubt(origin, one, Rule.EXCHANGE, at, what)
+
+    def _doubt(
+        self, origin: _Origin, one: OwedMessage, rule: Rule, at: Position, what: str
+    ) -> None:
+        """Note a violation, unless an operator turns out to have removed the retained message.
+
+        A broker may know that before it records that it has taken the removal.
+        """
+        found = Violation(rule, at, what, node=self._log)
+        if len(self._doubtful) >= _TOPICS:
+            self._report(found)
+            return
+        version = one.time_ms, self._numbers[origin.name]
+        self._doubtful.setdefault(one.topic, []).append((version, found))
+
+    def _not_owed(self, origin: _Origin, copy: _Copy) -> None:
+        """Report a message that was taken although it did not take effect there."""
+        what = f"took the message {format_position(copy.ref)} of log {origin.name}"
+        if copy.share:
+            what += f" for {shown(copy.share)}, which did not get it"
+        else:
+            what += ", which did not take effect there since the position before"
+        self._tell(copy.at, what)
 
 
 class _Origin:
     """One of the other logs, read along with the log that takes from it."""
 
     def __init__(
-        self, source: LogSource, taker: str, is_home: Callable[[str], bool], *, first: bool
+        self, name: str, source: LogRecords, taker: str, ends: int | None, *, first: bool
     ) -> None:
+        self.name = name
         self.source = source
-        self._taker = taker
-        self._is_home = is_home
-        self._taken: Counter[tuple[str, Position]] = Counter()
-        """Messages taken since the last position that was recorded, and the shared subscription
-        that they were assigned to, if any."""
+        self.ends = ends
+        """The last record that the log is known to have; None: not known."""
+        self.taken: list[_Copy] = []
+        """Messages that were taken since the last position."""
         self.through: Position = 0
-        self.due = 0
-        self._looks = first
+        self.looks = first
         """Whether the messages before the next position are checked: not before the first position
         in a log that was cut."""
-        self._effects = self._read()
-        self._next: LiveEffect | AssignedEffect | None = None
+        self.begin_position = position(source.begin, 0)
+        self._owed = OwedMessages(taker)
+        self._turns = TurnAssembler(anywhere=True)
+        self._records = source.records(source.begin, source.last)
+        self._found: deque[OwedMessage | ClearedTopics] = deque()
+        self._complete = source.begin - 1
+        """The last record of the last complete turn."""
+        self._links: dict[int, str] = {}
+        """Of the records of that turn."""
+        self._ended = source.last < source.begin
+        self._store = MessageStore(_KEPT_BYTES)
 
-    def take(self, share: str, refs: Iterable[Position]) -> None:
+    def took(self, record: Record, event: MessagePublished, at: Position) -> None:
         """Note messages that were taken."""
-        self._taken.update((share, ref) for ref in refs)
+        batch = MessageBatch(record, event, at)
+        for number, ref in enumerate(from_runs(list(event.origins))[: event.count]):
+            self.taken.append(_Copy(at + number, ref, event.share, event.qos, batch))
 
-    async def _read(self) -> AsyncIterator[LiveEffect | AssignedEffect]:
-        found = LiveEffects(self._taker)
-        async for record in self.source.records(self.source.begin, self.source.last):
-            for effect in found.take(record):
-                yield effect
-
-    async def followed(
-        self,
-        event: Followed,
-        record: Record,
-        subscriptions: LogSubscriptions,
-        report: Callable[[int, str], None],
-    ) -> None:
-        """Compare what took effect up to a position with what was taken."""
-        looks = self._looks and subscriptions.known
-        await self._refute_expired(event, record, report)
+    async def up_to(self, through: Position) -> AsyncIterator[OwedMessage | ClearedTopics]:
+        """Yield what takes effect up to a position."""
         while True:
-            effect = self._next or await anext(self._effects, None)
-            self._next = effect
-            if effect is None or effect.at > event.through:
-                break
-            self._next = None
-            if not looks:
-                continue
-            if isinstance(effect, AssignedEffect):
-                await self._assigned(effect, event.log, record, subscriptions, report)
-                continue
-            if effect.expires == _UNKNOWN:
-                continue
-            matched = subscriptions.match(effect.topic)
-            if not matched:
-                continue
-            self.due += 1
-            if not self._taken["", effect.ref] and not _has_expired(effect.expires, record):
-                what = f"lacks the message {format_position(effect.ref)} of log {event.log}"
-                report(record.sequence, f"{what}, which matches {matched}")
-        for (share, ref), count in self._taken.items():
-            if share and count:
-                what = f"took the message {format_position(ref)} of log {event.log} for"
-                report(record.sequence, f"{what} {shown(share)}, which did not get it")
-        self._taken.clear()
-        self.through, self._looks = event.through, True
+            while self._found and self._found[0].at <= through:
+                yield self._found.popleft()
+            if self._found or self._complete >= through >> INDEX_BITS or not await self._read():
+                return
 
-    async def _assigned(
-        self,
-        effect: AssignedEffect,
-        log: str,
-        record: Record,
-        subscriptions: LogSubscriptions,
-        report: Callable[[int, str], None],
-    ) -> None:
-        """Compare a message that was assigned to the log with what was taken."""
-        self.due += 1
-        key = effect.share, effect.ref
-        if self._taken[key]:
-            self._taken[key] -= 1
-            return
-        begun = position(record.sequence - record.part, 0)
-        if self._is_home(effect.share) and not subscriptions.has_share(effect.share, begun):
-            return  # it no longer had members
-        if _has_expired(await self._expiry(effect.ref), record):
-            return
-        what = f"lacks the message {format_position(effect.ref)} of log {log}"
-        report(record.sequence, f"{what}, which was assigned to {shown(effect.share)}")
+    async def rest(self) -> AsyncIterator[OwedMessage | ClearedTopics]:
+        """Yield what takes effect behind the last position."""
+        while True:
+            while self._found:
+                one = self._found.popleft()
+                if one.at > self.through:
+                    yield one
+            if not await self._read():
+                return
 
-    async def _refute_expired(
-        self, event: Followed, record: Record, report: Callable[[int, str], None]
-    ) -> None:
-        """Report messages that were left out as expired but had not expired."""
-        for ref in from_runs(event.expired):
-            if not _has_expired(await self._expiry(ref), record):
-                what = f"did not take the message {format_position(ref)} of log {event.log}"
-                report(record.sequence, f"{what} as expired, but it had not expired")
+    async def _read(self) -> bool:
+        """Read the next record; return whether there is one."""
+        record = None if self._ended else await anext(self._records, None)
+        if record is None:
+            self._ended = True
+            return False
+        parts = self._turns.take(record)[1]
+        if parts:
+            self._links = {part.sequence: part.link.hex() for part in parts}
+            self._complete = parts[-1].sequence
+        for part in parts:
+            self._found += self._owed.of(part)
+            for stored in self._owed.kept:
+                self._store.add(stored)
+        return True
 
-    async def _expiry(self, ref: Position) -> int:
-        """Return the expiry of a message in Unix seconds; 0: never, 1: it is not in the log."""
+    def has_read(self, through: Position) -> bool:
+        """Return whether the log was read up to a position."""
+        return self._complete >= through >> INDEX_BITS
+
+    def link_of(self, at: Position) -> str | None:
+        """Return the link of the record of a position; None: it is not in memory."""
+        return self._links.get(at >> INDEX_BITS)
+
+    async def message(self, ref: Position) -> Message | None:
+        """Return a message; None: it was cut off."""
+        found = self._store.get(ref)
         sequence = ref >> INDEX_BITS
-        if sequence < self.source.begin:
-            return _UNKNOWN
-        async for record in self.source.records(sequence, sequence):
-            for stored in messages_of(record):
-                if stored.first <= ref < stored.first + len(stored.payloads):
-                    return stored.message(ref - stored.first).expires
-        return _UNKNOWN
+        if found is None and self.source.begin <= sequence <= self.source.last:
+            last = min(sequence + _RECORDS_AT_ONCE - 1, self.source.last)
+            async for record in self.source.records(sequence, last):
+                self._store.add_record(record)
+                if record.sequence == sequence:
+                    found = self._store.get(ref)
+        return found
+
+    async def expiry(self, ref: Position) -> int:
+        """Return the expiry of a message in Unix seconds; 0: never, 1: it is not in the log."""
+        found = await self.message(ref)
+        return UNKNOWN if found is None else found.expires
+
+
+def _difference(copy: _Copy, one: OwedMessage, content: Message) -> str:
+    """Return what a copy does not have in common with its message; empty: nothing."""
+    told = copy.content
+    if told.topic != content.topic:
+        return "topic"
+    if told.payload != content.payload:
+        return "payload"
+    if copy.qos != (0 if one.share else one.qos):
+        return "QoS"
+    if told.retain and (one.share or not content.retain):
+        return "RETAIN"
+    if _without_expiry(told.block) != _without_expiry(content.block):
+        return "properties"
+    if bool(told.expires) != bool(content.expires):
+        return "expiry"
+    return "expiry" if abs(told.expires - content.expires) > _ROUNDED else ""
+
+
+def _without_expiry(block: bytes) -> bytes:
+    """Return a block of properties without the expiry, which changes while a message waits."""
+    return block if expiry_of(block) is None else block[5:]
 
 
 def _has_expired(expires: int, record: Record) -> bool:

@@ -25,6 +25,7 @@ from spark.audit.checkpoint_rules import (
     find_unknown_repetitions,
 )
 from spark.audit.duplicate_rule import classify_unexpected
+from spark.audit.exchange import Compared, compare_in_spark, compare_logs, find_brokers, readable
 from spark.audit.facts import (
     BEYOND_ALL,
     CARRIED,
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventstore.format import Position
+    from spark.audit.exchange import BrokerLogs
     from spark.audit.facts import ClaimsCompared, LogSummary
     from spark.audit.sessions import PublishedMessages
     from spark.datasource import Log
@@ -153,6 +155,11 @@ class _Violations:
         self.kept.append(violation)
         self.counts[violation.rule] += count
 
+    def take(self, violations: Iterable[Violation], counts: Mapping[str, int]) -> None:
+        """Add some violations, and the number of all."""
+        self.kept += violations
+        self.counts.update(counts)
+
     def first(self) -> tuple[Violation, ...]:
         """Return the first violations of each rule, in order."""
         order: dict[str, int] = {rule: number for number, rule in enumerate(RULES)}
@@ -202,6 +209,10 @@ class _Audit:
         """Bytes of memory that an audit in this process may take; None: any number."""
         self._trusted = True
         """Whether all facts are audited."""
+        self._brokers: list[BrokerLogs] = []
+        """Brokers that have several logs."""
+        self._compared_logs: list[Compared] = []
+        """What was found between their logs."""
 
     def outcome(self) -> Outcome:
         """Run the audit and return its outcome."""
@@ -231,6 +242,8 @@ class _Audit:
             self._wrong.add(Violation(rule, at, what, node=node))
         if found.logs:
             self._shared = any(note.about == SHARED_THERE for note in notes)
+            self._brokers, remarks = find_brokers(found.logs)
+            found.remarks += remarks
             wild = _filters_of(notes)
             if local is not None:
                 self._audit_small(local.trusted(found.logs), found)
@@ -240,6 +253,7 @@ class _Audit:
                     trusted = F.col("at") < position_of("trusted", found.logs)
                     facts, few = facts.where(trusted), few.where(trusted)
                 self._audit(FactTables(facts, few, counts, wild), found)
+            self._compare_logs(here=local is not None)
         return self._told(notes, found, counts)
 
     def _read_here(self, size: int) -> LocalFacts | None:
@@ -257,6 +271,21 @@ class _Audit:
         elif self._claims is not None:
             self._compared = state_claims.compared_in_table(self._claims)
             self._complete = state_claims.complete_in_table(self._claims)
+
+    def _compare_logs(self, *, here: bool) -> None:
+        """Compare the logs of brokers that have several; ``here``: in this process."""
+        brokers = [one.names for one in self._brokers if one.whole]
+        if not brokers:
+            return
+        self._tell("comparing the logs with each other")
+        logs = readable(self._log)
+        sets = [{name: logs[name] for name in names} for names in brokers]
+        if here:
+            self._compared_logs += [compare_logs(name, some) for some in sets for name in some]
+        else:
+            self._compared_logs += compare_in_spark(self._log.spark, sets)
+        for one in self._compared_logs:
+            self._wrong.take(one.violations, one.counts)
 
     def _keep(self, table: DataFrame) -> DataFrame:
         """Persist a table that is read more than once."""
@@ -345,7 +374,8 @@ class _Audit:
         marks = {
             node: session_marks(log, self._complete.get(node, ())) for node, log in logs.items()
         }
-        return SessionPlan(logs, marks, self._joins_nodes(logs))
+        places = {name: at for one in self._brokers for name, at in one.places().items()}
+        return SessionPlan(logs, marks, self._joins_nodes(logs), places)
 
     def _take_results(self, rows: Iterable[Any], classify: _Classify) -> None:
         """Take the totals and the violations of the sessions."""
@@ -471,6 +501,8 @@ class _Audit:
                 retained=self._retained,
                 claims=self._said is not None or self._claims is not None,
                 retained_claims=sum(one.retained for one in self._compared),
+                owed=sum(one.due for one in self._compared_logs),
+                copies=sum(one.compared for one in self._compared_logs),
             ),
             violations=self._wrong.first(),
             rates=rates,
@@ -487,7 +519,7 @@ class _Audit:
 
     def _remarks(self) -> list[str]:
         beyond = self._totals.counts["claims beyond"]
-        remarks = []
+        remarks = [remark for one in self._compared_logs for remark in one.remarks()]
         if beyond:
             remarks.append(
                 f"{beyond:,} claims about sessions are of a time for which the log is incomplete"

@@ -26,11 +26,13 @@ def rule_results(
     retained: int,
     claims: bool,
     retained_claims: int,
+    owed: int = 0,
+    copies: int = 0,
 ) -> tuple[RuleResult, ...]:
     """Return the numbers of checked items and violations of each rule.
 
     ``facts`` are counts by kind, ``checkpoints`` includes cuts, ``retained`` is the number of
-    changes of retained messages.
+    changes of retained messages, ``owed`` and ``copies`` are those between logs.
     """
     records = sum(one.records for one in nodes)
     counts = totals.counts
@@ -42,6 +44,8 @@ def rule_results(
         Rule.SHARED: counts["assigned"],
         Rule.RETAINED: retained + facts.get(REPLAY, 0),
         Rule.OWNERSHIP: counts["opened"],
+        Rule.EXCHANGE: owed,
+        Rule.COPY: copies,
         Rule.EVENT: sum(one.events for one in nodes),
         Rule.STATE: counts["claims"] + retained_claims,
     }

@@ -19,6 +19,7 @@ if __name__ == "__main__":
 from harness import packets as p
 
 from eventstore.format import decode_record
+from projections.audit.rules import LogPlace, has_home, wrong_home
 from projections.verification import audit_exchange
 from projections.verification.exchange_check import ExchangeCheck
 from simulation.chaos import run_seed
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from eventstore.format import Record
+    from projections.audit import Violation
     from simulation.world import World
 
 STEPS = 150
@@ -364,10 +366,17 @@ class _HistorySource:
 async def check_exchange(worlds: Sequence[Any]) -> None:
     """Raise AssertionError where a log lacks what its sessions should have got from another."""
     logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
+    names = tuple(logs)
+    for number, world in enumerate(worlds):
+        for name, state in world.broker.node.state.sessions.items():
+            said = wrong_home(name, state, LogPlace(number, names)) if has_home(name) else None
+            assert said is None, said
     for name in logs:
-        lacking: list[tuple[int, str]] = []
-        await audit_exchange(name, logs, lambda *said, found=lacking: found.append(said))
-        assert not lacking, (name, lacking[:10])
+        wrong: list[Violation] = []
+        ends = {other: source.last for other, source in logs.items()}
+        found = await audit_exchange(name, logs, wrong.append, ends=ends)
+        assert not wrong, (name, wrong[:10])
+        assert not any(one.pending for one in found.ends), (name, found)
 
 
 def run(seed: int) -> Counter[str]:

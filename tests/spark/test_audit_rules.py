@@ -14,6 +14,7 @@ from harness.nats import access
 from harness.spark_plans import compiled
 
 from projections.audit import RULES, Rule, Violation
+from projections.audit.rules import OF_SEVERAL_LOGS
 from spark.audit import local_facts, local_sessions, pipeline
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import FactTables
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES)
 ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES)
 NAMES = [make.__name__ for make in ALL]
+OF_ONE_LOG = {*RULES} - {Rule.STATE} - OF_SEVERAL_LOGS
+"""The rest is in ``test_audit_several_logs.py``."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def test_spark_finds_the_same(
     monkeypatch.setattr(expected_deliveries, "FEW_SPANS", few_spans)
     options = of(stored, some if which == "some" else NAMES)
     here = audit(Log(no_session, options), cluster=False, local=SMALL)
-    assert {one.rule for one in here.violations} == {*RULES} - {Rule.STATE}
+    assert {one.rule for one in here.violations} == OF_ONE_LOG
     with compiled(spark) if few_spans else contextlib.nullcontext():
         same(audit(Log(spark, options), cluster=False, local=NOTHING), here)
 
@@ -198,7 +201,7 @@ def test_limits_follow_from_memory_and_cores(
 def test_every_rule_is_broken_by_some_log() -> None:
     made = {make.__name__: make(make.__name__) for make in ALL_BROKEN}
     broken = {rule for case in made.values() for rule, _, _ in case.expected}
-    assert broken == {*RULES} - {Rule.STATE}
+    assert broken == OF_ONE_LOG
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -159,6 +159,30 @@ class Rule(StrEnum):
         "connections",
         "a session has one connection at a time, and one node that owns it",
     )
+    HOME = (
+        "home",
+        "sessions of a broker with several logs",
+        (
+            "a session, and the queue of a shared subscription, is in one log only: the one given "
+            "by the hash of its name"
+        ),
+    )
+    EXCHANGE = (
+        "exchange",
+        "messages owed to other logs",
+        (
+            "a log takes each message that another log owes it once, in order, in the turn of its "
+            "position there"
+        ),
+    )
+    COPY = (
+        "copy",
+        "messages taken from other logs",
+        (
+            "a message that was taken from another log has the topic, payload, QoS, RETAIN and "
+            "properties that it has there"
+        ),
+    )
     EVENT = (
         "event",
         "events",
@@ -173,6 +197,9 @@ class Rule(StrEnum):
 
 RULES: Final = tuple(Rule)
 """All rules, in the order of reports."""
+
+OF_SEVERAL_LOGS: Final = frozenset({Rule.HOME, Rule.EXCHANGE, Rule.COPY})
+"""Rules about the logs of a broker that has several."""
 
 UNEXPECTED: Final = "unexpected_delivery"
 """A message was delivered that matches no subscription, or had been delivered before.

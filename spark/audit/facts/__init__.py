@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         SPANS,
         WILL,
     )
-    from spark.audit.facts.fact_source import facts_of, read_facts
+    from spark.audit.facts.fact_source import facts_of, read_facts, whole_options
     from spark.audit.facts.fact_tables import FactTables
     from spark.audit.facts.histogram import merge_rates
     from spark.audit.facts.log_summary import BEYOND_ALL, LogSummaries, LogSummary, summarize_logs
@@ -72,7 +72,7 @@ else:
                 "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO FEW GRANT MANY NODE RELEASED REPEATED_SO "
                 "REPLAY RETAINED SENT SET SPANS WILL"
             ),
-            "fact_source": "facts_of read_facts",
+            "fact_source": "facts_of read_facts whole_options",
             "fact_tables": "FactTables",
             "histogram": "merge_rates",
             "log_summary": "BEYOND_ALL LogSummaries LogSummary summarize_logs",
@@ -138,5 +138,6 @@ __all__ = [
     "read_facts",
     "summarize_logs",
     "unpack_events",
+    "whole_options",
     "with_marks",
 ]

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from spark.runtime import mark_errors, marked_iterator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -37,7 +37,7 @@ def facts_of(log: Log) -> DataFrame:
     They cover the whole log up to ``until``: options that exclude earlier records are ignored.
     """
     log.spark.dataSource.register(FactsSource)
-    return log.spark.read.format(_FORMAT).options(**_options(log)).load()
+    return log.spark.read.format(_FORMAT).options(**whole_options(log.options)).load()
 
 
 def read_facts(log: Log, memory: int | None = None) -> pa.Table | None:
@@ -51,7 +51,7 @@ def read_facts(log: Log, memory: int | None = None) -> pa.Table | None:
     from spark.audit.facts.fact_schema import SCHEMA, memory_of
     from spark.datasource import SourceOptions
 
-    options = SourceOptions.read({**_options(log), "partitions": "1"})
+    options = SourceOptions.read({**whole_options(log.options), "partitions": "1"})
     parts = chain.from_iterable(_plan(options))
     found: list[pa.RecordBatch] = []
     needed = 0
@@ -63,8 +63,9 @@ def read_facts(log: Log, memory: int | None = None) -> pa.Table | None:
     return pa.Table.from_batches(found, SCHEMA)
 
 
-def _options(log: Log) -> dict[str, str]:
-    return {name: value for name, value in log.options.items() if name.lower() not in _NOT_OURS}
+def whole_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a log without those that leave out a part of it before its end."""
+    return {name: value for name, value in options.items() if name.lower() not in _NOT_OURS}
 
 
 class FactsSource(DataSource):

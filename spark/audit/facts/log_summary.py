@@ -78,6 +78,8 @@ class LogSummary:
     cuts: tuple[RecordedCut, ...] = ()
     outline: LogOutline = field(default_factory=LogOutline)
     """Its limits, and the times during which a broker ran."""
+    follows: tuple[str, ...] = ()
+    """The logs from which it takes messages."""
 
 
 @dataclass(slots=True)
@@ -138,12 +140,6 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
                 f"node {node}: the log begins with record {piece.first.sequence} and has no "
                 "complete checkpoint, so only sessions that began in it are audited"
             )
-    if notes[FOLLOWED]:
-        others = sorted({note.values["log"] for note in notes[FOLLOWED]})
-        found.remarks.append(
-            f"node {node}: whether it took all messages of {', '.join(others)} for its sessions is "
-            "not audited: foldmq log verify compares the logs"
-        )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
     breaks += [
@@ -174,6 +170,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         tuple(checkpoints),
         tuple(_judged_cuts(cuts, begin)),
         outline,
+        tuple(sorted({note.values["log"] for note in notes[FOLLOWED]})),
     )
     found.nodes.append(
         NodeSummary(

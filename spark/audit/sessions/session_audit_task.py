@@ -7,7 +7,7 @@ are in memory at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from projections.audit.rules import LogPlace
     from spark.audit.facts import LogSummary
 
 _INTEGERS: Final = ("rank", "at", "ref", "time_ms", "number", "origin", "size", "expires")
@@ -44,6 +45,8 @@ class SessionPlan:
     marks: Mapping[str, Sequence[SessionMark]]
     connections: bool
     """Whether to report the connections of sessions."""
+    places: Mapping[str, LogPlace] = field(default_factory=dict)
+    """The places of logs among those of their brokers, by node."""
 
 
 def audit_sessions(
@@ -70,7 +73,10 @@ def session_results(
                 if run is not None:
                     run.finish()
                 of = node, session
-                run = SessionChecker(plan.logs[node], plan.marks.get(node, ()), session, results)
+                run = SessionChecker(
+                    *(plan.logs[node], plan.marks.get(node, ()), session, results),
+                    plan.places.get(node),
+                )
             run.take(rows)
         yield from results.full()
     if run is not None:

@@ -26,6 +26,7 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit import ASSIGNED, Rule, SessionAudit
+from projections.audit.rules import has_home, wrong_home
 from projections.state import digest, encode_session, expand_runs, reference_runs
 from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
 from spark.audit.sessions.expected_packs import OWED_FLAG
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from projections.audit import SharedStep, Violation
+    from projections.audit.rules import LogPlace
     from projections.state import SessionState
     from spark.audit.facts import LogSummary, Packed
     from spark.audit.sessions.session_result_rows import SessionResults
@@ -51,6 +53,8 @@ Row: TypeAlias = tuple[
 the row does not have. See ``session_audit_task``."""
 
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+_OF_HOMES: Final = frozenset({SessionOpened, SessionSnapshot, Subscribed})
+"""Events that create a session, or a shared subscription."""
 _OF_WHOLE_TURNS: Final = frozenset(
     {
         Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
@@ -84,7 +88,12 @@ class SessionChecker:
     """Checks the rows of one session, in order."""
 
     def __init__(
-        self, log: LogSummary, marks: Sequence[SessionMark], session: str, results: SessionResults
+        self,
+        log: LogSummary,
+        marks: Sequence[SessionMark],
+        session: str,
+        results: SessionResults,
+        place: LogPlace | None = None,
     ) -> None:
         self._log = log
         self._session = session
@@ -93,6 +102,10 @@ class SessionChecker:
         self._audit = SessionAudit(
             session, log.whole, log.begin, self._found, self._shared, log.outline
         )
+        self._place = place if place is not None and has_home(session) else None
+        """The place of the log among those of its broker; None: it is not checked, or no more."""
+        if self._place is not None:
+            self._counts[f"cases {Rule.HOME}"] += 1
         self._events: Sequence[Packed] = ()
         self._next = 0
         self._payload: bytes | None = None
@@ -275,8 +288,18 @@ class SessionChecker:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
             audit.take(event, at, time_ms, self._payload, part)
+            if self._place is not None and kind in _OF_HOMES:
+                self._check_home(at)
         if self._coming_at < before:
             self._expect(before)
+
+    def _check_home(self, at: Position) -> None:
+        """Report a session that belongs to another log, once."""
+        state, place = self._audit.fold.state, self._place
+        what = wrong_home(self._session, state, place) if state is not None and place else None
+        if what is not None:
+            self._tell(Rule.HOME, at, what)
+            self._place = None
 
     def _pay(self, event: Event, at: Position, part: int) -> None:
         """Settle owed retained messages with an event; report late ones."""

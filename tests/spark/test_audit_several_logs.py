@@ -1,0 +1,329 @@
+"""The logs of a broker that has two: what lies between them is judged, with and without Spark."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+from harness import mqtt5_packets as p5
+from harness import packets as p
+from harness.logs import LogBuilder
+from harness.nats import access
+from simulation.network import SimClient
+from simulation.partitions import PartitionWorld, name_in
+from simulation.two_logs import two
+
+from eventstore.format import INDEX_BITS, Record, decode_record, from_runs
+from eventstore.partitions import partition_of
+from projections.audit import Rule
+from spark.audit.local_facts import NOTHING, SMALL
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.nats import Nats
+    from pyspark.sql import SparkSession
+
+    from spark.audit.facts import Outcome
+
+Raw = dict[str, Any]
+A, B = "n-p0", "n-p1"
+SHARE = next(f"$share/g{at}/s/#" for at in range(9) if partition_of(f"$share/g{at}/s/#", 2) == 0)
+"""Its home is A."""
+
+
+async def _scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+    """A client of A publishes for one of B: at QoS 1 and 2, retained, shared."""
+    worlds = [here, there]
+    sender = await here.connect(name_in(worlds, 0), mqtt5=True)
+    sender.mqtt5 = False  # what follows is at level 5 already
+    await there.connect(name_in(worlds, 1), filters=[("a/#", 2)])
+    member = SimClient(there)
+    member.send(p.connect(name_in(worlds, 1, "m"), clean=False), p.subscribe(1, (SHARE, 1)))
+    await here.go(2)
+    property_ = ((p5.MESSAGE_EXPIRY, 1000), (p5.CONTENT_TYPE, "text"))
+    sender.send(p5.publish("a/1", b"one", 1, 1, properties=property_))
+    await here.go(1)
+    sender.send(p5.publish("a/2", b"two", 2, 2))
+    await here.go(1)
+    sender.send(p.pubrel(2))
+    await here.go(1)
+    sender.send(p5.publish("r/3", b"kept", 1, 3, retain=True))
+    await here.go(1)
+    for pid in (4, 5):
+        sender.send(p5.publish("a/4", b"%d" % pid, 1, pid))
+    await here.go(1)
+    sender.send(p5.publish("s/5", b"shared", 1, 6))
+    await here.go(2)
+
+
+@cache
+def _histories() -> dict[str, dict[int, bytes]]:
+    found: dict[str, dict[int, bytes]] = {}
+
+    async def whole(here: PartitionWorld, there: PartitionWorld) -> None:
+        await _scenario(here, there)
+        for world in (here, there):
+            await world.broker.wait_durable()
+            found[world.name] = dict(world.disk.stream.history)
+
+    two(whole)
+    return found
+
+
+def no_session() -> NoReturn:
+    pytest.fail("a small log is audited without Spark")
+
+
+class Tampered:
+    """The records of both logs, to be changed."""
+
+    def __init__(self) -> None:
+        self.logs = {
+            name: [decode_record(at, data) for at, data in sorted(history.items())]
+            for name, history in _histories().items()
+        }
+        for records in self.logs.values():
+            for record in records:
+                record.raw_events[:] = deepcopy(record.raw_events)
+
+    def find(self, log: str, kind: str, **fields: Any) -> tuple[Record, Raw]:
+        """Return the first event of a type with these fields, and its record."""
+        for record in self.logs[log]:
+            for raw in record.raw_events:
+                if raw["e"] == kind and all(raw.get(key) == one for key, one in fields.items()):
+                    return record, raw
+        raise AssertionError(f"no {kind} with {fields}")
+
+    def copy(self, topic: str) -> tuple[Record, Raw]:
+        """Return the copy of a message in B."""
+        return self.find(B, "MessagePublished", session=f"$log/{A}", topics=[topic])
+
+    def lose(self, topic: str) -> None:
+        """Remove the copy of a message in B, and its deliveries, but not the position."""
+        record, _ = self.copy(topic)
+        record.raw_events[:] = [one for one in record.raw_events if one["e"] == "Followed"]
+
+    @contextmanager
+    def stored(self, nats: Nats, *names: str) -> Iterator[dict[str, str]]:
+        """Store the logs; yield the options of the source for all or some of them."""
+        logs = self._build()
+        for log in logs:
+            log.store(nats)
+        try:
+            streams = ",".join(f"FOLDMQ_LOG_{name}" for name in names or (A, B))
+            yield {**access(nats), "stream": streams}
+        finally:
+            for log in logs:
+                log.remove(nats)
+
+    def _build(self) -> list[LogBuilder]:
+        """Build both logs; each position in the other one has the link of its record there."""
+        built = {name: LogBuilder(name) for name in self.logs}
+        links: dict[tuple[str, int], str] = {}
+        while any(built[name].last < len(records) for name, records in self.logs.items()):
+            before = len(links)
+            for name, records in self.logs.items():
+                for record in records[built[name].last :]:
+                    followed = [one for one in record.raw_events if one["e"] == "Followed"]
+                    places = [(one["log"], one["through"] >> INDEX_BITS) for one in followed]
+                    if any(
+                        place not in links and place[1] <= len(self.logs[place[0]])
+                        for place in places
+                    ):
+                        break
+                    for one, place in zip(followed, places, strict=True):
+                        if one["link"] != "another":
+                            one["link"] = links.get(place, one["link"])
+                    built[name].record(
+                        *record.raw_events, payloads=[bytes(record.payload)],
+                        time_ms=record.time_ms, part=record.part, last=record.last,
+                    )  # fmt: skip
+                    data = built[name].records[-1]
+                    sequence = record.sequence
+                    links[name, sequence] = decode_record(sequence, data).link.hex()
+            assert len(links) > before
+        return [*built.values()]
+
+    def outcome(self, nats: Nats, session: Any = no_session, limits: Any = SMALL) -> Outcome:
+        """Return what an audit of both logs finds."""
+        with self.stored(nats) as options:
+            return audit(Log(session, options), cluster=False, local=limits)
+
+
+def lost(logs: Tampered) -> None:
+    logs.lose("a/1")
+
+
+def lost_at_qos_2(logs: Tampered) -> None:
+    logs.lose("a/2")
+
+
+def retained_one_is_lost(logs: Tampered) -> None:
+    logs.lose("r/3")
+
+
+def shared_one_is_lost(logs: Tampered) -> None:
+    logs.lose("s/5")
+
+
+def taken_twice(logs: Tampered) -> None:
+    """At a later position."""
+    _, copy = logs.copy("a/2")
+    _, other = logs.copy("r/3")
+    other["origins"] = copy["origins"]
+
+
+def taken_twice_at_qos_2(logs: Tampered) -> None:
+    taken_twice(logs)
+    logs.copy("r/3")[1]["qos"] = 2
+
+
+def two_change_places(logs: Tampered) -> None:
+    _, copy = logs.copy("a/4")
+    first, second = from_runs(copy["origins"])
+    copy["origins"] = [second, first]
+
+
+def not_of_that_message(logs: Tampered) -> None:
+    logs.copy("a/1")[1]["origins"] = [[3, 1, 1]]
+
+
+def position_steps_back(logs: Tampered) -> None:
+    record, _ = logs.copy("a/2")
+    followed = next(one for one in record.raw_events if one["e"] == "Followed")
+    followed["through"] = 1 << INDEX_BITS
+
+
+def position_behind_the_end(logs: Tampered) -> None:
+    followed = [one for record in logs.logs[B] for one in record.raw_events]
+    next(one for one in reversed(followed) if one["e"] == "Followed")["through"] = 999 << INDEX_BITS
+
+
+def position_of_another_log(logs: Tampered) -> None:
+    record, _ = logs.copy("a/1")
+    next(one for one in record.raw_events if one["e"] == "Followed")["link"] = "another"
+
+
+def other_topic(logs: Tampered) -> None:
+    logs.copy("a/1")[1]["topics"] = ["a/9"]
+
+
+def other_payload(logs: Tampered) -> None:
+    logs.copy("a/1")[1]["sizes"] = 2
+
+
+def other_qos(logs: Tampered) -> None:
+    logs.find(A, "MessagePublished", topics=["r/3"])[1]["qos"] = 0
+
+
+def retained_without_being(logs: Tampered) -> None:
+    logs.copy("a/1")[1]["retain"] = True
+
+
+def not_retained(logs: Tampered) -> None:
+    logs.copy("r/3")[1]["retain"] = False
+
+
+def no_properties(logs: Tampered) -> None:
+    _, copy = logs.copy("a/1")
+    copy["blocks"], copy["block_of"] = [], []
+
+
+def rename(logs: Tampered, log: str, old: str, new: str) -> None:
+    for record in logs.logs[log]:
+        for raw in record.raw_events:
+            for key in ("session", "member"):
+                if raw.get(key) == old:
+                    raw[key] = new
+            if "sessions" in raw:
+                raw["sessions"] = [new if one == old else one for one in raw["sessions"]]
+
+
+def session_in_the_wrong_log(logs: Tampered) -> None:
+    names = [f"c{at}" for at in range(99)]
+    here, there = (next(one for one in names if partition_of(one, 2) == at) for at in (0, 1))
+    rename(logs, A, here, there)
+
+
+def share_with_two_homes(logs: Tampered) -> None:
+    logs.find(B, "Subscribed", session=SHARE)[1]["options"] = [64]
+
+
+CASES: list[tuple[Callable[[Tampered], None], Rule, str]] = [
+    (lost, Rule.EXCHANGE, "lacks the message"),
+    (lost_at_qos_2, Rule.EXCHANGE, "lacks the message"),
+    (retained_one_is_lost, Rule.EXCHANGE, "which is retained on r/3"),
+    (shared_one_is_lost, Rule.EXCHANGE, "which was assigned to $share/"),
+    (taken_twice, Rule.EXCHANGE, "was taken before"),
+    (taken_twice_at_qos_2, Rule.EXCHANGE, "did not take effect there since the position before"),
+    (two_change_places, Rule.EXCHANGE, "which is later"),
+    (not_of_that_message, Rule.EXCHANGE, "lacks the message"),
+    (position_steps_back, Rule.EXCHANGE, "follows"),
+    (position_behind_the_end, Rule.EXCHANGE, "but that log ends with record"),
+    (position_of_another_log, Rule.EXCHANGE, "but that record is another one"),
+    (other_topic, Rule.COPY, "another topic"),
+    (other_payload, Rule.COPY, "another payload"),
+    (other_qos, Rule.COPY, "another QoS"),
+    (retained_without_being, Rule.COPY, "another RETAIN"),
+    (not_retained, Rule.COPY, "was taken as one that is not"),
+    (no_properties, Rule.COPY, "another properties"),
+    (session_in_the_wrong_log, Rule.HOME, "but belongs to log n-p1"),
+    (share_with_two_homes, Rule.HOME, "but its home is log n-p0"),
+]
+
+
+def test_both_logs_keep_all_guarantees(nats: Nats) -> None:
+    found = Tampered().outcome(nats)
+    assert found.violations == ()
+    checked = {one.rule: one.checked for one in found.rules}
+    assert checked[Rule.EXCHANGE] >= 6
+    assert checked[Rule.COPY] >= 6
+    assert checked[Rule.HOME] >= 4
+
+
+@pytest.mark.parametrize(("change", "rule", "what"), CASES, ids=[one.__name__ for one, *_ in CASES])
+def test_violations_between_logs_are_found(
+    nats: Nats, change: Callable[[Tampered], None], rule: Rule, what: str
+) -> None:
+    logs = Tampered()
+    change(logs)
+    said = [(one.rule, one.what) for one in logs.outcome(nats).violations]
+    assert [one for one in said if one[0] == rule and what in one[1]], said
+
+
+@pytest.mark.parametrize("change", [lost, other_payload, session_in_the_wrong_log])
+def test_spark_finds_the_same_between_logs(
+    spark: SparkSession, nats: Nats, change: Callable[[Tampered], None]
+) -> None:
+    logs = Tampered()
+    change(logs)
+    here = logs.outcome(nats)
+    there = logs.outcome(nats, spark, NOTHING)
+    assert there.violations == here.violations
+    assert there.rules == here.rules
+    assert there.notes == here.notes
+
+
+def test_one_of_two_logs_alone_is_not_compared(nats: Nats) -> None:
+    with Tampered().stored(nats, B) as options:
+        found = audit(Log(no_session, options), cluster=False, local=SMALL)
+    assert found.kept
+    assert any("n-p0 is not read" in note for note in found.notes), found.notes
+
+
+def test_what_is_on_its_way_is_pending(nats: Nats) -> None:
+    logs = Tampered()
+    record, _ = logs.copy("a/4")
+    del logs.logs[B][record.sequence - 1 :]
+    followed = [raw for part in logs.logs[A] for raw in part.raw_events if raw["e"] == "Followed"]
+    for raw in followed:
+        raw["through"] = min(raw["through"], record.sequence - 1 << INDEX_BITS)
+    found = logs.outcome(nats)
+    assert [one for one in found.violations if one.rule in (Rule.EXCHANGE, Rule.COPY)] == []
+    assert any("are still to be taken from n-p0" in note for note in found.notes), found.notes
