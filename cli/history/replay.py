@@ -22,7 +22,7 @@ from eventstore.format import Position, format_position
 from eventstore.reading import LogPoint, LogSource, PointSpec, time_of
 from projections.indexing import session_at
 from projections.replay import AsOf, Replay, TopicBook, options_text
-from projections.several_logs import JoinedRetained, JoinedState, joined_state, short_name
+from projections.several_logs import JoinedRetained, JoinedState, fold_logs, short_name
 from projections.state import (
     FLAG_BITS,
     QOS_MASK,
@@ -74,7 +74,7 @@ async def _run(
             check_one_log(logs, session)
             check_times(logs, moment)
             time_ms = moment.time_ms if moment is not None else None
-            joined = await joined_state(logs, time_ms, progress)
+            joined = await fold_logs(logs, time_ms, progress)
             lines = _joined(joined, time_ms, topic, as_json=as_json)
         elif session is not None:
             point = await point_at(logs[""], moment)
@@ -286,7 +286,8 @@ def joined_summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
     yield ""
     for part in joined.parts:
         count = text.count_of(sum(1 for _ in part.sessions()), "session")
-        yield f"  log {part.log}: {count}, as of {part.as_of}"
+        place = f"as of {part.as_of}" if part.as_of.point.sequence else str(part.as_of)
+        yield f"  log {part.log}: {count}, {place}"
     yield from _session_lines(list(joined.sessions()))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         JoinedRetained,
         JoinedState,
         LogState,
-        joined_state,
+        fold_logs,
     )
     from projections.several_logs.log_moments import points_in_logs, short_name
     from projections.several_logs.merged_events import LogEntry, MergedReader, merged_entries
@@ -32,7 +32,7 @@ else:
                 "JoinedChange LogChanges changes_in_logs joined_retained_changes "
                 "joined_sessions_changed"
             ),
-            "joined_state": "JoinedRetained JoinedState LogState joined_state",
+            "joined_state": "JoinedRetained JoinedState LogState fold_logs",
             "log_moments": "points_in_logs short_name",
             "merged_events": "LogEntry MergedReader merged_entries",
         },
@@ -47,9 +47,9 @@ __all__ = [
     "LogState",
     "MergedReader",
     "changes_in_logs",
+    "fold_logs",
     "joined_retained_changes",
     "joined_sessions_changed",
-    "joined_state",
     "merged_entries",
     "points_in_logs",
     "short_name",

@@ -14,6 +14,7 @@ from eventstore.errors import naming_log
 from eventstore.format import LOG_SESSION
 from projections.replay import AsOf, Replay
 from projections.several_logs.log_moments import points_in_logs
+from protocol.mqtt5 import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -75,8 +76,8 @@ class JoinedState:
     def retained(self, topic_filter: str | None = None) -> Iterator[JoinedRetained]:
         """Yield the retained messages, or those on matching topics: each version of a topic once.
 
-        Two logs have the same version if payload, QoS and properties are equal; message expiry is
-        relative to the time at which a log took the message.
+        Two logs have the same version if payload, QoS and properties are equal. The message expiry
+        interval is not compared: a log that took the message has what was left of it then.
         """
         for number, part in enumerate(self.parts):
             for message in _messages(part, topic_filter):
@@ -90,7 +91,10 @@ class JoinedState:
         for part in self.parts:
             message = part.state.retained.get(topic)
             if message is not None:
-                version = (message.payload, message.qos, message.block)
+                block = message.block
+                if expiry_of(block) is not None:
+                    block = with_remaining_expiry(block, 0)
+                version = (message.payload, message.qos, block)
                 found.setdefault(version, []).append((part.log, message))
         for same in found.values():
             log, message = same[0]
@@ -103,7 +107,7 @@ def _messages(part: LogState, topic_filter: str | None) -> Iterable[RetainedMess
     return retained.all() if topic_filter is None else retained.match(topic_filter)
 
 
-async def joined_state(
+async def fold_logs(
     logs: Mapping[str, LogSource], time_ms: int | None, progress: Progress
 ) -> JoinedState:
     """Fold each log up to a time, Unix time in milliseconds; None: up to its end.
