@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cli.common import Style, has_colours, painted, progress, text
@@ -125,18 +125,41 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
         printer = _LogPrinter(reader, look)
-        ends = {log: await point_at(source, wanted.end) for log, source in logs.items()}
+        ends = await _points(logs, wanted.end, point_at)
         if wanted.count is not None and wanted.start is None:
             for entry in await reader.latest(wanted.count, ends, ended=not wanted.follow):
                 await printer.print(entry)
         else:
-            starts = {log: await start_at(source, wanted.start) for log, source in logs.items()}
+            starts = await _points(logs, wanted.start, start_at)
             if not await _print_from(reader, printer, starts, ends, wanted):
                 return
         if wanted.follow:
             await _follow(reader, printer)
         elif wanted.session is not None and not printer.printed:
             await _check_session(logs, wanted.session)
+
+
+async def _points(
+    logs: Mapping[str, LogSource],
+    moment: PointSpec | None,
+    find: Callable[[LogSource, PointSpec | None], Awaitable[LogPoint]],
+) -> dict[str, LogPoint]:
+    """Return the point of a moment in each log."""
+    points = {}
+    for log, source in logs.items():
+        with naming_log(log):
+            points[log] = await find(source, moment)
+    return points
+
+
+async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
+    """Return the logs of which a moment is before the beginning."""
+    found = []
+    for log, source in logs.items():
+        with naming_log(log):
+            if await cut_off(source, moment):
+                found.append(log)
+    return found
 
 
 async def _check_session(logs: Mapping[str, LogSource], session: str) -> None:
@@ -170,13 +193,12 @@ async def _check_bounds(logs: Mapping[str, LogSource], wanted: Selection) -> Non
     if _is_later(wanted.start, wanted.end):
         raise UsageError("--from is later than --to")
     check_times(logs, wanted.start, wanted.end)
-    deleted = [log for log, source in logs.items() if await cut_off(source, wanted.end)]
+    deleted = await _cut_off(logs, wanted.end)
     if len(deleted) == len(logs):
         raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
-    for log, source in logs.items():
-        if log in deleted or await cut_off(source, wanted.start):
-            for said in _beginnings(logs, [log]):
-                write_notice(said)
+    incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
+    for said in _beginnings(logs, [log for log in logs if log in incomplete]):
+        write_notice(said)
 
 
 async def _print_from(

@@ -102,7 +102,8 @@ async def _verify_all(
                 intact[log] = await _verify_exchange(log, logs, as_json=as_json)
         damaged = [log for log, one in intact.items() if not one]
     elif not as_json:
-        sys.stdout.write("the exchange between the logs is not checked: a log is damaged\n")
+        what = "cannot be read" if failures.errors else "is damaged"
+        sys.stdout.write(f"the exchange between the logs is not checked: a log {what}\n")
     if not as_json and verified and not failures.errors:
         sys.stdout.write(_total(verified.values(), damaged) + "\n")
     return intact

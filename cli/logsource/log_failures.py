@@ -17,11 +17,12 @@ class IncompleteLogs(FoldmqError):  # noqa: N818 - named for the condition, as i
     def __init__(self, count: int, errors: Sequence[FoldmqError]) -> None:
         of = f"{len(errors)} of {text.count_of(count, 'log')}"
         super().__init__(f"incomplete, without {of}: {'; '.join(map(str, errors))}")
-        self.exit_code = min((one.exit_code for one in errors), key=_rank)
+        self.exit_code = min(errors, key=_rank).exit_code
 
 
-def _rank(exit_code: int) -> int:
-    return _WORST_FIRST.index(exit_code) if exit_code in _WORST_FIRST else len(_WORST_FIRST)
+def _rank(error: FoldmqError) -> int:
+    code = error.exit_code
+    return _WORST_FIRST.index(code) if code in _WORST_FIRST else len(_WORST_FIRST)
 
 
 class LogFailures:
@@ -42,6 +43,9 @@ class LogFailures:
             self.errors[log] = error
 
     def check(self, count: int) -> None:
-        """Raise IncompleteLogs if any of ``count`` logs has failed."""
-        if self.errors:
-            raise IncompleteLogs(count, list(self.errors.values()))
+        """Raise IncompleteLogs if some of ``count`` logs failed; if all did, the worst error."""
+        errors = list(self.errors.values())
+        if errors and len(errors) == count:
+            raise min(errors, key=_rank)
+        if errors:
+            raise IncompleteLogs(count, errors)
