@@ -8,8 +8,8 @@ from cli.common import progress, text
 from cli.history.replay import expiry_text
 from cli.logsource import (
     SourceFlags,
+    check_comparable,
     check_one_log,
-    check_times,
     open_logs,
     parse_point,
     point_at,
@@ -50,7 +50,7 @@ async def _run(
     later = UsageError(f"{before} is later than {after}: give the earlier point first")
     async with open_logs(flags, session) as logs:
         if "" not in logs:
-            check_times(logs, *moments)
+            check_comparable(logs, *moments)
             check_one_log(logs, session)
             first_ms, second_ms = [one.time_ms or 0 for one in moments]
             if first_ms > second_ms:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from cli.common import Style, has_colours, painted, progress, text
 from cli.logsource import (
     SourceFlags,
+    check_comparable,
     check_filter,
-    check_times,
     cut_off,
     open_logs,
     parse_point,
@@ -192,7 +192,7 @@ async def _check_bounds(logs: Mapping[str, LogSource], wanted: Selection) -> Non
     """Print how much of the selection was deleted; raise CutOff if all of it was."""
     if _is_later(wanted.start, wanted.end):
         raise UsageError("--from is later than --to")
-    check_times(logs, wanted.start, wanted.end)
+    check_comparable(logs, wanted.start, wanted.end)
     deleted = await _cut_off(logs, wanted.end)
     if len(deleted) == len(logs):
         raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from cli.common import Column, Table, progress, text
 from cli.logsource import (
     LogFailures,
-    check_times,
+    check_comparable,
     open_logs,
     parse_point,
     point_at,
@@ -76,7 +76,7 @@ async def _read(
     start, end = (None if one is None else parse_point(one) for one in asked.bounds)
     uses: dict[str, DiskUse] = {}
     async with open_logs(flags, failures=failures) as logs:
-        check_times(logs, start, end)
+        check_comparable(logs, start, end)
         for log, source in logs.items():
             use = DiskUse()
             with failures.of(log):

@@ -10,9 +10,9 @@ from itertools import chain, islice
 from cli.common import progress, text
 from cli.logsource import (
     SourceFlags,
+    check_comparable,
     check_filter,
     check_one_log,
-    check_times,
     open_logs,
     parse_point,
     point_at,
@@ -72,7 +72,7 @@ async def _run(
     async with open_logs(flags, session) as logs:
         if "" not in logs:
             check_one_log(logs, session)
-            check_times(logs, moment)
+            check_comparable(logs, moment)
             time_ms = moment.time_ms if moment is not None else None
             joined = await fold_logs(logs, time_ms, progress)
             lines = _joined(joined, time_ms, topic, as_json=as_json)

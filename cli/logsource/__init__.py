@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     )
     from cli.logsource.nats_access import external_access
     from cli.logsource.node_logs import (
+        check_comparable,
         check_one_log,
-        check_times,
         flags_of_session,
         open_logs,
         open_node_logs,
@@ -51,7 +51,7 @@ else:
                 "fit_packet_size nats_tls nats_users open_cluster open_store read_cluster_key "
                 "start_for_clients"
             ),
-            "node_logs": "check_one_log check_times flags_of_session open_logs open_node_logs",
+            "node_logs": "check_one_log check_comparable flags_of_session open_logs open_node_logs",
             "several_logs": "log_names log_of_session",
             "point_resolution": "cut_off parse_point point_at start_at",
             "nats_access": "external_access",
@@ -71,10 +71,10 @@ __all__ = [
     "Store",
     "answer_requests",
     "bridge_access",
+    "check_comparable",
     "check_files",
     "check_filter",
     "check_one_log",
-    "check_times",
     "check_topic",
     "cluster_key",
     "cut_off",

@@ -58,7 +58,7 @@ async def open_logs(
         yield {"": source}
 
 
-def check_times(logs: Mapping[str, LogSource], *moments: PointSpec | None) -> None:
+def check_comparable(logs: Mapping[str, LogSource], *moments: PointSpec | None) -> None:
     """Raise UsageError for a position, if there are several logs."""
     for moment in moments:
         if len(logs) > 1 and moment is not None and moment.position is not None:
