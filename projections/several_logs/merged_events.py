@@ -89,7 +89,9 @@ class MergedReader:
         ``ended``: nothing follows the ends, so that incomplete turns are void. Raises CorruptLog,
         UnreadableEvent or CutMeanwhile.
         """
-        streams = [(log, self._read(log, starts[log], ends[log], ended=ended)) for log in starts]
+        streams = [
+            (log, self._read(log, starts[log], ends[log], ended=ended)) for log in self.readers
+        ]
         async with contextlib.aclosing(merged_entries(streams)) as merged:
             async for entry in merged:
                 yield entry
