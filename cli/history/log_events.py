@@ -280,6 +280,8 @@ class _EventPrinter:
         if entry.cause:
             found["cause"] = entry.cause
         if self._log:
+            if "log" in found:  # of Followed: the other log
+                found["followed"] = found.pop("log")
             found = {"log": self._log, **found}
         return text.json_line({**found, "void": True} if entry.void else found)
 
