@@ -33,11 +33,15 @@ def test_the_exit_code_is_that_of_the_worst_error(errors: list[FoldmqError], cod
         failures.check(len(errors))
 
 
+def fail() -> None:
+    raise NoLog("there is none")
+
+
 def test_an_error_names_its_log_once() -> None:
     failures = LogFailures()
     failures.check(2)
     with failures.of("n-p1"):
-        raise NoLog("there is none")
+        fail()
     with pytest.raises(IncompleteLogs) as found:
         failures.check(2)
     assert str(found.value) == "incomplete, without 1 of 2 logs: log n-p1: there is none"
@@ -48,5 +52,5 @@ def test_an_error_names_its_log_once() -> None:
 def test_the_error_of_a_single_log_is_raised_as_it_is() -> None:
     failures = LogFailures()
     with pytest.raises(NoLog, match=r"^there is none$"), failures.of(""):
-        raise NoLog("there is none")
+        fail()
     assert failures.errors == {}
