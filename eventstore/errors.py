@@ -22,11 +22,13 @@ code  meaning
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -293,3 +295,14 @@ class UsageError(FoldmqError):
     """The request is invalid, or invalid for this log."""
 
     exit_code = 2
+
+
+@contextlib.contextmanager
+def naming_log(log: str) -> Iterator[None]:
+    """Let the messages of errors begin with the name of a log; empty: there is a single one."""
+    try:
+        yield
+    except FoldmqError as error:
+        if log:
+            error.args = (f"log {log}: {error}",)
+        raise

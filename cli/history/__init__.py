@@ -6,19 +6,13 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.history import log_commands, salvage
-    from cli.history.diff import (
-        change_mark,
-        retained_changes,
-        session_changes,
-        session_diff,
-        sessions_changed,
-    )
+    from cli.history.diff import change_mark, session_changes, session_diff
     from cli.history.log_events import Selection, event_selection
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "diff": "change_mark retained_changes session_changes session_diff sessions_changed",
+            "diff": "change_mark session_changes session_diff",
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
@@ -30,9 +24,7 @@ __all__ = [
     "change_mark",
     "event_selection",
     "log_commands",
-    "retained_changes",
     "salvage",
     "session_changes",
     "session_diff",
-    "sessions_changed",
 ]

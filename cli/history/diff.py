@@ -2,22 +2,38 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 
 from cli.common import progress, text
 from cli.history.replay import expiry_text
-from cli.logsource import SourceFlags, flags_of_session, open_source, parse_point, point_at
+from cli.logsource import (
+    SourceFlags,
+    check_comparable,
+    check_one_log,
+    open_logs,
+    parse_point,
+    point_at,
+)
 from eventstore.errors import NotFound, UsageError
-from eventstore.format import MAX_INDEX, Position
 from projections.comparison import (
     ChangedSession,
     Granted,
     SessionFacts,
     StateFacts,
+    StatesBetween,
     WillFacts,
-    state_facts,
+    retained_changes,
+    sessions_changed,
+    states_between,
 )
-from projections.replay import AsOf, Replay, options_text
+from projections.replay import AsOf, options_text
+from projections.several_logs import (
+    LogChanges,
+    changes_in_logs,
+    joined_retained_changes,
+    joined_sessions_changed,
+    short_name,
+)
 
 
 def run_diff(
@@ -31,54 +47,90 @@ async def _run(
     flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
 ) -> None:
     moments = [parse_point(before), parse_point(after)]
-    async with open_source(flags_of_session(flags, session)) as source:
+    later = UsageError(f"{before} is later than {after}: give the earlier point first")
+    async with open_logs(flags, session) as logs:
+        if "" not in logs:
+            check_comparable(logs, *moments)
+            check_one_log(logs, session)
+            first_ms, second_ms = [one.time_ms or 0 for one in moments]
+            if first_ms > second_ms:
+                raise later
+            changes = changes_in_logs(logs, first_ms, second_ms, progress)
+            if as_json:
+                async for one in changes:
+                    _write_object({"log": one.log}, one.states)
+            else:
+                _write(joined_lines([one async for one in changes], first_ms, second_ms))
+            return
+        source = logs[""]
         first, second = [await point_at(source, one) for one in moments]
         if (first.sequence, first.index) > (second.sequence, second.index):
-            raise UsageError(f"{before} is later than {after}: give the earlier point first")
-        replay = Replay(source, second.sequence, session, progress)
-        from_moment = await replay.to(first)
-        old = state_facts(replay.state, session, replay.origins)
-        if first.index != MAX_INDEX:  # a fold cannot continue inside a record
-            replay = Replay(source, second.sequence, session, progress)
-        to_moment = await replay.to(second)
-        new = state_facts(replay.state, session, replay.origins)
-    if session is not None and session not in old.sessions and session not in new.sessions:
+            raise later
+        found = await states_between(source, first, second, session, progress)
+    if session is not None and session not in found.old.sessions | found.new.sessions:
         raise NotFound(f"no session {text.name(session)} at either point")
     if as_json:
-        found = diff_object(old, new)
-        ends = {"from": from_moment.fields(), "to": to_moment.fields()}
-        sys.stdout.write(text.json_line({**ends, **found}) + "\n")
-        return
-    for line in diff_lines(old, new, from_moment, to_moment):
+        _write_object({}, found)
+    else:
+        _write(diff_lines(found))
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
         sys.stdout.write(line + "\n")
 
 
-def diff_lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterator[str]:
+def _write_object(log: dict[str, object], found: StatesBetween) -> None:
+    ends = {"from": found.before.fields(), "to": found.after.fields()}
+    changes = diff_object(found.old, found.new)
+    sys.stdout.write(text.json_line({**log, **ends, **changes}) + "\n")
+
+
+def diff_lines(found: StatesBetween) -> Iterator[str]:
     """Yield the differences as text."""
-    yield f"from {before}"
-    yield f"  to {after}: {new.entries - old.entries:,} entries"
+    yield f"from {found.before}"
+    yield f"  to {found.after}: {_entries(found)} entries"
     same = True
-    for one in sessions_changed(old, new):
+    for one in sessions_changed(found.old, found.new):
         same = False
         yield from session_changes(one)
-    for mark, topic, size in retained_changes(old.retained, new.retained):
+    for mark, topic, size in retained_changes(found.old.retained, found.new.retained):
         same = False
         yield f"{mark} retained {text.name(topic)}, {text.size(size)}"
     if same:
         yield "no differences"
 
 
-def sessions_changed(old: StateFacts, new: StateFacts) -> Iterator[ChangedSession]:
-    """Yield the sessions that differ, in order."""
-    for name in sorted(old.sessions.keys() | new.sessions.keys()):
-        one, other = old.sessions.get(name), new.sessions.get(name)
-        if one != other:
-            yield ChangedSession(name, one, other)
+def joined_lines(changes: Sequence[LogChanges], first_ms: int, second_ms: int) -> Iterator[str]:
+    """Yield the differences of several logs between two times as text."""
+    yield f"from {text.clock(first_ms)}"
+    yield f"  to {text.clock(second_ms)}"
+    for log, found in changes:
+        places = f"{_place(found.before)} to {_place(found.after)}"
+        yield f"  log {log}: {places}, {_entries(found)} entries"
+    same = True
+    for log, changed in joined_sessions_changed(changes):
+        same = False
+        yield from session_changes(changed, f", log {short_name(log)}")
+    for one in joined_retained_changes(changes):
+        same = False
+        where = "" if one.everywhere else f", in {', '.join(map(short_name, one.logs))} only"
+        yield f"{one.mark} retained {text.name(one.topic)}, {text.size(one.size)}{where}"
+    if same:
+        yield "no differences"
 
 
-def session_changes(one: ChangedSession) -> Iterator[str]:
-    """Yield the differences of a session of a broker as text."""
-    yield f"{change_mark(one)} session {text.name(one.name)}"
+def _place(as_of: AsOf) -> str:
+    return as_of.place if as_of.point.sequence else "its beginning"
+
+
+def _entries(found: StatesBetween) -> str:
+    return f"{found.new.entries - found.old.entries:,}"
+
+
+def session_changes(one: ChangedSession, where: str = "") -> Iterator[str]:
+    """Yield the differences of a session of a broker as text; ``where`` follows its name."""
+    yield f"{change_mark(one)} session {text.name(one.name)}{where}"
     yield from (f"    {line}" for line in session_diff(one.old or _NOTHING, one.new or _NOTHING))
 
 
@@ -136,20 +188,6 @@ def _will(will: WillFacts) -> str:
     retained = " retained" if will.retain else ""
     delay = f", {will.delay} s after the connection ends" if will.delay else ""
     return f"{text.name(will.topic)} QoS {will.qos}{retained}{delay}"
-
-
-def retained_changes(
-    old: Mapping[str, tuple[Position, int]], new: Mapping[str, tuple[Position, int]]
-) -> Iterator[tuple[str, str, int]]:
-    """Yield mark, topic and size of the retained messages that differ, in order."""
-    for topic in sorted(old.keys() | new.keys()):
-        was, now = old.get(topic), new.get(topic)
-        if was == now:
-            continue
-        if now is None:
-            yield "-", topic, was[1] if was is not None else 0
-        else:
-            yield "+" if was is None else "~", topic, now[1]
 
 
 def diff_object(old: StateFacts, new: StateFacts) -> dict[str, object]:

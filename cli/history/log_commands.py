@@ -71,6 +71,7 @@ def _log(
 
     'log verify' checks its integrity. Works with and without a running broker, and only reads.
     Moments are positions (12, 12.3) or times ('2026-11-20 09:30', 09:30, '10m ago').
+    Several logs are merged by time, unless --node names one.
     """
     if context.invoked_subcommand is not None:
         context.obj = source
@@ -89,7 +90,7 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
     """Check the integrity of the log.
 
     All records must be present, in order, intact and readable. Prints each problem with its record.
-    Exits with 1 if there are any.
+    Exits with 1 if there are any. Checks all logs of a broker, unless --node names one.
     """
     from cli.history import verify_log
 
@@ -125,7 +126,8 @@ def _usage(
     """Show which topics or clients use the disk.
 
     Payloads and properties count for their message, the rest of each record is divided equally
-    among its entries. Reads the whole log, or the part from --from to --to.
+    among its entries. Reads the whole log, or the part from --from to --to. Of a broker with
+    several logs all are added up, unless --node names one.
     """
     from cli.history import log_usage
 
@@ -175,7 +177,8 @@ def _replay(
     """Show the state of the broker at any point in time.
 
     Prints totals, one session, or retained messages. The state is rebuilt from the log by the same
-    code as at a start of the broker; the log is only read.
+    code as at a start of the broker; the log is only read. With several logs their states are
+    joined, unless --node names one.
     """
     from cli.history import replay
 
@@ -190,7 +193,10 @@ def _diff(
     session: _Session = None,
     as_json: _Json = False,
 ) -> None:
-    """Show the differences between the states at two points in time."""
+    """Show the differences between the states at two points in time.
+
+    With several logs the points are times, unless --node names a log.
+    """
     from cli.history import diff
 
     diff.run_diff(source, before, after, session, as_json=as_json)
@@ -212,7 +218,8 @@ def _attest(
 
     Rebuilds the state from the log, which is only read, and compares it with the broker's memory
     and with the stored projections. Exits with 1 if anything differs, and prints the first position
-    where the states diverge. 'log verify' checks the log itself.
+    where the states diverge. 'log verify' checks the log itself. With several logs each is compared
+    with its broker, unless --node names one.
     """
     from cli.history import verify_state
 

@@ -4,22 +4,22 @@ import asyncio
 import contextlib
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cli.common import Style, has_colours, painted, progress, text
 from cli.logsource import (
     SourceFlags,
+    check_comparable,
     check_filter,
     cut_off,
-    flags_of_session,
-    open_source,
+    open_logs,
     parse_point,
     point_at,
     start_at,
     write_notice,
 )
-from eventstore.errors import CutMeanwhile, CutOff, NotFound, UsageError
+from eventstore.errors import CutOff, NotFound, UsageError, naming_log
 from eventstore.format import (
     BrokerStarted,
     BrokerStopped,
@@ -34,8 +34,8 @@ from eventstore.format import (
     SessionOpened,
     SessionTakenOver,
     SubscriptionDenied,
-    TurnAssembler,
     WillFired,
+    format_position,
     sequence_of,
 )
 from eventstore.reading import LogPoint, LogSource, PointSpec
@@ -43,13 +43,13 @@ from projections.replay import (
     EVENT_TYPES,
     EventEntry,
     EventFilter,
-    EventReader,
     TopicBook,
     event_object,
     payload_words,
     refs_of,
     words,
 )
+from projections.several_logs import LogEntry, MergedReader, short_name
 
 _FOLLOW_SHOWS = 10
 _POLL_SECONDS = 0.2
@@ -116,36 +116,67 @@ def run_events(flags: SourceFlags, wanted: Selection, look: Look) -> None:
 
 
 async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
-    selected = EventFilter(wanted.types, wanted.session, wanted.topic)
-    async with open_source(flags_of_session(flags, wanted.session)) as source:
-        if wanted.follow and not source.live:
-            raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
-        await _check_bounds(source, wanted)
-        reader = EventReader(source, selected, progress)
-        printer = _EventPrinter(reader.topics, look)
-        end = await point_at(source, wanted.end)
-        turns = TurnAssembler(anywhere=True)
+    async with open_logs(flags, wanted.session) as logs:
+        for source in logs.values():
+            if wanted.follow and not source.live:
+                raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
+        await _check_bounds(logs, wanted)
+        reader = MergedReader(
+            logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
+        )
+        printer = _LogPrinter(reader, look)
+        ends = await _points(logs, wanted.end, point_at)
         if wanted.count is not None and wanted.start is None:
-            chosen = await reader.latest(wanted.count, end, turns, ended=not wanted.follow)
-            for entry in chosen:
+            for entry in await reader.latest(wanted.count, ends, ended=not wanted.follow):
                 await printer.print(entry)
         else:
-            start = await start_at(source, wanted.start)
-            if not await _print_from(reader, printer, start, end, turns, wanted):
+            starts = await _points(logs, wanted.start, start_at)
+            if not await _print_from(reader, printer, starts, ends, wanted):
                 return
         if wanted.follow:
-            await _follow(reader, printer, turns)
+            await _follow(reader, printer)
         elif wanted.session is not None and not printer.printed:
-            await _check_session(source, wanted.session)
+            await _check_session(logs, wanted.session)
 
 
-async def _check_session(source: LogSource, session: str) -> None:
-    """Raise NotFound if the log has no event of a session."""
-    reader = EventReader(source, EventFilter((), session), progress)
-    turns = TurnAssembler(anywhere=True)
-    if not await reader.latest(1, LogPoint(source.last), turns, ended=True):
-        cut = f"; {source.beginning()}" if source.cut is not None else ""
-        raise NotFound(f"the log has no session {text.name(session)}{cut}")
+async def _points(
+    logs: Mapping[str, LogSource],
+    moment: PointSpec | None,
+    find: Callable[[LogSource, PointSpec | None], Awaitable[LogPoint]],
+) -> dict[str, LogPoint]:
+    """Return the point of a moment in each log."""
+    points = {}
+    for log, source in logs.items():
+        with naming_log(log):
+            points[log] = await find(source, moment)
+    return points
+
+
+async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
+    """Return the logs of which a moment is before the beginning."""
+    found = []
+    for log, source in logs.items():
+        with naming_log(log):
+            if await cut_off(source, moment):
+                found.append(log)
+    return found
+
+
+async def _check_session(logs: Mapping[str, LogSource], session: str) -> None:
+    """Raise NotFound if the logs have no event of a session."""
+    reader = MergedReader(logs, lambda: EventFilter((), session), progress)
+    ends = {log: LogPoint(source.last) for log, source in logs.items()}
+    if not await reader.latest(1, ends, ended=True):
+        cuts = [log for log, source in logs.items() if source.cut is not None]
+        cut = "".join(f"; {said}" for said in _beginnings(logs, cuts))
+        which = "the log has" if "" in logs else f"the logs {', '.join(logs)} have"
+        raise NotFound(f"{which} no session {text.name(session)}{cut}")
+
+
+def _beginnings(logs: Mapping[str, LogSource], some: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence about the beginning of each of some logs."""
+    for log in some:
+        yield (f"log {log}: " if log else "") + logs[log].beginning()
 
 
 def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
@@ -157,29 +188,29 @@ def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
     return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
 
 
-async def _check_bounds(source: LogSource, wanted: Selection) -> None:
+async def _check_bounds(logs: Mapping[str, LogSource], wanted: Selection) -> None:
     """Print how much of the selection was deleted; raise CutOff if all of it was."""
     if _is_later(wanted.start, wanted.end):
         raise UsageError("--from is later than --to")
-    if await cut_off(source, wanted.end):
-        raise CutOff(f"these records were deleted: {source.beginning()}")
-    if await cut_off(source, wanted.start):
-        write_notice(source.beginning())
+    check_comparable(logs, wanted.start, wanted.end)
+    deleted = await _cut_off(logs, wanted.end)
+    if len(deleted) == len(logs):
+        raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
+    incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
+    for said in _beginnings(logs, [log for log in logs if log in incomplete]):
+        write_notice(said)
 
 
 async def _print_from(
-    reader: EventReader,
-    printer: "_EventPrinter",
-    start: LogPoint,
-    end: LogPoint,
-    turns: TurnAssembler,
+    reader: MergedReader,
+    printer: "_LogPrinter",
+    starts: Mapping[str, LogPoint],
+    ends: Mapping[str, LogPoint],
     wanted: Selection,
 ) -> bool:
     """Print events; return whether to continue."""
     left = wanted.count
-    async with contextlib.aclosing(
-        reader.entries(start, end, turns, ended=not wanted.follow)
-    ) as found:
+    async with contextlib.aclosing(reader.entries(starts, ends, ended=not wanted.follow)) as found:
         async for entry in found:
             await printer.print(entry)
             if left is not None:
@@ -189,42 +220,53 @@ async def _print_from(
     return True
 
 
-async def _follow(reader: EventReader, printer: "_EventPrinter", turns: TurnAssembler) -> None:
-    done = reader.source.last
+async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
+    def missed(log: str, first: int) -> None:
+        which = f"log {log}: " if log else ""
+        write_notice(
+            f"{which}some records before record {first} were deleted before they could be shown"
+        )
+
     while True:
+        printed = False
+        async for entry in reader.new_entries(missed):
+            await printer.print(entry)
+            printed = True
         sys.stdout.flush()
-        first, last = await reader.source.bounds()
-        if first > done + 1:  # the broker deleted records meanwhile
-            write_notice(
-                f"some records before record {first} were deleted before they could be shown"
-            )
-            done, turns = first - 1, TurnAssembler(anywhere=True)
-        if last > done:
-            try:
-                async for entry in reader.entries(
-                    LogPoint(done + 1, 0), LogPoint(last), turns, ended=False
-                ):
-                    await printer.print(entry)
-            except CutMeanwhile:
-                continue
-            done = last
-        else:
+        if not printed or len(reader.readers) > 1:  # events of other logs may arrive later
             await asyncio.sleep(_POLL_SECONDS)
 
 
-class _EventPrinter:
-    """Prints events."""
+class _LogPrinter:
+    """Prints events of one or several logs."""
 
-    def __init__(self, topics: TopicBook, look: Look) -> None:
+    def __init__(self, reader: MergedReader, look: Look) -> None:
+        width = max(len(short_name(log)) for log in reader.readers)
+        self._printers = {
+            log: _EventPrinter(one.topics, look, log, width) for log, one in reader.readers.items()
+        }
         self.printed = False
         """Whether anything was printed."""
+
+    async def print(self, found: LogEntry) -> None:
+        """Print one event; may read its log for the topics of its messages."""
+        self.printed = True
+        with naming_log(found.log):
+            await self._printers[found.log].print(found.entry)
+
+
+class _EventPrinter:
+    """Prints events of a log, which has a name if there are several."""
+
+    def __init__(self, topics: TopicBook, look: Look, log: str = "", width: int = 0) -> None:
         self._topics = topics
         self._look = look
+        self._log = log
+        self._short = f" {short_name(log):<{width}}" if log else ""
         self._colours = has_colours(sys.stdout)
 
     async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics of its messages."""
-        self.printed = True
         await self._topics.load(refs_of(entry.event))
         line = self._object(entry) if self._look.as_json else self._line(entry)
         sys.stdout.write(line + "\n")
@@ -237,6 +279,10 @@ class _EventPrinter:
         found = event_object(entry.event, entry.at, entry.time_ms, self._topics, area)
         if entry.cause:
             found["cause"] = entry.cause
+        if self._log:
+            if "log" in found:  # of Followed: the other log
+                found["followed"] = found.pop("log")
+            found = {"log": self._log, **found}
         return text.json_line({**found, "void": True} if entry.void else found)
 
     def _line(self, entry: EventEntry) -> str:
@@ -249,7 +295,8 @@ class _EventPrinter:
             said += payload_words(entry.event, entry.area)
         if entry.void:
             said = f"void (its turn was not completed): {said}"
-        stamp = self._painted(text.stamp(entry.at, entry.time_ms), "dim")
+        stamp = f"{text.clock(entry.time_ms)}{self._short} {format_position(entry.at):>8}"
+        stamp = self._painted(stamp, "dim")
         style = "dim" if entry.void else event_style(entry.event)
         return f"{stamp}  {who:<10} {self._painted(said, style)}"
 

@@ -1,14 +1,23 @@
-"""``foldmq log usage``: the disk use of the log, by topic or by client."""
+"""``foldmq log usage``: the disk use of the logs, by topic or by client."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from cli.common import Column, Table, progress, text
-from cli.logsource import open_source, parse_point, point_at, start_at, write_notice
+from cli.logsource import (
+    LogFailures,
+    check_comparable,
+    open_logs,
+    parse_point,
+    point_at,
+    start_at,
+    write_notice,
+)
 from eventstore.errors import UsageError
 from projections.replay import DiskUse, sizes_by_levels
 
@@ -43,36 +52,62 @@ def usage_question(
 
 
 def run_usage(flags: SourceFlags, asked: UsageQuestion) -> None:
-    """Read the log and print the bytes of the largest topics or clients."""
-    use = asyncio.run(_read(flags, asked))
-    found = use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
-    if asked.as_json:
-        sys.stdout.write(text.json_line(_object(use, found, asked)) + "\n")
-    else:
-        _print(use, found, asked)
+    """Read the logs and print the bytes of the largest topics or clients.
+
+    A log of several that cannot be read is left out, and IncompleteLogs raised at the end.
+    """
+    failures = LogFailures()
+    uses = asyncio.run(_read(flags, asked, failures))
+    if uses:
+        use = functools.reduce(DiskUse.merged, uses.values())
+        found = use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
+        if asked.as_json:
+            sys.stdout.write(text.json_line(_object(uses, use, found, asked, failures)) + "\n")
+        else:
+            _print(use, found, asked)
+            _print_total(uses, use)
+    failures.check(len(uses) + len(failures.errors))
 
 
-async def _read(flags: SourceFlags, asked: UsageQuestion) -> DiskUse:
+async def _read(
+    flags: SourceFlags, asked: UsageQuestion, failures: LogFailures
+) -> dict[str, DiskUse]:
+    """Return the disk use by log; a single log has an empty name."""
     start, end = (None if one is None else parse_point(one) for one in asked.bounds)
-    use = DiskUse()
-    async with open_source(flags) as source:
-        if source.cut is not None and start is None:
-            write_notice(source.beginning())
-        first = (await start_at(source, start)).sequence
-        last = (await point_at(source, end)).sequence
-        with progress("reading", max(0, last - first + 1)) as shown:
-            async for record in source.records(first, last):
-                use.take(record, len(cast("bytes", record.payload.obj)))
-                shown(use.records)
-    return use
+    uses: dict[str, DiskUse] = {}
+    async with open_logs(flags, failures=failures) as logs:
+        check_comparable(logs, start, end)
+        for log, source in logs.items():
+            use = DiskUse()
+            with failures.of(log):
+                if source.cut is not None and start is None:
+                    write_notice((f"log {log}: " if log else "") + source.beginning())
+                first = (await start_at(source, start)).sequence
+                last = (await point_at(source, end)).sequence
+                with progress("reading", max(0, last - first + 1)) as shown:
+                    async for record in source.records(first, last):
+                        use.take(record, len(cast("bytes", record.payload.obj)))
+                        shown(use.records)
+                uses[log] = use
+    return uses
 
 
 def _object(
-    use: DiskUse, found: Mapping[str | None, int], asked: UsageQuestion
+    uses: Mapping[str, DiskUse],
+    use: DiskUse,
+    found: Mapping[str | None, int],
+    asked: UsageQuestion,
+    failures: LogFailures,
 ) -> dict[str, object]:
     rows = [{asked.by: name, "bytes": size} for name, size in _largest(found)[: asked.top]]
     more = max(0, len(found) - len(rows))
-    return {"bytes": use.bytes, "records": use.records, f"{asked.by}s": rows, "more": more}
+    result = {"bytes": use.bytes, "records": use.records, f"{asked.by}s": rows, "more": more}
+    if "" not in uses:
+        result["logs"] = [
+            {"log": log, "bytes": one.bytes, "records": one.records} for log, one in uses.items()
+        ]
+        result["not_read"] = list(failures.errors)
+    return result
 
 
 def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageQuestion) -> None:
@@ -90,8 +125,17 @@ def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageQuestion) 
     if rest:
         table.add((f"(and {len(rest):,} more)", sum(size for _, size in rest)))
     table.close()
-    records = text.count_of(use.records, "record")
-    sys.stdout.write(f"{text.size(use.bytes)} in {records}\n")
+
+
+def _print_total(uses: Mapping[str, DiskUse], use: DiskUse) -> None:
+    for log, one in uses.items() if "" not in uses else ():
+        sys.stdout.write(f"log {log}: {_size(one)}\n")
+    of = "" if "" in uses else f", {text.count_of(len(uses), 'log')}"
+    sys.stdout.write(f"{_size(use)}{of}\n")
+
+
+def _size(use: DiskUse) -> str:
+    return f"{text.size(use.bytes)} in {text.count_of(use.records, 'record')}"
 
 
 def _largest(found: Mapping[str | None, int]) -> list[tuple[str | None, int]]:

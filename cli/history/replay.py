@@ -10,9 +10,10 @@ from itertools import chain, islice
 from cli.common import progress, text
 from cli.logsource import (
     SourceFlags,
+    check_comparable,
     check_filter,
-    flags_of_session,
-    open_source,
+    check_one_log,
+    open_logs,
     parse_point,
     point_at,
 )
@@ -21,6 +22,7 @@ from eventstore.format import Position, format_position
 from eventstore.reading import LogPoint, LogSource, PointSpec, time_of
 from projections.indexing import session_at
 from projections.replay import AsOf, Replay, TopicBook, options_text
+from projections.several_logs import JoinedRetained, JoinedState, fold_logs, short_name
 from projections.state import (
     FLAG_BITS,
     QOS_MASK,
@@ -67,12 +69,19 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    async with open_source(flags_of_session(flags, session)) as source:
-        point = await point_at(source, moment)
-        if session is not None:
-            lines = await _session(source, session, point, moment, as_json=as_json)
+    async with open_logs(flags, session) as logs:
+        if "" not in logs:
+            check_one_log(logs, session)
+            check_comparable(logs, moment)
+            time_ms = moment.time_ms if moment is not None else None
+            joined = await fold_logs(logs, time_ms, progress)
+            lines = _joined(joined, time_ms, topic, as_json=as_json)
+        elif session is not None:
+            point = await point_at(logs[""], moment)
+            lines = await _session(logs[""], session, point, moment, as_json=as_json)
         else:
-            replay = Replay(source, point.sequence, None, progress)
+            point = await point_at(logs[""], moment)
+            replay = Replay(logs[""], point.sequence, None, progress)
             as_of = await replay.to(point)
             state = replay.state
             if topic is not None:
@@ -137,8 +146,14 @@ def _queued(held: SubscriptionState) -> Iterator[Position]:
 
 def totals(state: NodeState) -> dict[str, int]:
     """Return the totals of a state."""
+    sums = _sums(state.sessions.values())
+    retained = {"retained": len(state.retained), "retained_bytes": state.retained.size}
+    return {"sessions": len(state.sessions), **sums, **retained}
+
+
+def _sums(sessions: Iterable[SessionState]) -> dict[str, int]:
     sums = dict.fromkeys(_SUMMED, 0)
-    for one in state.sessions.values():
+    for one in sessions:
         sums["connected"] += one.connected
         sums["subscriptions"] += len(one.active())
         sums["in_flight"] += len(one.inflight) + len(one.releasing)
@@ -146,15 +161,18 @@ def totals(state: NodeState) -> dict[str, int]:
         sums["queued_bytes"] += one.queued_bytes
         sums["inbound"] += len(one.inbound)
         sums["wills"] += one.will is not None
-    retained = {"retained": len(state.retained), "retained_bytes": state.retained.size}
-    return {"sessions": len(state.sessions), **sums, **retained}
+    return sums
 
 
 def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     """Yield the state of a node as text, largest sessions first."""
-    all_of = totals(state)
     yield f"state as of {as_of} ({state.entries:,} entries folded)"
     shared = sum(name.startswith(SHARE) for name in state.sessions)
+    yield from _total_lines(totals(state), shared)
+    yield from _session_lines([("", one) for one in state.sessions.values()])
+
+
+def _total_lines(all_of: dict[str, int], shared: int) -> Iterator[str]:
     away = all_of["sessions"] - all_of["connected"] - shared
     here = all_of["connected"]
     groups = f", {text.count_of(shared, 'shared subscription')}" if shared else ""
@@ -167,22 +185,29 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     yield f"  wills          {all_of['wills']:,}"
     retained = text.count_of(all_of["retained"], "topic")
     yield f"  retained       {retained}, {text.size(all_of['retained_bytes'])}"
-    if not state.sessions:
+
+
+def _session_lines(sessions: Sequence[tuple[str, SessionState]]) -> Iterator[str]:
+    """Yield the largest sessions, each with its log if there are several."""
+    if not sessions:
         return
-    listed = nsmallest(_LISTED, state.sessions.values(), key=_weight)
+    listed = nsmallest(_LISTED, sessions, key=lambda each: _weight(each[1]))
+    width = max(len(short_name(log)) for log, _ in listed)
+    title = f"{'log':<{width + 2}}" if width else ""
     yield ""
-    yield f"  {'session':<32} {'':<9} {'subscr.':>9} {'in flight':>9} {'queued':>10}"
-    for one in listed:
+    yield f"  {title}{'session':<32} {'':<9} {'subscr.':>9} {'in flight':>9} {'queued':>10}"
+    for log, one in listed:
         sent = len(one.inflight) + len(one.releasing)
         state_word = "connected" if one.connected else "offline"
         if one.session.startswith(SHARE):
             state_word = "shared"
+        where = f"{short_name(log):<{len(title)}}"
         yield (
-            f"  {text.name(one.session, 32):<32} {state_word:<9} {len(one.active()):>9,} "
+            f"  {where}{text.name(one.session, 32):<32} {state_word:<9} {len(one.active()):>9,} "
             f"{sent:>9,} {one.queued:>10,}"
         )
-    if len(state.sessions) > len(listed):
-        yield f"  and {len(state.sessions) - len(listed):,} more sessions (--json lists all)"
+    if len(sessions) > len(listed):
+        yield f"  and {len(sessions) - len(listed):,} more sessions (--json lists all)"
 
 
 def _weight(state: SessionState) -> tuple[int, int, bool, str]:
@@ -198,6 +223,97 @@ def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
         yield text.json_line({"kind": "session", **session_object(one, None)})
     for message in state.retained.all():
         yield text.json_line({"kind": "retained", **_retained_object(message)})
+
+
+# ----------------------------------------------------------------------------- several logs
+
+
+def _joined(
+    joined: JoinedState, time_ms: int | None, topic: str | None, *, as_json: bool
+) -> Iterator[str]:
+    """Yield the state of several logs, or their retained messages."""
+    last_ms = joined.last_ms if time_ms is None else time_ms
+    as_of = "before the first record" if last_ms is None else text.clock(last_ms)
+    if topic is not None:
+        found = list(joined.retained(topic))
+        if as_json:
+            yield from (text.json_line(_joined_retained_object(one)) for one in found)
+            return
+        topics = text.count_of(len({one.message.topic for one in found}), "retained message")
+        yield f"{topics} on {text.name(topic)} as of {as_of}"
+        for one in found:
+            (line,) = _retained_lines([one.message])
+            yield f"  {short_name(one.log)}{line}{_only_in(one)}"
+    elif as_json:
+        yield from _joined_objects(joined, last_ms)
+    else:
+        yield from joined_summary_lines(joined, as_of)
+
+
+def _only_in(one: JoinedRetained) -> str:
+    return "" if one.everywhere else f" (in {', '.join(map(short_name, one.logs))} only)"
+
+
+def joined_totals(joined: JoinedState) -> dict[str, int]:
+    """Return the totals of several logs; a session in two of them counts once."""
+    names = {one.session for _, one in joined.sessions()}
+    sums = _sums(one for _, one in joined.sessions())
+    sizes: dict[str, int] = {}
+    differing = set()
+    for one in joined.retained():
+        sizes.setdefault(one.message.topic, len(one.message.payload))
+        if not one.everywhere:
+            differing.add(one.message.topic)
+    return {
+        "sessions": len(names),
+        **sums,
+        "retained": len(sizes),
+        "retained_bytes": sum(sizes.values()),
+        "retained_differing": len(differing),
+    }
+
+
+def joined_summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
+    """Yield the state of several logs as text, largest sessions first."""
+    logs = text.count_of(len(joined.parts), "log")
+    yield f"state of {logs} as of {as_of} ({joined.entries:,} entries folded)"
+    all_of = joined_totals(joined)
+    shared = {one.session for _, one in joined.sessions() if one.session.startswith(SHARE)}
+    yield from _total_lines(all_of, len(shared))
+    differing = all_of["retained_differing"]
+    if differing:
+        yield f"                 {text.count_of(differing, 'topic')} not the same in all logs"
+    yield ""
+    for part in joined.parts:
+        count = text.count_of(sum(1 for _ in part.sessions()), "session")
+        place = f"as of {part.as_of}" if part.as_of.point.sequence else str(part.as_of)
+        yield f"  log {part.log}: {count}, {place}"
+    yield from _session_lines(list(joined.sessions()))
+
+
+def _joined_objects(joined: JoinedState, last_ms: int | None) -> Iterator[str]:
+    """Yield JSON objects as :func:`_everything`; each names its log."""
+    logs = [
+        {
+            "log": part.log,
+            **part.as_of.fields(),
+            "entries": part.state.entries,
+            "sessions": sum(1 for _ in part.sessions()),
+            "retained": len(part.state.retained),
+        }
+        for part in joined.parts
+    ]
+    head = {"kind": "state", "time": None if last_ms is None else text.iso(last_ms), "logs": logs}
+    yield text.json_line({**head, "entries": joined.entries, **joined_totals(joined)})
+    for log, one in joined.sessions():
+        yield text.json_line({"kind": "session", "log": log, **session_object(one, None)})
+    for found in joined.retained():
+        yield text.json_line({"kind": "retained", **_joined_retained_object(found)})
+
+
+def _joined_retained_object(one: JoinedRetained) -> dict[str, object]:
+    only = {} if one.everywhere else {"only_in": list(one.logs)}
+    return {"log": one.log, **_retained_object(one.message), **only}
 
 
 # ----------------------------------------------------------------------------- one session

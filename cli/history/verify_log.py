@@ -2,11 +2,12 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cli.common import progress, text
-from cli.logsource import SourceFlags, open_node_logs, open_source
+from cli.logsource import LogFailures, SourceFlags, open_logs
 from eventstore.format import sequence_of
 from eventstore.reading import LogSource
 from projections.audit import Violation
@@ -46,21 +47,31 @@ class _Problems:
 def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
     """Check the log, print problems and a summary; return whether it is intact.
 
-    Where a node has several logs, and none is named, check all of them, and what each took.
+    Where a node has several logs, and none is named, check all of them, and what each took. A log
+    that cannot be read is left out, and IncompleteLogs raised at the end.
     """
-    return asyncio.run(_run(flags, as_json=as_json))
+    failures = LogFailures()
+    intact = asyncio.run(_run(flags, failures, as_json=as_json))
+    failures.check(len(intact) + len(failures.errors))
+    return all(intact.values())
 
 
-async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
-    if flags.node is None:
-        async with open_node_logs(flags) as logs:
-            if logs:
-                return await _verify_all(logs, as_json=as_json)
-    async with open_source(flags) as source:
-        return await _verify(source, as_json=as_json)
+async def _run(flags: SourceFlags, failures: LogFailures, *, as_json: bool) -> dict[str, bool]:
+    """Return for each log whether it is intact; a single log has an empty name."""
+    async with open_logs(flags, failures=failures) as logs:
+        if "" in logs:
+            return {"": (await _verify(logs[""], as_json=as_json)).intact}
+        return await _verify_all(logs, failures, as_json=as_json)
 
 
-async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> bool:
+class _Verified(NamedTuple):
+    """A log that was checked."""
+
+    verifier: LogVerifier
+    intact: bool
+
+
+async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verified:
     """Check a log and print the result; ``log`` is its name if there are several."""
     problems = _Problems(f"log {log}: " if log else "", as_json=as_json)
     verifier = await verify_log(source, problems, progress)
@@ -78,27 +89,54 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> bool:
             sys.stdout.write(problems.prefix + source.beginning() + "\n")
         summary = verification_summary(verifier, problems.count, source.where)
         sys.stdout.write(f"{problems.prefix}{summary}\n")
+    return _Verified(verifier, not problems.count)
+
+
+async def _verify_all(
+    logs: Mapping[str, LogSource], failures: LogFailures, *, as_json: bool
+) -> dict[str, bool]:
+    """Check the logs of a node, and whether each took what its sessions subscribed to."""
+    verified: dict[str, _Verified] = {}
+    for log, source in logs.items():
+        with failures.of(log):
+            verified[log] = await _verify(source, log, as_json=as_json)
+    intact = {log: one.intact for log, one in verified.items()}
+    damaged = [*failures.errors, *(log for log, one in intact.items() if not one)]
+    if not damaged:
+        for log in logs:
+            with failures.of(log):
+                intact[log] = await _verify_exchange(log, logs, as_json=as_json)
+        damaged = [log for log, one in intact.items() if not one]
+    elif not as_json:
+        what = "cannot be read" if failures.errors else "is damaged"
+        sys.stdout.write(f"the exchange between the logs is not checked: a log {what}\n")
+    if not as_json and verified and not failures.errors:
+        sys.stdout.write(_total(verified.values(), damaged) + "\n")
+    return intact
+
+
+async def _verify_exchange(log: str, logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
+    """Check what a log took of the others and print the result; return whether it is complete."""
+    problems = _Problems(f"log {log}: ", as_json=as_json)
+    found = await audit_exchange(log, logs, problems.found, progress)
+    if as_json:
+        ends = [one._asdict() for one in found.ends]
+        line = {"exchange": log, "due": found.due, "followed": ends, **problems.fields()}
+        sys.stdout.write(text.json_line(line) + "\n")
+    else:
+        sys.stdout.write(f"{problems.prefix}{_exchange_summary(found, problems.count)}\n")
     return not problems.count
 
 
-async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
-    """Check the logs of a node, and whether each took what its sessions subscribed to."""
-    intact = [await _verify(source, log, as_json=as_json) for log, source in logs.items()]
-    if not all(intact):
-        if not as_json:
-            sys.stdout.write("the exchange between the logs is not checked: a log is damaged\n")
-        return False
-    for log in logs:
-        problems = _Problems(f"log {log}: ", as_json=as_json)
-        found = await audit_exchange(log, logs, problems.found, progress)
-        intact.append(not problems.count)
-        if as_json:
-            ends = [one._asdict() for one in found.ends]
-            line = {"exchange": log, "due": found.due, "followed": ends, **problems.fields()}
-            sys.stdout.write(text.json_line(line) + "\n")
-        else:
-            sys.stdout.write(f"{problems.prefix}{_exchange_summary(found, problems.count)}\n")
-    return all(intact)
+def _total(verified: Collection[_Verified], damaged: Sequence[str]) -> str:
+    """Return the summary of all logs."""
+    records = text.count_of(sum(one.verifier.records for one in verified), "record")
+    entries = sum(one.verifier.entries for one in verified)
+    read = f"{records}, {entries:,} entries"
+    if not damaged:
+        return f"all {len(verified)} logs are intact: {read}"
+    of = f"{len(damaged)} of {text.count_of(len(verified), 'log')}"
+    return f"damaged: {of}, {', '.join(damaged)}; read {read}"
 
 
 def _exchange_summary(found: ExchangeAudit, problems: int) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from cli.common import progress, text
 from cli.live import NoBroker, StateClient
-from cli.logsource import SourceFlags, flags_of_session, open_source
+from cli.logsource import LogFailures, SourceFlags, open_logs
 from eventstore.errors import CutMeanwhile
 from eventstore.format import Position, format_position
+from eventstore.reading import LogSource
 from projections.comparison import (
     MARK,
     SESSION,
@@ -35,30 +36,69 @@ def run_verify_state(
 ) -> bool:
     """Compare and print differences; return whether there are none.
 
-    Raises NoBroker if the broker is to be compared and does not answer.
+    Where a node has several logs, and none is named, compare each with its broker. Raises NoBroker
+    if the broker is to be compared and does not answer; of several logs IncompleteLogs, at the end.
     """
+    verification = _Verification(flags, session, stored=stored, as_json=as_json)
     for _ in range(_TRIES):
         with contextlib.suppress(CutMeanwhile):
-            return asyncio.run(_run(flags, session, stored=stored, as_json=as_json))
-    return asyncio.run(_run(flags, session, stored=stored, as_json=as_json))
+            return asyncio.run(verification.run())
+    return asyncio.run(verification.run())
 
 
-async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool) -> bool:
-    async with open_source(flags_of_session(flags, session)) as source:
+class _Verification:
+    """Compares each log with its broker, and prints the results."""
+
+    def __init__(
+        self, flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool
+    ) -> None:
+        self._flags = flags
+        self._session = session
+        self._stored = stored
+        self._as_json = as_json
+        self._equal: dict[str, bool] = {}
+        """Whether there is no difference, by log; these logs are not compared again."""
+
+    async def run(self) -> bool:
+        """Return whether there are no differences. Raises CutMeanwhile: call it again."""
+        failures = LogFailures()
+        async with open_logs(self._flags, self._session, failures) as logs:
+            for log in [log for log in logs if log not in self._equal]:
+                with failures.of(log):
+                    outcome = await self._outcome(logs[log])
+                    self._print(log, outcome)
+                    self._equal[log] = outcome.equal
+                error = failures.errors.get(log)
+                if isinstance(error, CutMeanwhile):
+                    raise error
+            several = "" not in logs
+        different = [log for log, equal in self._equal.items() if not equal]
+        if several and self._equal and not failures.errors and not self._as_json:
+            count = len(self._equal)
+            said = f"{len(different)} of {count} logs: {', '.join(different)}"
+            said = f"different: {said}" if different else f"all {count} logs: equal"
+            sys.stdout.write(said + "\n")
+        failures.check(len(self._equal) + len(failures.errors))
+        return not different
+
+    async def _outcome(self, source: LogSource) -> VerificationOutcome:
         source.require_whole()
         node = await source.node()
         broker: StateClient | None = None
-        if not stored:
+        if not self._stored:
             if not source.live:
                 raise NoBroker(node, f"no broker is running on {source.where}")
             broker = StateClient(source, node)
-        outcome = await StateVerification(source, node, broker, session, progress).outcome()
-    if as_json:
-        sys.stdout.write(text.json_line(verification_object(outcome)) + "\n")
-    else:
+        return await StateVerification(source, node, broker, self._session, progress).outcome()
+
+    def _print(self, log: str, outcome: VerificationOutcome) -> None:
+        if self._as_json:
+            found = verification_object(outcome)
+            sys.stdout.write(text.json_line({"log": log, **found} if log else found) + "\n")
+            return
         for line in verification_lines(outcome):
-            sys.stdout.write(line + "\n")
-    return outcome.equal
+            prefix = f"log {log}: " if log and not line.startswith(" ") else ""
+            sys.stdout.write(f"{prefix}{line}\n")
 
 
 # ----------------------------------------------------------------------------- text

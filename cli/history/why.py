@@ -15,7 +15,7 @@ from cli.logsource import (
     parse_point,
     point_at,
 )
-from eventstore.errors import CutOff, NotFound, UsageError
+from eventstore.errors import CutOff, NotFound, UsageError, naming_log
 from eventstore.format import Position, format_position, position
 from projections.explanation import (
     LogStory,
@@ -75,8 +75,9 @@ async def _run(
             source = next(iter(logs.values()))
         else:
             source = await stack.enter_async_context(open_source(flags))
-        for one in logs.values() or [source]:
-            one.require_whole()
+        for name, one in (logs or {"": source}).items():
+            with naming_log(name):
+                one.require_whole()
         ref = await message_at(source, place) if place is not None else None
         until = None
         if moment is not None and not anywhere:

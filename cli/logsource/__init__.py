@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from cli.logsource.log_failures import IncompleteLogs, LogFailures
     from cli.logsource.log_store import (
         ServerOfClients,
         Store,
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
         start_for_clients,
     )
     from cli.logsource.nats_access import external_access
-    from cli.logsource.node_logs import flags_of_session, open_node_logs
+    from cli.logsource.node_logs import (
+        check_comparable,
+        check_one_log,
+        flags_of_session,
+        open_logs,
+        open_node_logs,
+    )
     from cli.logsource.point_resolution import cut_off, parse_point, point_at, start_at
     from cli.logsource.several_logs import log_names, log_of_session
     from cli.logsource.source import (
@@ -38,12 +45,13 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
+            "log_failures": "IncompleteLogs LogFailures",
             "log_store": (
                 "ServerOfClients Store answer_requests bridge_access check_files cluster_key "
                 "fit_packet_size nats_tls nats_users open_cluster open_store read_cluster_key "
                 "start_for_clients"
             ),
-            "node_logs": "flags_of_session open_node_logs",
+            "node_logs": "check_one_log check_comparable flags_of_session open_logs open_node_logs",
             "several_logs": "log_names log_of_session",
             "point_resolution": "cut_off parse_point point_at start_at",
             "nats_access": "external_access",
@@ -56,13 +64,17 @@ else:
     )
 
 __all__ = [
+    "IncompleteLogs",
+    "LogFailures",
     "ServerOfClients",
     "SourceFlags",
     "Store",
     "answer_requests",
     "bridge_access",
+    "check_comparable",
     "check_files",
     "check_filter",
+    "check_one_log",
     "check_topic",
     "cluster_key",
     "cut_off",
@@ -78,6 +90,7 @@ __all__ = [
     "nats_tls",
     "nats_users",
     "open_cluster",
+    "open_logs",
     "open_node_logs",
     "open_source",
     "open_store",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         with_index,
     )
     from eventstore.reading.log_location import LogLocation, open_directory, stream_of
-    from eventstore.reading.log_points import LogPoint, last_until, time_of
+    from eventstore.reading.log_points import LogPoint, last_between, last_until, time_of
     from eventstore.reading.log_source import LogSource, check_noted, open_log
     from eventstore.reading.polling import Polling
     from eventstore.reading.position_text import (
@@ -43,7 +43,7 @@ else:
             "gc_pause": "few_collections",
             "indexed_reading": "fetch_listed find_index is_of read_listed with_index",
             "log_location": "LogLocation open_directory stream_of",
-            "log_points": "LogPoint last_until time_of",
+            "log_points": "LogPoint last_between last_until time_of",
             "log_source": "LogSource check_noted open_log",
             "polling": "Polling",
             "position_text": "PointSpec packet_ids_text parse_point positions_text several stamp",
@@ -63,6 +63,7 @@ __all__ = [
     "few_collections",
     "find_index",
     "is_of",
+    "last_between",
     "last_until",
     "open_directory",
     "open_log",

@@ -71,6 +71,8 @@ class LogLocation:
         """Return a log for reading. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
         mark = None
         if self.datadir is not None:
+            if stream not in _stored(self.datadir):
+                raise _missing(self.datadir, stream)
             mark = Watermark(_own_directory(self.datadir, stream) / "log.mark", stream)
         return await open_log(client, stream, self.where, live=self.live, mark=mark)
 
@@ -104,7 +106,7 @@ async def open_directory(
     datadir = DataDir(path)
     if not datadir.path.is_dir():
         raise NoLog(f"data directory {datadir.path}: does not exist")
-    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*"))
+    stored = _stored(datadir)
     if not stored:
         raise NoLog(
             f"data directory {datadir.path}: contains no log (for a log on a NATS server, set "
@@ -112,8 +114,8 @@ async def open_directory(
         )
     if stream is None and not datadir.processes.exists():
         stream = LOG_STREAM_PREFIX + datadir.node()
-    if stream is not None and stream not in {path.name for path in stored}:
-        raise NoLog(f"data directory {datadir.path}: contains no log {name(stream)}")
+    if stream is not None and stream not in stored:
+        raise _missing(datadir, stream)
     try:
         datadir.lock()
     except DataDirBusy:
@@ -127,6 +129,16 @@ async def open_directory(
     stack.push_async_callback(server.stop)
     access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     return LogLocation(access, str(datadir.path), live=False, named=stream, datadir=datadir)
+
+
+def _stored(datadir: DataDir) -> set[str]:
+    """Return the streams of logs in the store of a data directory."""
+    found = datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*")
+    return {path.name for path in found}
+
+
+def _missing(datadir: DataDir, stream: str) -> NoLog:
+    return NoLog(f"data directory {datadir.path}: contains no log {name(stream)}")
 
 
 def _own_directory(datadir: DataDir, stream: str) -> Path:

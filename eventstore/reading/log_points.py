@@ -35,7 +35,14 @@ async def last_until(source: LogSource, time_ms: int) -> int:
 
     Returns the one before the first record if all are later. Raises as :func:`time_of`.
     """
-    low, high = source.begin - 1, source.last
+    return await last_between(source, source.begin - 1, source.last, time_ms)
+
+
+async def last_between(source: LogSource, low: int, high: int, time_ms: int) -> int:
+    """Return the last record after ``low`` and up to ``high`` that is not later than a time.
+
+    Returns ``low`` if all are later. Raises as :func:`time_of`.
+    """
     while low < high:
         middle = (low + high + 1) // 2
         if await time_of(source, middle) <= time_ms:

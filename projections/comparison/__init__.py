@@ -34,6 +34,12 @@ from projections.comparison.live_state import (
     LiveStateSource,
     digest_number,
 )
+from projections.comparison.state_differences import (
+    StatesBetween,
+    retained_changes,
+    sessions_changed,
+    states_between,
+)
 from projections.comparison.state_facts import (
     Granted,
     SessionFacts,
@@ -74,6 +80,7 @@ __all__ = [
     "SessionFacts",
     "StateFacts",
     "StateVerification",
+    "StatesBetween",
     "StoredItem",
     "StoredProjections",
     "Unsettled",
@@ -86,6 +93,9 @@ __all__ = [
     "find_divergences",
     "mark_checker",
     "projection_checks",
+    "retained_changes",
     "session_facts",
+    "sessions_changed",
     "state_facts",
+    "states_between",
 ]

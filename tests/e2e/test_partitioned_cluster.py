@@ -331,10 +331,14 @@ def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
                 assert all(log in done[1] for log in ("c1-p0", "c1-p1")), done[1]
             code, said = run(*command, "--node", "c1-p1")
             assert (code, "c1-p0  " in said) == (0, False), said
-        code, said = run("log", "-n", "1")
-        assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
-        # A file with a data directory, as on a real machine.
-        code, said = run("log", "-n", "1", "--data-dir", str(node.data_dir))
+        # Also with a data directory in the settings, as on a real machine.
+        for where in ([], ["--data-dir", str(node.data_dir)]):
+            code, said = run("log", "--topic", "t/x", "--type", "MessagePublished", *where)
+            assert (code, {" p0 ", " p1 "} <= {*re.findall(r" p\d ", said)}) == (0, True), said
+            code, said = run("replay", *where)
+            assert (code, said.startswith("state of 2 logs as of ")) == (0, True), said
+        # Without the settings it is not known that the logs belong together.
+        code, said = run_without("log", "-n", "1")
         assert (code, "give --node, one of c1-p0, c1-p1" in said) == (2, True), said
         code, said = run("log", "verify")
         assert code == 0, said

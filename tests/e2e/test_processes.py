@@ -403,9 +403,9 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
         code, said = run(broker, "why", "--client", reader, "--topic", "a/taken", *wrong)
         assert code == 2
         assert f"belongs to the log {node}-p0" in said
-        code, said = run(broker, "log", "-n", "1")
+        code, said = run(broker, "log", "--from", "1")
         assert code == 2
-        assert f"give --node, one of {node}-p0, {node}-p1" in said
+        assert f"or --node, one of {node}-p0, {node}-p1" in said
 
     check_history()
     code, said = run(broker, "sessions", "show", reader)

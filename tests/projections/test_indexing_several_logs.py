@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import packets as p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, listed, told, use
-from simulation.loop import simulate
-from simulation.partitions import PartitionWorld, make_partitions, name_in
+from playedpartitions import FILTERS, PARTITION_STEPS, PlayedPartitions
 from specification import snapshot
 
 from eventstore.format import LOG_SESSION, MAX_INDEX, entries, position
@@ -33,23 +30,7 @@ from projections.state import NodeState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from simulation.network import SimClient
-
     from eventstore.reading import LogSource
-
-FILTERS = ["a/#", "a/b", "#", "+", "$share/g/a/#"]
-TOPICS = ["a", "a/b", "c"]
-CLIENTS = 4
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["publish", "publish", "release", "subscribe", "unsubscribe", "leave", "kill"]
-        ),
-        st.integers(0, CLIENTS - 1),
-        st.integers(0, 11),
-    ),
-    max_size=25,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -59,71 +40,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_records, "worth_reading", lambda _named, _others: True)
 
 
-class _Played:
-    """Two brokers of one node, and what clients of both did."""
-
-    def __init__(self, steps: list[tuple[str, int, int]]) -> None:
-        self.logs: dict[str, Any] = {}
-        self.names: list[str] = []
-        self._steps = steps
-        self._clients: dict[int, SimClient] = {}
-        self._pid = 0
-        simulate(self._play)
-
-    async def _play(self) -> None:
-        worlds = make_partitions(2)
-        self.names = [name_in(worlds, at % 2, f"c{at}-") for at in range(CLIENTS)]
-        for world in worlds:
-            await world.start()
-        await worlds[0].go(0.1)
-        try:
-            for what, who, number in [("subscribe", 0, 0), ("subscribe", 1, 2), *self._steps]:
-                await self._step(worlds, what, who, number)
-            await worlds[0].go(3)
-            for world in worlds:
-                await world.broker.wait_durable()
-        finally:
-            for world in worlds:
-                await world.crash()
-        for world in worlds:
-            history = world.disk.stream.history
-            records = [SimpleNamespace(sequence=at, data=history[at]) for at in sorted(history)]
-            self.logs[world.name] = SimpleNamespace(log=SimpleNamespace(records=records))
-
-    async def _step(self, worlds: list[PartitionWorld], what: str, who: int, number: int) -> None:
-        world = worlds[who % 2]
-        if what == "kill":
-            await world.crash()
-            for at in [at for at in self._clients if at % 2 == who % 2]:
-                del self._clients[at]
-            await world.start()
-            await world.go(0.5)
-            return
-        client = self._clients.get(who)
-        if client is None:
-            client = self._clients[who] = await world.connect(self.names[who])
-        self._pid += 1
-        if what == "publish":
-            qos = number % 3
-            topic = TOPICS[number // 3 % 3]
-            pid = self._pid if qos else None
-            client.send(p.publish(topic, b"%d" % number, qos, pid, retain=number > 9))
-        elif what == "release":
-            client.send(p.pubrel(number + 1))
-        elif what == "subscribe":
-            client.send(p.subscribe(self._pid, (FILTERS[number % 5], number % 3)))
-        elif what == "unsubscribe":
-            client.send(p.unsubscribe(self._pid, FILTERS[number % 5]))
-        else:
-            client.drop()
-            del self._clients[who]
-        await world.go(0.2)
-        for one in client.take():
-            if isinstance(one, p.Publish) and one.qos and one.packet_id and number % 2:
-                client.send((p.puback if one.qos == 1 else p.pubrec)(one.packet_id))
-
-
-def sources(played: _Played) -> dict[str, IndexedSource]:
+def sources(played: PlayedPartitions) -> dict[str, IndexedSource]:
     return {name: IndexedSource(node) for name, node in played.logs.items()}
 
 
@@ -151,7 +68,7 @@ async def stories(found: Mapping[str, LogSource]) -> list[Any]:
     return answers
 
 
-async def on_topics(played: _Played, found: Mapping[str, LogSource]) -> list[Any]:
+async def on_topics(played: PlayedPartitions, found: Mapping[str, LogSource]) -> list[Any]:
     """The last messages on topics, for the clients of all logs and without a client."""
     answers: list[Any] = []
     for topic in ("a/b", "a/#", "#"):
@@ -163,7 +80,7 @@ async def on_topics(played: _Played, found: Mapping[str, LogSource]) -> list[Any
     return answers
 
 
-async def events(played: _Played, found: Mapping[str, IndexedSource]) -> list[Any]:
+async def events(played: PlayedPartitions, found: Mapping[str, IndexedSource]) -> list[Any]:
     answers: list[Any] = []
     for source in found.values():
         sessions = [None, *played.names, *(LOG_SESSION + name for name in found), FILTERS[-1]]
@@ -174,7 +91,7 @@ async def events(played: _Played, found: Mapping[str, IndexedSource]) -> list[An
     return answers
 
 
-async def check_states(played: _Played, found: Mapping[str, IndexedSource]) -> None:
+async def check_states(played: PlayedPartitions, found: Mapping[str, IndexedSource]) -> None:
     """Compare the states of clients with those of the whole log."""
     for source in found.values():
         for name in played.names:
@@ -194,14 +111,14 @@ async def check_states(played: _Played, found: Mapping[str, IndexedSource]) -> N
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(
-    steps=STEPS,
+    steps=PARTITION_STEPS,
     step=st.integers(1, 6),
     shares=st.tuples(*[st.sampled_from([0.0, 0.4, 1.0])] * 2),
 )
 def test_answers_are_those_without_indexes(
     steps: list[tuple[str, int, int]], step: int, shares: tuple[float, float]
 ) -> None:
-    played = _Played(steps)
+    played = PlayedPartitions(steps)
     plain, indexed = sources(played), sources(played)
     with tempfile.TemporaryDirectory() as place:
         for share, (name, source) in zip(shares, indexed.items(), strict=True):

@@ -15,11 +15,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.common import count_of, text
-from cli.history import change_mark, retained_changes, session_changes, sessions_changed
+from cli.history import change_mark, session_changes
 from eventstore.errors import UsageError
 from eventstore.index import BadIndex
 from eventstore.reading import LogPoint
-from projections.comparison import ChangedStates, state_facts
+from projections.comparison import (
+    ChangedStates,
+    retained_changes,
+    sessions_changed,
+    state_facts,
+)
 from projections.replay import Replay
 
 if TYPE_CHECKING:
