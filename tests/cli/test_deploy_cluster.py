@@ -163,10 +163,7 @@ def values() -> dict[str, Any]:
 def helm(*arguments: str, **changed: Any) -> str:
     """The output of a helm command, with these values of the chart changed."""
     assert _HELM is not None, "helm-binary is not installed"
-    changes = [
-        f"--set-json={path}={json.dumps(value)}"
-        for path, value in changed.items()
-    ]
+    changes = [f"--set-json={path}={json.dumps(value)}" for path, value in changed.items()]
     return output(_HELM, *arguments, str(CHART), *changes)
 
 
