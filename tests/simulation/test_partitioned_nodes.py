@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
 SEEDS = range(400, 400 + max(45, _ASKED))
-SHARES_SEEDS = range(1500, 1500 + max(15, _ASKED // 5))
+SHARES_SEEDS = range(1000, 1000 + max(15, _ASKED // 5))
 _MOST_SEEDS = 20
 """Runs within which each mutant is caught."""
 AT_EVERY_SAVE = 2
