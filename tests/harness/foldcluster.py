@@ -31,6 +31,9 @@ _ANSWER = 0.5
 class ClusterNode(Broker):
     """A broker that is a node of a cluster; it is reached through `link`, which can be cut."""
 
+    program: str | None = None
+    """The command of another version, for the next start."""
+
     def __init__(
         self, directory: Path, nats_port: int, config: str, *, forked: bool = False
     ) -> None:
@@ -43,6 +46,16 @@ class ClusterNode(Broker):
             f"metrics = '127.0.0.1:{self.metrics}'\nbridge = false\nlog_format = 'json'\n{config}",
             forked=forked,
         )
+
+    def command(self) -> list[str]:
+        """Its command line."""
+        ours, *arguments = super().command()
+        return [self.program or ours, *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """Its variables; another version imports its own modules."""
+        own = {"PYTHONPATH": ""} if self.program else {}
+        return {**super().environment(), **own}
 
     def start(self) -> None:
         """Starts the process and returns when it reports its role."""

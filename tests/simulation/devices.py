@@ -77,6 +77,8 @@ class Device:
     """The broker may have the session."""
     unsure_until: float = 0.0
     """Until when a connection that was never accepted may reach the broker."""
+    clean_until: float = 0.0
+    """Until when such a connection with a clean session may end the session of a later one."""
     stale: bool = False
     """What the device knows belongs to a session that it has asked to end."""
     cleans: int = 0
@@ -248,7 +250,8 @@ class DeviceConnection(SimClient):
             assert device.maybe, "a session is present that cannot be"
         else:
             assert not device.sure or expired, f"{device.name}: an acknowledged session is gone"
-        device.sure = not self.clean and not superseded
+        ended = asyncio.get_running_loop().time() < device.clean_until  # perhaps, or soon
+        device.sure = not self.clean and not superseded and not ended
         device.maybe = device.maybe or not self.clean
         if not packet.session_present:
             account.session_gone(device.name)
@@ -372,6 +375,8 @@ class DeviceConnection(SimClient):
         """
         if self.world.reorders and not self.accepted:
             self.device.unsure_until = asyncio.get_running_loop().time() + _OVERTAKES
+            if self.clean:
+                self.device.clean_until = self.device.unsure_until
 
     def leave(self) -> None:
         """End in good order."""

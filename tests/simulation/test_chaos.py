@@ -25,6 +25,8 @@ from simulation.world import World
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "20"))
 AT_EVERY_SAVE = 4
 """``make check`` runs this many of them, too."""
+NODES_SEEDS = max(140, SEEDS // 2)
+"""Runs with three nodes."""
 
 
 def marks_of(seed: int) -> list[pytest.MarkDecorator]:
@@ -64,7 +66,7 @@ def test_a_random_run_with_a_standby_keeps_every_guarantee(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(seed, marks=marks_of(seed)) for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))],
+    [pytest.param(seed, marks=marks_of(seed)) for seed in range(NODES_SEEDS)],
 )
 def test_a_random_run_with_three_nodes_keeps_every_guarantee(seed: int) -> None:
     """They are killed and cut off; another one takes over while the old one still believes."""
@@ -73,7 +75,7 @@ def test_a_random_run_with_three_nodes_keeps_every_guarantee(seed: int) -> None:
 
 @pytest.mark.long
 def test_everything_happened_to_a_leader() -> None:
-    seen = counts(max(15, SEEDS // 4), NodesWorld)
+    seen = counts(NODES_SEEDS, NodesWorld)
     wanted = (
         "crash", "leader cut off", "replaced while it served", "Fenced", "Replaced",
         "client of a node that follows", "passed on", "connects while no node serves",

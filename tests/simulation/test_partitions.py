@@ -405,7 +405,7 @@ def test_the_log_is_not_cut_before_the_others_have_taken_it() -> None:
         two(scenario, keep=0.0, keep_bytes=20_000)
 
 
-SEEDS = max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5)
+SEEDS = range(200, 200 + max(50, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
 AT_EVERY_SAVE = 4
 """``make check`` runs this many of them, too."""
 
@@ -413,12 +413,18 @@ AT_EVERY_SAVE = 4
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
-        for seed in range(SEEDS)
+        pytest.param(seed, marks=[pytest.mark.slow] if number >= AT_EVERY_SAVE else [])
+        for number, seed in enumerate(SEEDS)
     ],
 )
 def test_a_random_run_of_several_logs_keeps_every_guarantee(seed: int) -> None:
     run(seed)
+
+
+@pytest.mark.long
+def test_a_long_queue_of_a_device_may_be_delivered_slowly() -> None:
+    """For ten minutes, one message after the other."""
+    run(1294)
 
 
 def _two_turns(positions: FollowedPositions, name: str, through: int, link: str) -> None:
