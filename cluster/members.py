@@ -81,11 +81,7 @@ class Members:
 
         ``wanted`` is its name; empty: the one that has folded most of the log.
         """
-        there = {
-            one.node: one
-            for one in self.others(now)
-            if self._why_not(one.node, now) is None
-        }
+        there = {one.node: one for one in self.others(now) if self._why_not(one.node, now) is None}
         if wanted:
             found = there.get(wanted) or self._does_not_follow(wanted, now)
             if isinstance(found, str) or self._trusts(found):

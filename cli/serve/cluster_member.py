@@ -195,7 +195,7 @@ class ClusterMember:
 
     @property
     def state(self) -> dict[str, str]:
-        """The node's role, the leader that it knows, and why it does not follow, for ``/readyz``."""
+        """For ``/readyz``: the node's role, the leader that it knows, why it does not follow."""
         part = self._part
         if part is None:
             return {}
