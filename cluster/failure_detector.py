@@ -60,6 +60,10 @@ class FailureDetector:
         self.cause: Cause | None = None
         """Reason for a takeover; None: there is no reason yet."""
 
+    def silence(self, now: float) -> float:
+        """Return the seconds since the last sign of life of a leader."""
+        return now - self._heard
+
     def heard(self, now: float) -> None:
         """Record a sign of life of the leader."""
         self._heard = now

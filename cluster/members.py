@@ -81,13 +81,9 @@ class Members:
 
         ``wanted`` is its name; empty: the one that has folded most of the log.
         """
-        there = {
-            one.node: one
-            for one in self.others(now)
-            if one.role is Role.FOLLOWING and now - self._last[one.node][0] <= CERTAIN_FOR
-        }
+        there = {one.node: one for one in self.others(now) if self._why_not(one.node, now) is None}
         if wanted:
-            found = there.get(wanted) or f"node {wanted} does not follow this leader"
+            found = there.get(wanted) or self._does_not_follow(wanted, now)
             if isinstance(found, str) or self._trusts(found):
                 return found
             return f"node {wanted} has another cluster_tls_ca: no node could pass clients on to it"
@@ -95,6 +91,21 @@ class Members:
         if not there:
             return "no other node follows this leader"
         return max(there.values(), key=lambda one: (one.sequence, self._order(one.node)))
+
+    def _does_not_follow(self, node: str, now: float) -> str:
+        reason = self._why_not(node, now)
+        return f"node {node} does not follow this leader" + (f": {reason}" if reason else "")
+
+    def _why_not(self, node: str, now: float) -> str | None:
+        """Return why a node does not follow this leader, empty if unknown; None if it does."""
+        if node not in self._last:
+            return ""
+        heard, status = self._last[node]
+        if now - heard > CERTAIN_FOR:
+            return f"nothing was heard of it for {now - heard:.0f} s"
+        if status.role is not Role.FOLLOWING:
+            return f"it is {status.role}"
+        return status.problem or None
 
     def preferred(self, number: int, now: float) -> str:
         """Return the node that is to lead a log of several, by its number; empty: this one.

@@ -31,6 +31,8 @@ _log = structlog.get_logger("foldmq")
 _TICK = 0.02
 """Seconds between two checks of the leader."""
 _RETRY = 0.5
+_SILENT = 5.0
+"""Seconds without a leader that count as a problem."""
 SUCCESSOR_SECONDS = 1.0
 """Seconds that a node waits before it takes over from a leader that handed over to another one."""
 
@@ -98,6 +100,16 @@ class Standby:
         """The number of records that the leader has stored and this node has not folded."""
         return max(0, self._leader.sequence - self._follower.sequence) if self._leader else 0
 
+    @property
+    def problem(self) -> str:
+        """Why this node does not follow at present; empty if it does, or starts."""
+        if self._said:
+            return f"the log cannot be followed: {self._said}"
+        silence = self._detector.silence(self._clock.monotonic())
+        if self.role is Role.FOLLOWING and silence > _SILENT:
+            return f"no leader was heard for {silence:.0f} s"
+        return ""
+
     def status(self) -> NodeStatus:
         """Return this node's own status."""
         clients, parked = self.count()
@@ -111,6 +123,7 @@ class Standby:
             listen=self.listen,
             clients=clients,
             parked=parked,
+            problem=self.problem,
         )
 
     def take(self, data: bytes) -> None:

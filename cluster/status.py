@@ -63,6 +63,8 @@ class NodeStatus:
     """Whether a leader takes clients; otherwise it is not certain that it still leads."""
     to: str = ""
     """The node to which a leader that stopped hands over."""
+    problem: str = ""
+    """Why a node does not follow at present; empty: it follows, or leads."""
 
     def encode(self) -> bytes:
         """Return the bytes of a status message."""
@@ -88,6 +90,7 @@ _KINDS: dict[str, type] = {
     "parked": int,
     "serving": bool,
     "to": str,
+    "problem": str,
 }
 
 

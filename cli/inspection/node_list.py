@@ -62,7 +62,8 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
             "one is running and that this NATS user may send requests to it"
         )
     several = "log" in found[0]
-    show(found, len(found), "node", _columns(several=several), as_json=as_json)
+    columns = _columns(several=several, problems=any(row["problem"] for row in found))
+    show(found, len(found), "node", columns, as_json=as_json)
 
 
 async def logs_of(client: DirectClient, cluster: str) -> list[str]:
@@ -101,8 +102,9 @@ def rows(found: list[NodeStatus], asked_ms: int) -> list[dict[str, Any]]:
     return sorted(made, key=lambda row: (row["role"] != Role.LEADING, row["node"]))
 
 
-def _columns(*, several: bool) -> list[Column[Mapping[str, Any]]]:
+def _columns(*, several: bool, problems: bool) -> list[Column[Mapping[str, Any]]]:
     log: Column[Mapping[str, Any]] = Column("LOG", lambda row: row["log"], right=True)
+    problem: Column[Mapping[str, Any]] = Column("PROBLEM", lambda row: row["problem"] or None)
     return [
         *([log] if several else []),
         Column("NODE", lambda row: row["node"], name=True),
@@ -118,6 +120,7 @@ def _columns(*, several: bool) -> list[Column[Mapping[str, Any]]]:
         Column("USERS", lambda row: row["users"] or None, wide=True),
         Column("PERMISSIONS", lambda row: row["permissions"] or None, wide=True),
         Column("LISTENS AT", lambda row: ", ".join(row["listen"]) or None, name=True),
+        *([problem] if problems else []),
     ]
 
 

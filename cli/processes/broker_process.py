@@ -40,6 +40,9 @@ COUNTS: Final = struct.Struct("!II")
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16
+_PATIENCE: Final = 15.0
+"""Seconds without an answer about another log after which the NATS server is changed, over which
+this process writes its own log."""
 _OF_NATS_CLIENTS: Final = (
     "nats_listen",
     "nats_users",
@@ -231,4 +234,11 @@ def _log_of(store: Store, name: str) -> EventLog:
     """Return the log of another process, for reading."""
     client = store.client
     kept = KeyedStore(client, f"FOLDMQ_STATE_{name}", f"foldmq.state.{name}.")
-    return EventLog(client, f"FOLDMQ_LOG_{name}", f"foldmq.log.{name}", projections=kept)
+    return EventLog(
+        client,
+        f"FOLDMQ_LOG_{name}",
+        f"foldmq.log.{name}",
+        projections=kept,
+        replicas=store.log.replicas,
+        patience=_PATIENCE,
+    )

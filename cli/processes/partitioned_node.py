@@ -16,7 +16,8 @@ from cli.logsource import open_cluster
 from cli.monitoring import HttpMonitor
 from cli.processes.process_listeners import ListenerSource, ProcessListeners
 from cli.processes.supervisor import Supervisor
-from cluster import decode_status
+from cluster import Role, decode_status
+from eventstore.nats import ServerWatch
 from eventstore.nodes import NodeMessages
 from eventstore.partitions import partition_names
 
@@ -33,6 +34,10 @@ _log = structlog.get_logger("foldmq")
 
 _PARKED_SECONDS: Final = 10.0
 """Seconds without a leader of a log, after which the node is not ready."""
+_SILENT: Final = 3.0
+"""Seconds without a status, after which its sender counts as not heard."""
+_LOOK_EVERY: Final = 1.0
+"""Seconds between two checks whether the leaders are heard."""
 _COUNT_EVERY: Final = 0.5
 """Seconds between two reports of the clients that are passed on, to the processes of their logs."""
 
@@ -68,9 +73,12 @@ class PartitionedNode(Supervisor):
         for member, name in zip(self.members, own, strict=True):
             member.prepare(datadir, name, names, {}, {}, cluster=True)
         edges = self._edge_source.edges(datadir, len(names))
-        self._monitor.member = EdgeState(edges, node)
+        state = EdgeState(edges, node)
+        self._monitor.member = state
         for number, name in enumerate(names):
-            await NodeMessages(client, name).listen(partial(_heard, edges, number))
+            await NodeMessages(client, name).listen(partial(state.take, number))
+        watching = asyncio.create_task(state.watch(ServerWatch(client, "status of a leader")))
+        stack.callback(watching.cancel)
         counting = asyncio.create_task(self._report_counts(edges), name="counts")
         stack.callback(counting.cancel)
         return ProcessListeners(self._edge_source, edges, None)
@@ -98,12 +106,6 @@ class PartitionedNode(Supervisor):
             await asyncio.sleep(_COUNT_EVERY)
 
 
-def _heard(edges: Edges, log: int, data: bytes) -> None:
-    status = decode_status(data)
-    if status is not None:
-        edges.heard(status, log)
-
-
 class EdgeState:
     """The readiness of a node that passes clients on: ``cli.monitoring``'s view of a cluster."""
 
@@ -112,6 +114,33 @@ class EdgeState:
     def __init__(self, edges: Edges, node: str) -> None:
         self._edges = edges
         self._node = node
+        names = partition_names(node, len(edges.links))
+        self._names = names
+        self._now = asyncio.get_running_loop().time
+        self._led = [self._now()] * len(names)
+        """When a leader of each log was heard last."""
+        self._own: list[tuple[float, str]] = [(self._now(), "")] * len(names)
+        """When each process of this node was heard last, and the problem that it reported."""
+
+    def take(self, log: int, data: bytes) -> None:
+        """Process the status of a node."""
+        status = decode_status(data)
+        if status is None:
+            return
+        if status.node == self._names[log]:
+            self._own[log] = self._now(), status.problem
+        if status.role is Role.LEADING:
+            self._led[log] = self._now()
+        self._edges.heard(status, log)
+
+    async def watch(self, server: ServerWatch) -> None:
+        """Change the NATS server if no leader is heard over it, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            if self._now() - min(self._led) > _SILENT:
+                await server.unanswered()
+            else:
+                server.answered()
 
     def waiting(self) -> str:
         """Return why some clients would not be served; empty if all are."""
@@ -123,11 +152,17 @@ class EdgeState:
 
     @property
     def state(self) -> dict[str, str]:
-        """The leader of each log, for ``/readyz``."""
+        """The leader of each log, and why this node does not follow it, for ``/readyz``."""
         found = {"node": self._node, "role": "edge"}
         for link in self._edges.links:
             if link.leader is not None:
                 found[f"leader_{link.number}"] = link.leader.node
+        for log, (heard, problem) in enumerate(self._own):
+            silence = self._now() - heard
+            if silence > _SILENT:
+                found[f"problem_{log}"] = f"its process was not heard over NATS for {silence:.0f} s"
+            elif problem:
+                found[f"problem_{log}"] = problem
         return found
 
     def metrics(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class ClusterMember:
 
     @property
     def state(self) -> dict[str, str]:
-        """The node's role and the leader that it knows, for ``/readyz``."""
+        """For ``/readyz``: the node's role, the leader that it knows, why it does not follow."""
         part = self._part
         if part is None:
             return {}
@@ -203,7 +203,11 @@ class ClusterMember:
             self._standby.leader if self._standby is not None and part is self._standby else None
         )
         found = {"node": self._me.node, "role": str(part.role)}
-        return {**found, "leader": leader.node} if leader is not None else found
+        if leader is not None:
+            found["leader"] = leader.node
+        if isinstance(part, Standby) and part.problem:
+            found["problem"] = part.problem
+        return found
 
     @property
     def has_followers(self) -> bool:

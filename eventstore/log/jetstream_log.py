@@ -10,7 +10,7 @@ from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostL
 from eventstore.log.conditional_append import Appended, append_behind
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
-from eventstore.nats import purge, read_bounds, read_info
+from eventstore.nats import PATIENCE, ServerWatch, purge, read_bounds, read_info
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_READS, _READ_SECONDS, _READ_PAUSE = 4, 2.5, 0.5
-"""Number, duration and pause, in seconds, of the attempts to ask replicas before the last one."""
+_READS, _READ_SECONDS = 4, 2.5
+"""Number of the attempts to ask replicas before the last one, and their duration in seconds."""
 
 
 class EventLog:
@@ -43,10 +43,16 @@ class EventLog:
         max_msg_size: int = -1,
         refused: int = 0,
         replicas: int = 1,
+        patience: float = PATIENCE,
     ) -> None:
-        """``replicas`` is the number of the stream's replicas, each on a separate server."""
+        """``replicas`` is the number of the stream's replicas, each on a separate server.
+
+        ``patience`` is for reading, see :class:`ServerWatch`.
+        """
         self.watermark = watermark
-        self._replicas = replicas
+        self.replicas = replicas
+        """The number of the stream's replicas."""
+        self._server = ServerWatch(nc, f"stream {stream}", patience)
         self._max_msg_size = max_msg_size
         self._refused = refused
         self._nc = nc
@@ -65,7 +71,7 @@ class EventLog:
         Raises CorruptLog when the log ends before a record that is known to have been stored, and
         LogUnavailable when JetStream does not answer.
         """
-        looks = 1 if self._replicas == 1 else VERDICTS
+        looks = 1 if self.replicas == 1 else VERDICTS
         # The beginning is read first: then the cut that it comes from was recorded before the end
         # that is found, even while another node writes.
         bounds = await self._until_answered(
@@ -80,18 +86,16 @@ class EventLog:
         """Return the result of ``ask``; with replicas, of the first one that answers in time."""
         for seconds in self._waits:
             with contextlib.suppress(LogUnavailable):
-                return await ask(seconds)
-            await self._ask_elsewhere()
+                answer = await ask(seconds)
+                self._server.answered()
+                return answer
+            await self._server.unanswered()
         return await ask(None)
 
     @property
     def _waits(self) -> Iterable[float]:
-        """Seconds to wait for an answer, once for each server that may be asked."""
-        return () if self._replicas == 1 else (_READ_SECONDS,) * _READS
-
-    async def _ask_elsewhere(self) -> None:
-        await self._nc.change_server()
-        await asyncio.sleep(_READ_PAUSE)
+        """Seconds to wait for an answer, for each attempt before the last one."""
+        return () if self.replicas == 1 else (_READ_SECONDS,) * _READS
 
     async def _checked_tail(self, looks: int, seconds: float | None) -> LogTail:
         """Return the end of the log, if one of ``looks`` attempts finds it undamaged."""
@@ -147,7 +151,7 @@ class EventLog:
             await self._check_fence()
 
     def _read(self, first: int, last: int, whole_turns: bool) -> AsyncIterator[Record]:
-        if self._replicas == 1:
+        if self.replicas == 1:
             return read_records(self._nc, self._stream, first, last, whole_turns=whole_turns)
         return self._read_anywhere(first, last, whole_turns)
 
@@ -164,12 +168,13 @@ class EventLog:
                     self._nc, self._stream, first, last, seconds, whole_turns=whole_turns
                 )
                 async for record in records:
+                    self._server.answered()
                     yield record
                     first = record.sequence + 1
             except LogUnavailable:
                 if seconds is None:
                     raise
-                await self._ask_elsewhere()
+                await self._server.unanswered()
             else:
                 return
 
@@ -204,7 +209,7 @@ class EventLog:
             self._recovery,
             self._max_msg_size,
             self._refused,
-            self._replicas,
+            self.replicas,
         )
         self._writer.first = self.first
         return self._writer

@@ -8,6 +8,7 @@ before.
 
 This module and ``eventstore.nats.batch_client`` are the only ones that use private parts of
 nats-py: ``_process_msg`` is called for each message, ``_transport`` is the current connection,
+``_attempt_reconnect`` replaces it and ``_ping_interval`` checks it, ``_status`` is its state,
 ``_pending`` and ``_flush_queue`` are the output of its task and the queue that wakes it,
 ``_io_reader`` and ``_io_writer`` are the streams of a transport, ``_ps`` is the parser with its
 unparsed input.
@@ -16,6 +17,7 @@ unparsed input.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,10 +44,16 @@ _HELD: Final = 256 * 1024
 """Largest incomplete message of a listener that is not left to nats-py."""
 _LINE: Final = 4096
 """Largest incomplete line of that kind."""
+_AGAIN_SECONDS: Final = 0.1
+"""Seconds before another attempt to connect, after one that ended with an unexpected error."""
 
 
 class _DirectTransport(TcpTransport):
-    """A connection to a server; a client handles the received bytes before nats-py reads them."""
+    """A connection to a server; a client handles the received bytes before nats-py reads them.
+
+    Writing to a closed connection raises ConnectionResetError: nats-py does not expect uvloop's
+    RuntimeError, with which its task that connects would end for ever.
+    """
 
     def __init__(self, client: DirectClient) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,6 +68,20 @@ class _DirectTransport(TcpTransport):
         """Continue in TLS."""
         await super().connect_tls(*args, **kwargs)
         self._watch(self._io_reader)
+
+    def write(self, payload: bytes) -> None:
+        """Send bytes."""
+        try:
+            super().write(payload)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from None
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Send bytes."""
+        try:
+            super().writelines(payload)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from None
 
     def __bool__(self) -> bool:
         """Return True, also before it is connected: nats-py would replace it."""
@@ -196,13 +218,46 @@ class DirectClient(Client):
         return True
 
     async def change_server(self) -> None:
-        """Switch to another known server, without waiting for unsent data.
+        """Switch to another known server, unless that is being done already.
 
-        nats-py would first wait until all data is written, which a suspended server never reads.
+        Unsent data is discarded: a suspended server never reads it.
         """
+        if self.is_connected:
+            self._abort()
+            await self.force_reconnect()
+
+    def _abort(self) -> None:
         if isinstance(self._transport, TcpTransport) and self._transport._io_writer is not None:  # noqa: SLF001
             self._transport._io_writer.transport.abort()  # noqa: SLF001
-        await self.force_reconnect()
+
+    async def _attempt_reconnect(self) -> None:
+        """Connect to another server, as nats-py; at an unexpected error, try again.
+
+        nats-py would end its only task for this, and the client would stay without a connection
+        for ever. It would also wait until unsent data is written.
+        """
+        this = asyncio.current_task()
+        while True:
+            self._abort()
+            try:
+                await super()._attempt_reconnect()
+            except asyncio.CancelledError:
+                # nats-py may have cancelled what it waits for, and not this task.
+                if this is None or this.cancelling():
+                    raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
+                await self._error_cb(error)
+            else:
+                if not (self.is_reconnecting or self.is_connecting):
+                    return
+            if self.is_closed or (this is not None and this.cancelling()):
+                return
+            self._status = Client.RECONNECTING
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _ping_interval(self) -> None:
+        with contextlib.suppress(OSError):  # the task that reads finds out that it is closed
+            await super()._ping_interval()
 
     def _send_soon(self, command: bytes) -> None:
         """Pass a command to nats-py's task, since a WebSocket does not send by itself."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import random
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 import orjson
+import structlog
 
 from eventstore.errors import (
     CorruptLog,
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+
+_log = structlog.get_logger("foldmq.nats")
 
 REQUEST_SECONDS: Final = 10.0
 """Seconds to wait for an answer, unless the caller passes another time."""
@@ -56,6 +61,15 @@ END_OF_BATCH: Final = "204"
 NOT_FOUND: Final = "404"
 """Values of the ``Status`` header with which JetStream ends a batch of direct gets."""
 
+_PROBE_SECONDS: Final = 0.5
+"""Seconds within which JetStream's leader has to answer a connection without other answers."""
+_PAUSE_SECONDS: Final = (0.35, 0.65)
+"""Least and longest pause after a missing answer."""
+PATIENCE: Final = 5.0
+"""Seconds without an answer after which a server that reaches JetStream's leader is left."""
+_PATIENCE_MOST: Final = 60.0
+_CUT_OFF_MOST: Final = 8.0
+"""Most seconds between two changes from servers that do not reach it."""
 _LOOKS: Final = 3
 _LOOK_AGAIN_SECONDS: Final = 1.0
 """Number and interval of the requests to the leader of replicas before a message counts as missing:
@@ -109,6 +123,72 @@ async def check_jetstream(client: Client, seconds: float | None = None) -> None:
     Raises LogUnavailable when it does not answer in ``seconds`` (None: 10).
     """
     await require(client, "INFO", seconds=seconds)
+
+
+class ServerWatch:
+    """Changes the NATS server of a connection over which answers are missing.
+
+    A server from which JetStream's leader cannot be reached is left at once. If it can be reached,
+    the missing answers have probably another cause, which is the same at every server, such as a
+    stream without a leader: then the server is left after ``patience`` seconds. If that does not
+    help, the next change comes after twice as long.
+    """
+
+    def __init__(self, client: DirectClient, what: str, patience: float = PATIENCE) -> None:
+        """Watch for answers of ``what``, which is how the broker's log names them."""
+        self._client = client
+        self._what = what
+        self._patience = patience
+        self._since: float | None = None
+        """Monotonic time of the first missing answer."""
+        self._left = float("-inf")
+        """Monotonic time of the last change."""
+        self._changes = 0
+        """The number of changes since the last answer."""
+
+    def answered(self) -> None:
+        """Record an answer."""
+        self._since = None
+        self._changes = 0
+
+    async def unanswered(self) -> None:
+        """Record a missing answer; change the server if that may help, and pause."""
+        if self._since is None:
+            self._since = time.monotonic()
+        # Without a connection, another server is already being looked for.
+        if self._client.is_connected:
+            reached = await self._reaches_jetstream()
+            if self._due(time.monotonic(), reached=reached):
+                url = self._client.connected_url
+                _log.warning(
+                    "no answer over this NATS server: changing to another one",
+                    missing=self._what,
+                    server=None if url is None else f"{url.hostname}:{url.port}",
+                )
+                await self._client.change_server()
+        # The nodes do not ask again all at the same moment.
+        await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311
+
+    async def _reaches_jetstream(self) -> bool:
+        try:
+            await check_jetstream(self._client, _PROBE_SECONDS)
+        except NatsUnavailable:
+            return False
+        return True
+
+    def _due(self, now: float, *, reached: bool) -> bool:
+        """Return whether to change the server now; if so, note it."""
+        if self._since is None:  # there was an answer meanwhile
+            return False
+        if reached:
+            wait = min(self._patience * 2.0**self._changes, _PATIENCE_MOST)
+        else:
+            wait = min(2.0 ** (self._changes - 1), _CUT_OFF_MOST) if self._changes else 0.0
+        if now - max(self._since, self._left) < wait:
+            return False
+        self._left = now
+        self._changes += 1
+        return True
 
 
 async def list_streams(client: Client, subject: str) -> list[str]:

@@ -68,6 +68,24 @@ def test_the_leaders_of_several_logs_spread(heard: list[NodeStatus], wanted: lis
     assert [members(*heard).preferred(number, 0.1) for number in range(3)] == wanted
 
 
+@pytest.mark.parametrize(
+    ("heard", "now", "reason"),
+    [
+        (other("b"), 0.1, ""),
+        (other("a"), 50.4, ": nothing was heard of it for 50 s"),
+        (other("a", Role.STARTING), 0.1, ": it is starting"),
+        (other("a", problem="no disk"), 0.1, ": no disk"),
+    ],
+)
+def test_a_node_that_does_not_follow_gets_no_leadership(
+    heard: NodeStatus, now: float, reason: str
+) -> None:
+    found = members(heard)
+    assert found.successor("a", now) == f"node a does not follow this leader{reason}"
+    if heard.node == "a":
+        assert found.successor("", now) == "no other node follows this leader"
+
+
 def test_nodes_that_have_folded_more_take_over_first() -> None:
     found = members(other("a", sequence=12), other("b", sequence=9))
     assert found.wait_before_takeover(10, 0.1) > 0

@@ -1,10 +1,10 @@
-"""A following node stops when it is asked to, even if nats-py loses a cancellation."""
+"""A following node stops when it is asked to, and says when it cannot follow."""
 
 from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulation.loop import SimClock
 from simulation.world import simulate
@@ -12,6 +12,11 @@ from simulation.world import simulate
 from cluster.members import Members
 from cluster.standby import Standby
 from cluster.status import NodeStatus, Role
+from eventstore.errors import LogUnavailable
+from eventstore.nodes import LeaderAnswer
+
+if TYPE_CHECKING:
+    from eventstore.log import LogTail
 
 
 class StubbornFollower:
@@ -42,6 +47,95 @@ class SilentMessages:
 
     async def publish(self, _status: bytes) -> None:
         """Discard it."""
+
+    async def ask_leader(self, seconds: float) -> LeaderAnswer:
+        """No answer arrives."""
+        await asyncio.sleep(seconds)
+        return LeaderAnswer.SILENT
+
+
+class UnreadableLog:
+    """A log over a NATS server that answers nothing, until it is mended."""
+
+    watermark = None
+
+    def __init__(self) -> None:
+        self.mended = False
+
+    async def tail(self) -> LogTail:
+        await asyncio.sleep(2.5)
+        raise LogUnavailable("stream S does not answer")
+
+
+class UnansweredFollower(StubbornFollower):
+    """Reads a log that cannot be read, until it is mended."""
+
+    def __init__(self, log: UnreadableLog) -> None:
+        super().__init__()
+        self.log = log
+
+    async def read_to(self, last: int) -> None:
+        if not self.log.mended:
+            await self.log.tail()
+        self.sequence = last
+
+
+LED = NodeStatus("b", Role.LEADING, 1, 5, "", 0)
+
+
+def test_a_node_says_why_it_does_not_follow() -> None:
+    async def scenario() -> None:
+        clock, log = SimClock(), UnreadableLog()
+        standby = Standby(
+            log,  # type: ignore[arg-type]
+            SilentMessages(),  # type: ignore[arg-type]
+            Members("a", clock.time_ms),
+            clock,
+            "c1",
+            NodeStatus("a", Role.STARTING, 0, 0, "", 0),
+            lambda: None,
+        )
+        follower: Any = UnansweredFollower(log)
+        standby._follower = follower
+        task = asyncio.create_task(standby.lead(lambda _done, _total: None))
+        unread = "the log cannot be followed: stream S does not answer"
+        for _ in range(40):
+            standby.take(LED.encode())
+            await asyncio.sleep(0.1)
+        assert standby.status().problem == unread
+        log.mended = True
+        for _ in range(10):
+            standby.take(LED.encode())
+            await asyncio.sleep(0.1)
+        assert standby.status().problem == ""
+        task.cancel()
+        await asyncio.wait({task}, timeout=60.0)
+
+    simulate(scenario)
+
+
+def test_a_node_that_hears_no_leader_says_so() -> None:
+    async def scenario() -> None:
+        clock = SimClock()
+        standby = Standby(
+            SimpleNamespace(watermark=None),  # type: ignore[arg-type]
+            SilentMessages(),  # type: ignore[arg-type]
+            Members("a", clock.time_ms),
+            clock,
+            "c1",
+            NodeStatus("a", Role.STARTING, 0, 0, "", 0),
+            lambda: None,
+        )
+        standby.role = Role.FOLLOWING
+        standby.take(LED.encode())
+        await asyncio.sleep(1.0)
+        assert standby.status().problem == ""
+        await asyncio.sleep(30.0)
+        assert standby.status().problem == "no leader was heard for 31 s"
+        standby.take(LED.encode())
+        assert standby.status().problem == ""
+
+    simulate(scenario)
 
 
 def test_a_node_that_reads_ends_although_a_cancellation_is_lost() -> None:

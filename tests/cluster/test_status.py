@@ -16,6 +16,7 @@ STATUS = NodeStatus(
     permissions="p",
     listen=["127.0.0.1:1883"],
     clients=2,
+    problem="none of these",
 )
 
 
@@ -30,7 +31,7 @@ def test_additions_of_a_later_version_are_ignored() -> None:
 
 def test_omissions_of_a_later_version_have_defaults() -> None:
     less = orjson.loads(STATUS.encode())
-    for name in ("host", "pid", "version", "users", "permissions", "listen", "clients"):
+    for name in ("host", "pid", "version", "users", "permissions", "listen", "clients", "problem"):
         del less[name]
     found = decode_status(orjson.dumps(less))
     assert found == NodeStatus("n1", Role.LEADING, 3, 17, "ab" * 32, 1_700_000_000_000)

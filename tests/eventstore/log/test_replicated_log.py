@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from harness.nats import PASSWORD, USER
 from harness.natscluster import NatsCluster
+from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, given_up, record, writing
 
-from eventstore.errors import Fenced
+from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import link_of
-from eventstore.log import Appended, LogTail, read_tail
+from eventstore.log import Appended, EventLog, KeyedStore, LogTail, jetstream_log, read_tail
 from eventstore.log.conditional_append import append_behind
+from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +33,76 @@ class _Access:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    cluster = NatsCluster(tmp_path / "nats")
+def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
+    made = NatsCluster(tmp_path / "nats")
     try:
-        cluster.start()
-        yield cast("EmbeddedServer", _Access(cluster))
+        made.start()
+        yield made
     finally:
-        cluster.close()
+        made.close()
+
+
+@pytest.fixture
+def server(cluster: NatsCluster) -> EmbeddedServer:
+    return cast("EmbeddedServer", _Access(cluster))
+
+
+def urls_from(cluster: NatsCluster, first: int) -> ConnectionOptions:
+    members = cluster.members[first:] + cluster.members[:first]
+    urls = tuple(member.url for member in members)
+    return ConnectionOptions(urls=urls, user=USER, password=PASSWORD)
+
+
+@pytest.mark.parametrize("patience", [5.0, 15.0])
+async def test_a_log_is_read_over_another_server_when_one_is_cut_off(
+    cluster: NatsCluster, server: EmbeddedServer, patience: float
+) -> None:
+    """The connection to it is intact, and its replica of the first records can be read."""
+    async with writing(server, replicas=3) as made:
+        made.put(3)
+        await made.settled()
+        away = next(one for one in cluster.members if one.url != made.nc.connected_url.geturl())
+        reader = await connect(urls_from(cluster, cluster.members.index(away)))
+        while reader.connected_url.port != away.port:
+            await reader.change_server()
+            await happens(lambda: reader.is_connected)
+        kept = KeyedStore(reader, "STATE", "state.")
+        log = EventLog(reader, STREAM, SUBJECT, projections=kept, replicas=3, patience=patience)
+        assert (await log.tail()).sequence == made.journal.durable
+        cluster.cut_off(away)
+        for _ in range(3):
+            made.put(1)
+            await made.settled()
+        last = made.journal.durable
+        # A direct get that its replica cannot answer goes to the leader, who does not get it.
+        found = [one.sequence async for one in log.read(1, last)]
+        assert found == list(range(1, last + 1))
+        assert reader.connected_url.port != away.port
+        assert (await log.tail()).sequence == last
+        await disconnect(reader)
+
+
+async def test_the_server_is_kept_while_a_stream_does_not_answer(
+    cluster: NatsCluster, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream has no leader: that is the same at every server."""
+    async with client_of(server) as nc:
+        await ensure_stream(nc, STREAM, [SUBJECT], replicas=3)
+        asked = []
+
+        async def leaderless(*of: object) -> tuple[int, int]:
+            asked.append(of)
+            raise LogUnavailable(f"stream {STREAM}: JetStream system temporarily unavailable")
+
+        kept = KeyedStore(nc, "STATE", "state.")
+        log = EventLog(nc, STREAM, SUBJECT, projections=kept, replicas=3)
+        with monkeypatch.context() as without:
+            without.setattr(jetstream_log, "read_bounds", leaderless)
+            with pytest.raises(LogUnavailable):
+                await log.tail()
+        assert len(asked) > 3
+        assert nc.stats["reconnects"] == 0
+        assert (await log.tail()).sequence == 0
 
 
 async def test_a_replaced_writer_leaves_a_log_that_can_be_written(server: EmbeddedServer) -> None:

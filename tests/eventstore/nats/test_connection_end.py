@@ -1,8 +1,10 @@
 """Connections that are cancelled while they are opened, or closed when the server has gone."""
 
 import asyncio
+import contextlib
 from typing import Any
 
+import nats.errors
 import pytest
 from harness.broker import free_port
 from harness.waiting import happens
@@ -82,6 +84,81 @@ async def test_closing_at_any_moment_of_a_reconnect() -> None:
             await asyncio.sleep(0)
         await disconnect(client)
         assert client.is_closed
+    server.close()
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be a NATS server that answers pings."""
+    writer.write(b'INFO {"server_id": "S", "version": "2.15.0", "max_payload": 1048576}\r\n')
+    with contextlib.suppress(OSError):
+        while line := await reader.readline():
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+    writer.close()
+
+
+async def answered(client: Client) -> None:
+    """Wait for an answer of the server, also if the connection ends once more."""
+    while True:
+        await happens(lambda: client.is_connected)
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await client.flush(1)
+            if client.is_connected:
+                return
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("close", ["leave", "abort"])
+def test_a_connection_that_ends_while_it_is_made_is_made_again(loop: str, close: str) -> None:
+    """Another reader changes the server at that moment, or the server resets the connection."""
+    factory = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else None
+
+    async def main() -> None:
+        servers = [await asyncio.start_server(serve, "127.0.0.1", 0) for _ in range(2)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        options = ConnectionOptions(urls=tuple(f"nats://127.0.0.1:{port}" for port in ports))
+        for turns in range(25):
+            client = await connect(options)
+            await client.subscribe("a")
+            await client.change_server()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if close == "leave":
+                await client.change_server()
+            else:
+                client._transport._io_writer.transport.abort()
+            await answered(client)
+            await disconnect(client)
+        for server in servers:
+            server.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("error", [ValueError("unexpected"), asyncio.CancelledError()])
+async def test_an_unexpected_error_does_not_end_the_attempts_to_connect(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    told: list[str] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await connect(
+        ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)), on_error=told.append
+    )
+    real, failures = Client._connect_to_server, [error]
+
+    async def dial(self: Client, chosen: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await real(self, chosen)
+
+    monkeypatch.setattr(Client, "_connect_to_server", dial)
+    await client.change_server()
+    await happens(lambda: not failures and client.is_connected)
+    await client.flush()
+    assert all("unexpected" in line for line in told)
+    await disconnect(client)
     server.close()
 
 
