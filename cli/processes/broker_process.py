@@ -240,5 +240,5 @@ def _log_of(store: Store, name: str) -> EventLog:
         f"foldmq.log.{name}",
         projections=kept,
         replicas=store.log.replicas,
-        patience=_PATIENCE,
+        max_wait=_PATIENCE,
     )

@@ -10,7 +10,7 @@ from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostL
 from eventstore.log.conditional_append import Appended, append_behind
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
-from eventstore.nats import PATIENCE, ServerWatch, purge, read_bounds, read_info
+from eventstore.nats import MAX_WAIT, ServerWatch, purge, read_bounds, read_info
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -43,16 +43,16 @@ class EventLog:
         max_msg_size: int = -1,
         refused: int = 0,
         replicas: int = 1,
-        patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
     ) -> None:
         """``replicas`` is the number of the stream's replicas, each on a separate server.
 
-        ``patience`` is for reading, see :class:`ServerWatch`.
+        ``max_wait`` is for reading, see :class:`ServerWatch`.
         """
         self.watermark = watermark
         self.replicas = replicas
         """The number of the stream's replicas."""
-        self._server = ServerWatch(nc, f"stream {stream}", patience)
+        self._server = ServerWatch(nc, f"stream {stream}", max_wait)
         self._max_msg_size = max_msg_size
         self._refused = refused
         self._nc = nc

@@ -65,9 +65,9 @@ _PROBE_SECONDS: Final = 0.5
 """Seconds within which JetStream's leader has to answer a connection without other answers."""
 _PAUSE_SECONDS: Final = (0.35, 0.65)
 """Least and longest pause after a missing answer."""
-PATIENCE: Final = 5.0
+MAX_WAIT: Final[float] = 5.0
 """Seconds without an answer after which a server that reaches JetStream's leader is left."""
-_PATIENCE_MOST: Final = 60.0
+_LONGEST_WAIT: Final = 60.0
 _CUT_OFF_MOST: Final = 8.0
 """Most seconds between two changes from servers that do not reach it."""
 _LOOKS: Final = 3
@@ -130,15 +130,15 @@ class ServerWatch:
 
     A server from which JetStream's leader cannot be reached is left at once. If it can be reached,
     the missing answers have probably another cause, which is the same at every server, such as a
-    stream without a leader: then the server is left after ``patience`` seconds. If that does not
+    stream without a leader: then the server is left after ``max_wait`` seconds. If that does not
     help, the next change comes after twice as long.
     """
 
-    def __init__(self, client: DirectClient, what: str, patience: float = PATIENCE) -> None:
+    def __init__(self, client: DirectClient, what: str, max_wait: float = MAX_WAIT) -> None:
         """Watch for answers of ``what``, which is how the broker's log names them."""
         self._client = client
         self._what = what
-        self._patience = patience
+        self._max_wait = max_wait
         self._since: float | None = None
         """Monotonic time of the first missing answer."""
         self._left = float("-inf")
@@ -181,7 +181,7 @@ class ServerWatch:
         if self._since is None:  # there was an answer meanwhile
             return False
         if reached:
-            wait = min(self._patience * 2.0**self._changes, _PATIENCE_MOST)
+            wait = min(self._max_wait * 2.0**self._changes, _LONGEST_WAIT)
         else:
             wait = min(2.0 ** (self._changes - 1), _CUT_OFF_MOST) if self._changes else 0.0
         if now - max(self._since, self._left) < wait:

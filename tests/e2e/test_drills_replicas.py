@@ -40,12 +40,8 @@ LONGER = 4.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
-    made = NatsCluster(tmp_path / "nats")
-    try:
-        made.start()
+    with NatsCluster(tmp_path / "nats") as made:
         yield made
-    finally:
-        made.close()
 
 
 def on_cluster(make_broker: Callable[..., Broker], cluster: NatsCluster) -> Broker:

@@ -163,6 +163,17 @@ class NatsCluster:
     def url(self) -> str:
         return ",".join(member.url for member in self.members)
 
+    def __enter__(self) -> NatsCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        self.close()
+
     def start(self) -> None:
         for member in self.members:
             member.start()

@@ -34,12 +34,8 @@ class _Access:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
-    made = NatsCluster(tmp_path / "nats")
-    try:
-        made.start()
+    with NatsCluster(tmp_path / "nats") as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -53,9 +49,9 @@ def urls_from(cluster: NatsCluster, first: int) -> ConnectionOptions:
     return ConnectionOptions(urls=urls, user=USER, password=PASSWORD)
 
 
-@pytest.mark.parametrize("patience", [5.0, 15.0])
+@pytest.mark.parametrize("max_wait", [5.0, 15.0])
 async def test_a_log_is_read_over_another_server_when_one_is_cut_off(
-    cluster: NatsCluster, server: EmbeddedServer, patience: float
+    cluster: NatsCluster, server: EmbeddedServer, max_wait: float
 ) -> None:
     """The connection to it is intact, and its replica of the first records can be read."""
     async with writing(server, replicas=3) as made:
@@ -67,7 +63,7 @@ async def test_a_log_is_read_over_another_server_when_one_is_cut_off(
             await reader.change_server()
             await happens(lambda: reader.is_connected)
         kept = KeyedStore(reader, "STATE", "state.")
-        log = EventLog(reader, STREAM, SUBJECT, projections=kept, replicas=3, patience=patience)
+        log = EventLog(reader, STREAM, SUBJECT, projections=kept, replicas=3, max_wait=max_wait)
         assert (await log.tail()).sequence == made.journal.durable
         cluster.cut_off(away)
         for _ in range(3):
