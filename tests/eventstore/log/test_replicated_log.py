@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -34,12 +35,9 @@ class _Access:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
-    made = NatsCluster(tmp_path / "nats")
-    try:
+    with contextlib.closing(NatsCluster(tmp_path / "nats")) as made:
         made.start()
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
