@@ -71,8 +71,8 @@ async def test_a_log_is_read_over_another_server_when_one_is_cut_off(
             made.put(1)
             await made.settled()
         last = made.journal.durable
-        # A direct get that its replica cannot answer goes to the leader, who does not get it. If the
-        # server led JetStream, it answers for some seconds as if it still did: ask again as a
+        # A direct get that its replica cannot answer goes to the leader, who does not get it. A
+        # server that led JetStream answers for some seconds as if it still did: ask again as a
         # follower does.
         found: list[int] = []
         while len(found) < last:
