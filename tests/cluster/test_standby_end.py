@@ -104,7 +104,7 @@ def test_a_node_says_why_it_does_not_follow() -> None:
             await asyncio.sleep(0.1)
         assert standby.status().problem == unread
         log.mended = True
-        for _ in range(10):
+        for _ in range(40):
             standby.take(LED.encode())
             await asyncio.sleep(0.1)
         assert standby.status().problem == ""
