@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
     from actors.bridge.several_logs import FilterReports
+    from actors.bridge.to_nats import GatedMessages
     from actors.configuration import BridgeOptions
     from actors.session import Batch, NodeContext, Publication
     from eventstore.format import Position
@@ -112,31 +112,6 @@ class _ReplyOutput:
         self._link.write(data)
 
 
-class _UnprovenMessages:
-    """Messages that are in no record, while it is not known whether this node still leads."""
-
-    __slots__ = ("_queue", "_send", "gated", "size", "waits_for")
-
-    def __init__(self, send: Callable[[OutgoingMessages], None]) -> None:
-        self._queue: deque[OutgoingMessages] = deque()
-        self._send = send
-        self.size = 0
-        """Approximate bytes of their payloads."""
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-
-    def hold_back(self, leaving: OutgoingMessages) -> None:
-        """Keep messages until the gate releases them (:meth:`write`)."""
-        self._queue.append(leaving)
-        self.size += leaving.size
-
-    def write(self, data: bytes) -> None:
-        """Send as many publications as there are bytes."""
-        for leaving in [self._queue.popleft() for _ in data]:
-            self.size -= leaving.size
-            self._send(leaving)
-
-
 class Bridge(LoopActor):
     """Exchanges messages with NATS for the whole broker."""
 
@@ -150,9 +125,14 @@ class Bridge(LoopActor):
         stats: BridgeStats,
         prefix_of: Callable[[str], str],
         failed: Callable[[BaseException], None],
+        unproven: GatedMessages,
         reports: FilterReports | None = None,
     ) -> None:
-        """``failed`` replaces this bridge; ``reports`` are those of other logs, if any."""
+        """``failed`` replaces this bridge; ``reports`` are those of other logs, if any.
+
+        ``unproven`` holds messages without a record while it is not known whether this node still
+        leads, and then calls :meth:`release`.
+        """
         super().__init__()
         self._prefix_of = prefix_of
         self._failed = failed
@@ -176,7 +156,7 @@ class Bridge(LoopActor):
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
         self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
         self._departures.release_held = self._outbox.release_held
-        self._unproven = _UnprovenMessages(self._release)
+        self._unproven = unproven
         self._arrivals = FromNats(
             node,
             options,
@@ -320,10 +300,6 @@ class Bridge(LoopActor):
         if publisher is not None and not recorded and much:
             self._backpressure.hold(publisher)
 
-    def await_proof(self) -> None:
-        """Hold messages without a record until the events of this turn are on disk."""
-        self._node.journal.order_behind(self._unproven)
-
     def _can(self, count: int) -> bool:
         """Return whether NATS accepts QoS 0 messages; otherwise count them as dropped."""
         if not self._link.connected:
@@ -350,16 +326,13 @@ class Bridge(LoopActor):
         else:
             self._pass_on(leaving)
 
-    def _release(self, leaving: OutgoingMessages) -> None:
+    def release(self, leaving: OutgoingMessages) -> None:
         """Send messages that waited until it was known that this node leads."""
         if self._ended:
             self._lost(len(leaving.content.topics), "bridge_unavailable")
         elif self._can(len(leaving.content.topics)):
-            try:
-                self._pass_on(leaving)
-                self._flush()
-            except Exception as error:  # noqa: BLE001 - the gate goes on
-                self._failed(error)
+            self._pass_on(leaving)
+            self._flush()
 
     def _pass_on(self, leaving: OutgoingMessages) -> None:
         self.stats.offered += len(leaving.content.topics)

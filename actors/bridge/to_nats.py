@@ -34,6 +34,44 @@ _ENCODED = 3
 """Maximum encoded bytes of one byte in a header."""
 
 
+class GatedMessages:
+    """Messages that wait at the gate; it is an output sink, which gets one byte for each of them.
+
+    ``release`` is called with messages that the gate releases.
+    """
+
+    __slots__ = ("_queue", "_release", "gated", "size", "waits_for")
+
+    def __init__(self, release: Callable[[OutgoingMessages], None]) -> None:
+        self._queue: deque[OutgoingMessages] = deque()
+        self._release = release
+        self.size = 0
+        """Approximate bytes of the payloads that wait."""
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+
+    def hold_back(self, leaving: OutgoingMessages) -> None:
+        """Keep messages until the gate releases them (:meth:`write`)."""
+        self._queue.append(leaving)
+        self.size += leaving.size
+
+    def write(self, data: bytes) -> None:
+        """Release as many publications as there are bytes.
+
+        All of them are removed from the queue even after a failure; otherwise later ones would be
+        released in their place. Raises the first exception.
+        """
+        queue, failed = self._queue, None
+        for leaving in [queue.popleft() for _ in data]:
+            self.size -= leaving.size
+            try:
+                self._release(leaving)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
 class ToNats:
     """Sends messages of clients to NATS. An output sink of the gate.
 
