@@ -27,7 +27,7 @@ from actors.bridge.properties import (
 )
 from actors.bridge.replies import Replies
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.to_nats import ToNats
+from actors.bridge.to_nats import GatedMessages, ToNats
 from actors.bridge.topic_flow import OutgoingMessages
 from actors.kernel import LoopActor
 from actors.node import ReadPause
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
     from actors.bridge.several_logs import FilterReports
-    from actors.bridge.to_nats import GatedMessages
     from actors.configuration import BridgeOptions
     from actors.session import Batch, NodeContext, Publication
     from eventstore.format import Position
@@ -155,7 +154,8 @@ class Bridge(LoopActor):
         may_publish = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
         self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
-        self._departures.release_held = self._outbox.release_held
+        self._recorded = GatedMessages(self._outbox.release_held)
+        """Messages whose records are not on disk yet."""
         self._unproven = unproven
         self._arrivals = FromNats(
             node,
@@ -273,8 +273,8 @@ class Bridge(LoopActor):
             last,
             expires=batch.expires,
         )
-        self._departures.hold_back(leaving)
-        self._node.journal.send_when_durable(self._departures, b".")
+        self._recorded.hold_back(leaving)
+        self._node.journal.send_when_durable(self._recorded, b".")
 
     def _send_now(self, client: str, batch: Batch, content: Publishes | StoredMessages) -> None:
         """Send messages of QoS 0."""
@@ -296,8 +296,7 @@ class Bridge(LoopActor):
         )
         self._flush()
         publisher = batch.publisher
-        much = self._link.unsent + self._flows.held > _MUCH
-        if publisher is not None and not recorded and much:
+        if publisher is not None and not recorded and self._pending > _MUCH:
             self._backpressure.hold(publisher)
 
     def _can(self, count: int) -> bool:
@@ -311,13 +310,15 @@ class Bridge(LoopActor):
         return True
 
     def _room(self) -> bool:
-        link = self._link
-        held = self._flows.held + self._unproven.size
-        return link.connected and link.unsent + held < self._options.most_held
+        return self._link.connected and self._pending < self._options.most_held
 
     def _much_room(self) -> bool:
-        link = self._link
-        return not link.connected or link.unsent + self._flows.held < _MUCH // 2
+        return not self._link.connected or self._pending < _MUCH // 2
+
+    @property
+    def _pending(self) -> int:
+        """Bytes of messages that are not in NATS yet, without those that wait for their records."""
+        return self._link.unsent + self._flows.held + self._unproven.size
 
     def _send(self, leaving: OutgoingMessages) -> None:
         if not leaving.since and self._unproven.waits_for is not None:

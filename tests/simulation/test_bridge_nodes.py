@@ -11,6 +11,7 @@ from harness.packets import Publish
 
 from actors.configuration import BridgeOptions
 from actors.maintenance import ClusterHooks
+from actors.node import ReadPause
 from eventstore.nats import ConnectionOptions
 from protocol.nats import Mapping, constant_part, header_block
 from simulation.natsserver import Got, SimLink, SimNatsServer
@@ -188,6 +189,42 @@ def test_messages_that_a_failed_bridge_held_back_are_counted_as_dropped(
         world.log.release()
         await world.go(0.2)
         assert world.broker.node.dropped["bridge_unavailable"] == 2
+        nats.forget()
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_publishers_are_slowed_down_while_their_leader_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages that wait for the proof count as those that wait for NATS, until it gives up."""
+    monkeypatch.setattr("actors.bridge.bridge._MUCH", 1000)
+    nats = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
+        await world.start()
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        client = await world.connect("c")
+        (connection,) = world.broker.admission.connections
+        await world.go(0.2)
+        world.log.hold()
+        ClusterHooks(world.broker.node, world.broker.admission.connections).prove(1)
+        client.send(p.publish("out/x", bytes(2000)))
+        await world.go(0.1)
+        assert connection.paused & ReadPause.NATS
+        world.log.release()
+        await world.go(0.2)
+        assert not connection.paused & ReadPause.NATS
         nats.forget()
         await world.crash()
 
