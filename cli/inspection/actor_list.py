@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from actors.inspection import ACTOR_TYPES, SESSION_TYPES
 from cli.common import Column, Table, duration_text, idle, progress, text
 from cli.inspection.reply_json import json_object
 from cli.live import LiveBroker, LogBrokers, TooLarge, open_brokers
@@ -27,8 +28,6 @@ _BY_NUMBER = {
 _BY_NAME = ("id", "name", "state", "type")
 ORDERS = (*_BY_NUMBER, *_BY_NAME)
 """Sort keys of a list of actors."""
-TYPES = ("broker", "inspector", "session", "connection", "subscription")
-"""The types of actors."""
 STATES = (
     *("connected", "offline", "loading", "rebuilding"),
     *("connecting", "open", "paused", "closing"),
@@ -51,7 +50,7 @@ def run_actors(
 ) -> None:
     """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
     check_order(sort, ORDERS)
-    check_word("type", wanted.get("type"), TYPES)
+    check_word("type", wanted.get("type"), ACTOR_TYPES)
     check_word("state", wanted.get("state"), STATES)
     given = {key: value for key, value in wanted.items() if value is not None}
     asyncio.run(_run(flags, given, sort, limit, as_json=as_json))
@@ -223,5 +222,5 @@ def actor_columns() -> list[Column[Row]]:
 
 
 def _client(row: Row) -> str | None:
-    client: str | None = row["client"] if row["type"] != "session" else None
+    client: str | None = row["client"] if row["type"] not in SESSION_TYPES else None
     return client
