@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.inspection.actor_types import ACTOR_TYPES, SESSION_TYPES
     from actors.inspection.broker_inspection import BrokerInspection
     from actors.inspection.inspector import Handler, Inspector
     from actors.inspection.requests import (
@@ -28,7 +27,6 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actor_types": "ACTOR_TYPES SESSION_TYPES",
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
             "requests": "NotReady Refused TooLarge number optional shown text",
@@ -39,9 +37,7 @@ else:
     )
 
 __all__ = [
-    "ACTOR_TYPES",
     "METRICS",
-    "SESSION_TYPES",
     "BrokerInspection",
     "Handler",
     "Inspector",

@@ -12,7 +12,6 @@ from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
-from actors.inspection.actor_types import SESSION_TYPES
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import (
@@ -26,6 +25,7 @@ from actors.inspection.requests import (
     text,
 )
 from actors.inspection.status import log_sessions, status
+from actors.session import Session
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
@@ -184,7 +184,7 @@ class Queries:
         actor = _actor(request, node)
         row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
-        if row["type"] in SESSION_TYPES:
+        if isinstance(actor, Session):
             detail = self._session(row["client"], request)
         elif row["type"] == "connection":
             detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from actors.inspection import ACTOR_TYPES, SESSION_TYPES
 from cli.common import Column, Table, duration_text, idle, progress, text
 from cli.inspection.reply_json import json_object
 from cli.live import LiveBroker, LogBrokers, TooLarge, open_brokers
@@ -28,6 +27,14 @@ _BY_NUMBER = {
 _BY_NAME = ("id", "name", "state", "type")
 ORDERS = (*_BY_NUMBER, *_BY_NAME)
 """Sort keys of a list of actors."""
+SESSION_TYPES = ("session", "sharedsession")
+"""The types of actors that are sessions."""
+ACTOR_TYPES = (
+    *("broker", "inspector"),
+    *SESSION_TYPES,
+    *("connection", "subscription", "bridge", "logexchange", "fanout", "turnwork"),
+)
+"""All types of actors."""
 STATES = (
     *("connected", "offline", "loading", "rebuilding"),
     *("connecting", "open", "paused", "closing"),

@@ -8,9 +8,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from actors.inspection import ACTOR_TYPES, SESSION_TYPES
 from cli.common import text
-from cli.inspection.actor_list import log_broker
+from cli.inspection.actor_list import ACTOR_TYPES, SESSION_TYPES, log_broker
 from cli.inspection.published_messages import add_published
 from cli.inspection.reply_json import json_object
 from cli.inspection.session_page import (

@@ -23,11 +23,18 @@ from typer.testing import CliRunner
 import actors
 from actors.connection.input_actor import InputActor
 from actors.connection.socket_actor import SocketActor
-from actors.inspection import ACTOR_TYPES, SESSION_TYPES, views
+from actors.inspection import views
 from actors.kernel import LoopActor
 from cli.common import tables, text
 from cli.inspection import actor_list, receivers, retained, tail
-from cli.inspection.actor_list import STATES, check_order, gather_top, id_order
+from cli.inspection.actor_list import (
+    ACTOR_TYPES,
+    SESSION_TYPES,
+    STATES,
+    check_order,
+    gather_top,
+    id_order,
+)
 from cli.inspection.actor_page import ask_session, connection_rates, read_session
 from cli.inspection.actor_tree import Tree
 from cli.inspection.receivers import outcome_lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from actors.inspection import ACTOR_TYPES
 from cli.common import payload_text
+from cli.inspection import ACTOR_TYPES
 from cli.live import Refused
 from cli.web.live import Listings, Order
 from cli.web.pages.middleware import viewer
