@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         Store,
         answer_requests,
         bridge_access,
+        check_cluster_key,
         check_files,
         cluster_key,
         fit_packet_size,
@@ -39,9 +40,9 @@ else:
         __name__,
         {
             "log_store": (
-                "ServerOfClients Store answer_requests bridge_access check_files cluster_key "
-                "fit_packet_size nats_tls nats_users open_cluster open_store read_cluster_key "
-                "start_for_clients"
+                "ServerOfClients Store answer_requests bridge_access check_cluster_key check_files "
+                "cluster_key fit_packet_size nats_tls nats_users open_cluster open_store "
+                "read_cluster_key start_for_clients"
             ),
             "node_logs": "flags_of_session open_node_logs",
             "several_logs": "log_names log_of_session",
@@ -61,6 +62,7 @@ __all__ = [
     "Store",
     "answer_requests",
     "bridge_access",
+    "check_cluster_key",
     "check_files",
     "check_filter",
     "check_topic",
