@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -28,7 +27,7 @@ from actors.bridge.properties import (
 )
 from actors.bridge.replies import Replies
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.to_nats import ToNats
+from actors.bridge.to_nats import GatedMessages, ToNats
 from actors.bridge.topic_flow import OutgoingMessages
 from actors.kernel import LoopActor
 from actors.node import ReadPause
@@ -112,31 +111,6 @@ class _ReplyOutput:
         self._link.write(data)
 
 
-class _UnprovenMessages:
-    """Messages that are in no record, while it is not known whether this node still leads."""
-
-    __slots__ = ("_queue", "_send", "gated", "size", "waits_for")
-
-    def __init__(self, send: Callable[[OutgoingMessages], None]) -> None:
-        self._queue: deque[OutgoingMessages] = deque()
-        self._send = send
-        self.size = 0
-        """Approximate bytes of their payloads."""
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-
-    def hold_back(self, leaving: OutgoingMessages) -> None:
-        """Keep messages until the gate releases them (:meth:`write`)."""
-        self._queue.append(leaving)
-        self.size += leaving.size
-
-    def write(self, data: bytes) -> None:
-        """Send as many publications as there are bytes."""
-        for leaving in [self._queue.popleft() for _ in data]:
-            self.size -= leaving.size
-            self._send(leaving)
-
-
 class Bridge(LoopActor):
     """Exchanges messages with NATS for the whole broker."""
 
@@ -150,9 +124,14 @@ class Bridge(LoopActor):
         stats: BridgeStats,
         prefix_of: Callable[[str], str],
         failed: Callable[[BaseException], None],
+        unproven: GatedMessages,
         reports: FilterReports | None = None,
     ) -> None:
-        """``failed`` replaces this bridge; ``reports`` are those of other logs, if any."""
+        """``failed`` replaces this bridge; ``reports`` are those of other logs, if any.
+
+        ``unproven`` holds messages without a record while it is not known whether this node still
+        leads, and then calls :meth:`release`.
+        """
         super().__init__()
         self._prefix_of = prefix_of
         self._failed = failed
@@ -175,8 +154,9 @@ class Bridge(LoopActor):
         may_publish = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
         self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
-        self._departures.release_held = self._outbox.release_held
-        self._unproven = _UnprovenMessages(self._release)
+        self._recorded = GatedMessages(self._outbox.release_held)
+        """Messages whose records are not on disk yet."""
+        self._unproven = unproven
         self._arrivals = FromNats(
             node,
             options,
@@ -293,8 +273,8 @@ class Bridge(LoopActor):
             last,
             expires=batch.expires,
         )
-        self._departures.hold_back(leaving)
-        self._node.journal.send_when_durable(self._departures, b".")
+        self._recorded.hold_back(leaving)
+        self._node.journal.send_when_durable(self._recorded, b".")
 
     def _send_now(self, client: str, batch: Batch, content: Publishes | StoredMessages) -> None:
         """Send messages of QoS 0."""
@@ -316,13 +296,8 @@ class Bridge(LoopActor):
         )
         self._flush()
         publisher = batch.publisher
-        much = self._link.unsent + self._flows.held > _MUCH
-        if publisher is not None and not recorded and much:
+        if publisher is not None and not recorded and self._pending > _MUCH:
             self._backpressure.hold(publisher)
-
-    def await_proof(self) -> None:
-        """Hold messages without a record until the events of this turn are on disk."""
-        self._node.journal.order_behind(self._unproven)
 
     def _can(self, count: int) -> bool:
         """Return whether NATS accepts QoS 0 messages; otherwise count them as dropped."""
@@ -335,13 +310,15 @@ class Bridge(LoopActor):
         return True
 
     def _room(self) -> bool:
-        link = self._link
-        held = self._flows.held + self._unproven.size
-        return link.connected and link.unsent + held < self._options.most_held
+        return self._link.connected and self._pending < self._options.most_held
 
     def _much_room(self) -> bool:
-        link = self._link
-        return not link.connected or link.unsent + self._flows.held < _MUCH // 2
+        return not self._link.connected or self._pending < _MUCH // 2
+
+    @property
+    def _pending(self) -> int:
+        """Bytes of messages that are not in NATS yet, without those that wait for their records."""
+        return self._link.unsent + self._flows.held + self._unproven.size
 
     def _send(self, leaving: OutgoingMessages) -> None:
         if not leaving.since and self._unproven.waits_for is not None:
@@ -350,16 +327,13 @@ class Bridge(LoopActor):
         else:
             self._pass_on(leaving)
 
-    def _release(self, leaving: OutgoingMessages) -> None:
+    def release(self, leaving: OutgoingMessages) -> None:
         """Send messages that waited until it was known that this node leads."""
         if self._ended:
             self._lost(len(leaving.content.topics), "bridge_unavailable")
         elif self._can(len(leaving.content.topics)):
-            try:
-                self._pass_on(leaving)
-                self._flush()
-            except Exception as error:  # noqa: BLE001 - the gate goes on
-                self._failed(error)
+            self._pass_on(leaving)
+            self._flush()
 
     def _pass_on(self, leaving: OutgoingMessages) -> None:
         self.stats.offered += len(leaving.content.topics)

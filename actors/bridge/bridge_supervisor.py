@@ -14,6 +14,7 @@ from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
 from actors.bridge.several_logs import FilterReports, TopicHomes
+from actors.bridge.to_nats import GatedMessages
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format import NATS_SESSION, Bridged
@@ -23,6 +24,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.bridge.topic_flow import OutgoingMessages
     from actors.configuration import BridgeOptions
     from actors.session import NodeContext, Publication
     from eventstore.nats import ConnectionOptions, NatsMessage
@@ -62,6 +64,9 @@ class BridgeSupervisor:
         self._ended = False
         self._reports: FilterReports | None = None
         """The reports between the brokers of several logs; None: there is one log."""
+        self._unproven = GatedMessages(self._release)
+        """Messages in no record, while it is not known whether this node still leads; also those
+        of an actor that failed meanwhile."""
 
     def join(self, names: Sequence[str], send: Callable[[bytes], object]) -> None:
         """Share the work with the bridges of other logs; ``names`` are those of all logs.
@@ -122,8 +127,7 @@ class BridgeSupervisor:
 
     def await_proof(self) -> None:
         """Hold messages without a record until the events of this turn are on disk."""
-        if self._actor is not None:
-            self._try(self._actor.await_proof)
+        self._node.journal.order_behind(self._unproven)
 
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
@@ -182,6 +186,13 @@ class BridgeSupervisor:
             self._try(actor.published, publication)
         elif not batch.qos and not publication.taken and publication.session != NATS_SESSION:
             self._node.count_dropped("bridge_unavailable", len(batch))
+
+    def _release(self, leaving: OutgoingMessages) -> None:
+        """Send messages that waited until it was known that this node leads."""
+        if self._actor is not None:
+            self._try(self._actor.release, leaving)
+        else:
+            self._node.count_dropped("bridge_unavailable", len(leaving.content.topics))
 
     def _try(self, work: Callable[..., None], *about: object) -> None:
         try:
@@ -267,6 +278,7 @@ class BridgeSupervisor:
             self.stats,
             self.prefix_of,
             self.failed,
+            self._unproven,
             self._reports,
         )
         try:

@@ -1,7 +1,8 @@
 """From MQTT to NATS: passes messages of clients to the flows of their topics.
 
-QoS 0 messages are sent immediately. QoS 1 and 2 messages are sent when their record is on disk: a
-publication waits in a queue here until the gate releases it.
+QoS 0 messages are sent immediately. QoS 1 and 2 messages are sent when their record is on disk, and
+QoS 0 messages of a leader in doubt when it knows that it leads: until the gate releases them, they
+wait in :class:`GatedMessages`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,46 @@ _ENCODED = 3
 """Maximum encoded bytes of one byte in a header."""
 
 
+class GatedMessages:
+    """Messages that wait at the gate; it is an output sink, which gets one byte for each of them.
+
+    ``release`` is called with messages that the gate releases.
+    """
+
+    __slots__ = ("_queue", "_release", "gated", "size", "waits_for")
+
+    def __init__(self, release: Callable[[OutgoingMessages], None]) -> None:
+        self._queue: deque[OutgoingMessages] = deque()
+        self._release = release
+        self.size = 0
+        """Approximate bytes of the payloads that wait."""
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+
+    def hold_back(self, leaving: OutgoingMessages) -> None:
+        """Keep messages until the gate releases them (:meth:`write`)."""
+        self._queue.append(leaving)
+        self.size += leaving.size
+
+    def write(self, data: bytes) -> None:
+        """Release as many publications as there are bytes.
+
+        All of them are removed from the queue even after a failure; otherwise later ones would be
+        released in their place. Raises the first exception.
+        """
+        queue, failed = self._queue, None
+        for leaving in [queue.popleft() for _ in data]:
+            self.size -= leaving.size
+            try:
+                self._release(leaving)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
 class ToNats:
-    """Sends messages of clients to NATS. An output sink of the gate.
+    """Sends messages of clients to NATS.
 
     ``answer`` gets the token, the payload and the properties of answers to requests, and the
     prefix of the client.
@@ -49,12 +88,8 @@ class ToNats:
         "_most",
         "_most_bytes",
         "_options",
-        "_queue",
         "_size",
         "_topics",
-        "gated",
-        "release_held",
-        "waits_for",
     )
 
     def __init__(
@@ -73,30 +108,6 @@ class ToNats:
         self._size = 0
         self._most = _MOST_FLOWS
         self._most_bytes = _MOST_FLOW_BYTES
-        self._queue: deque[OutgoingMessages] = deque()
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self.release_held: Callable[[OutgoingMessages], None] = _nothing
-        """Called with messages released by the gate."""
-
-    def hold_back(self, leaving: OutgoingMessages) -> None:
-        """Keep messages until the gate releases them (:meth:`write`)."""
-        self._queue.append(leaving)
-
-    def write(self, data: bytes) -> None:
-        """Release as many publications as there are bytes.
-
-        All of them are removed from the queue even after a failure; otherwise later ones would be
-        released in their place. Raises the first exception.
-        """
-        queue, failed = self._queue, None
-        for leaving in [queue.popleft() for _ in data]:
-            try:
-                self.release_held(leaving)
-            except Exception as error:  # noqa: BLE001 - raised below
-                failed = failed or error
-        if failed is not None:
-            raise failed
 
     def send(self, leaving: OutgoingMessages, most: int) -> int:
         """Send messages, each on the flow of its topic; return how many were too large.
@@ -193,7 +204,3 @@ def _fitting(leaving: OutgoingMessages, most: int) -> tuple[OutgoingMessages, in
         if len(payload) + _ENCODED * len(raw) + header_room(block) <= room
     ]
     return leaving if len(keep) == len(topics) else leaving.select(keep), len(topics) - len(keep)
-
-
-def _nothing(_leaving: OutgoingMessages) -> None:
-    """Do nothing."""

@@ -59,8 +59,12 @@ class Listener:
         name, proxied = self.options.name, self.options.stack.proxy is not None
         return not self.admission.refuses(name, "" if proxied else host)
 
-    def accept(self) -> asyncio.Protocol:
-        """Return the protocol of a new socket."""
+    def accept(self, waited: float = 0.0) -> asyncio.Protocol:
+        """Return the protocol of a new socket.
+
+        ``waited`` are the seconds of ``connect_timeout`` that its client used before.
+        """
         connection = Connection(self._node, self)
+        connection.waited_before = waited
         self._node.kernel.spawn(connection, self._node.root)
         return build_stack(cast("asyncio.Protocol", connection), self.options.stack)

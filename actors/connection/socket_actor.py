@@ -102,6 +102,7 @@ class SocketActor(LoopActor):
         "host",
         "session",
         "starved",
+        "waited_before",
         "waits_for",
         "writable",
     )
@@ -131,6 +132,8 @@ class SocketActor(LoopActor):
         self.starved = False
         """Whether messages were queued because too many bytes waited at the gate."""
         self.session: Session | None = None
+        self.waited_before = 0.0
+        """Seconds for which the client waited before this process got its socket."""
         self.writable = True
 
     def _set_peer(self) -> None:
@@ -191,9 +194,9 @@ class SocketActor(LoopActor):
 
     @property
     def waited(self) -> float:
-        """Seconds for which the client was connected to the node that passes it on, before."""
+        """Seconds for which the client was connected to the node or process that passes it on."""
         found = self._transport.get_extra_info("waited", 0.0) if self._transport else 0.0
-        return max(0.0, cast("float", found))
+        return max(self.waited_before, cast("float", found))
 
     @property
     def paused(self) -> int:

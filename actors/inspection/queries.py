@@ -25,6 +25,7 @@ from actors.inspection.requests import (
     text,
 )
 from actors.inspection.status import log_sessions, status
+from actors.session import Session
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
@@ -183,7 +184,7 @@ class Queries:
         actor = _actor(request, node)
         row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
-        if row["type"] == "session":
+        if isinstance(actor, Session):
             detail = self._session(row["client"], request)
         elif row["type"] == "connection":
             detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type

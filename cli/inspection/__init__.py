@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         session_list,
         tail,
     )
-    from cli.inspection.actor_list import LOG_COLUMN, gather, log_broker, sort_key
+    from cli.inspection.actor_list import ACTOR_TYPES, LOG_COLUMN, gather, log_broker, sort_key
     from cli.inspection.actor_page import (
         actor_lines,
         ask_session,
@@ -32,7 +32,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actor_list": "LOG_COLUMN actor_list gather log_broker sort_key",
+            "actor_list": "ACTOR_TYPES LOG_COLUMN actor_list gather log_broker sort_key",
             "actor_page": (
                 "actor_lines actor_page ask_session broker_of connection_of connection_rates "
                 "find_actor"
@@ -49,6 +49,7 @@ else:
     )
 
 __all__ = [
+    "ACTOR_TYPES",
     "LOG_COLUMN",
     "actor_lines",
     "actor_list",

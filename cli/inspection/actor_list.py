@@ -27,8 +27,14 @@ _BY_NUMBER = {
 _BY_NAME = ("id", "name", "state", "type")
 ORDERS = (*_BY_NUMBER, *_BY_NAME)
 """Sort keys of a list of actors."""
-TYPES = ("broker", "inspector", "session", "connection", "subscription")
-"""The types of actors."""
+SESSION_TYPES = ("session", "sharedsession")
+"""The types of actors that are sessions."""
+ACTOR_TYPES = (
+    *("broker", "inspector"),
+    *SESSION_TYPES,
+    *("connection", "subscription", "bridge", "logexchange", "fanout", "turnwork"),
+)
+"""All types of actors."""
 STATES = (
     *("connected", "offline", "loading", "rebuilding"),
     *("connecting", "open", "paused", "closing"),
@@ -51,7 +57,7 @@ def run_actors(
 ) -> None:
     """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
     check_order(sort, ORDERS)
-    check_word("type", wanted.get("type"), TYPES)
+    check_word("type", wanted.get("type"), ACTOR_TYPES)
     check_word("state", wanted.get("state"), STATES)
     given = {key: value for key, value in wanted.items() if value is not None}
     asyncio.run(_run(flags, given, sort, limit, as_json=as_json))
@@ -223,5 +229,5 @@ def actor_columns() -> list[Column[Row]]:
 
 
 def _client(row: Row) -> str | None:
-    client: str | None = row["client"] if row["type"] != "session" else None
+    client: str | None = row["client"] if row["type"] not in SESSION_TYPES else None
     return client

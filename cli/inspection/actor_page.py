@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import TYPES, log_broker
+from cli.inspection.actor_list import ACTOR_TYPES, SESSION_TYPES, log_broker
 from cli.inspection.published_messages import add_published
 from cli.inspection.reply_json import json_object
 from cli.inspection.session_page import (
@@ -68,7 +68,7 @@ async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, 
     except TooLarge:
         raise
     except Refused:
-        if ACTOR_ID.fullmatch(which) and which.partition(":")[0] in TYPES:
+        if ACTOR_ID.fullmatch(which) and which.partition(":")[0] in ACTOR_TYPES:
             raise Refused(f"no actor {which}") from None
         raise
 
@@ -121,7 +121,7 @@ class _ActorPageText:
             if found is None:
                 await ask_session(broker, which, most=0)
                 await self._show_session(broker, which)
-            elif found["actor"]["type"] == "session":
+            elif found["actor"]["type"] in SESSION_TYPES:
                 await self._show_session(broker, found["actor"]["client"])
             else:
                 await self._show_actor(broker, found)

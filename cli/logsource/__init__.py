@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         Store,
         answer_requests,
         bridge_access,
+        check_cluster_key,
         check_files,
         cluster_key,
         fit_packet_size,
@@ -47,9 +48,9 @@ else:
         {
             "log_failures": "IncompleteLogs LogFailures",
             "log_store": (
-                "ServerOfClients Store answer_requests bridge_access check_files cluster_key "
-                "fit_packet_size nats_tls nats_users open_cluster open_store read_cluster_key "
-                "start_for_clients"
+                "ServerOfClients Store answer_requests bridge_access check_cluster_key check_files "
+                "cluster_key fit_packet_size nats_tls nats_users open_cluster open_store "
+                "read_cluster_key start_for_clients"
             ),
             "node_logs": "check_one_log check_comparable flags_of_session open_logs open_node_logs",
             "several_logs": "log_names log_of_session",
@@ -71,6 +72,7 @@ __all__ = [
     "Store",
     "answer_requests",
     "bridge_access",
+    "check_cluster_key",
     "check_comparable",
     "check_files",
     "check_filter",

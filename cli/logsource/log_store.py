@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import hmac
 import importlib.metadata
+import os
+import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -326,6 +328,27 @@ def read_cluster_key(path: Path) -> bytes:
             f"{_SHORTEST_KEY}: openssl rand -hex 32 makes one"
         )
     return key
+
+
+def check_cluster_key(settings: Settings) -> None:
+    """Log a warning if other users can access the file with the cluster's key.
+
+    A group may read the file of another owner, such as root. Raises ConfigError for an invalid
+    file.
+    """
+    path = settings.cluster_key_file
+    if path is None:
+        return
+    read_cluster_key(path)
+    found = path.stat()
+    own = found.st_uid == os.geteuid()
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO if own else stat.S_IRWXO):
+        others = "go" if own else "o"
+        log.warning(
+            "other users of this machine have access to the key of the cluster: change the mode of "
+            "cluster_key_file",
+            command=f"chmod {others}= {path}",
+        )
 
 
 def cluster_identity(cluster: str, key: bytes) -> str:

@@ -110,7 +110,8 @@ def _actors_ls(
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="Only this type: broker, inspector, session, connection or subscription.",
+            help="Only this type: broker, inspector, session, sharedsession, connection, "
+            "subscription, bridge, logexchange, fanout or turnwork.",
         ),
     ] = None,
     match: _Match = None,

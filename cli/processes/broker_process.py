@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -36,6 +37,9 @@ MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
 """Environment variable that makes ``foldmq serve`` one of several processes."""
 READY: Final = b"ready"
 COUNTS: Final = struct.Struct("!II")
+GIVEN: Final = struct.Struct("!Bf")
+"""The number of the listener of a socket, and the seconds that its client has waited."""
+_MOST_SAID: Final = 16
 """A message of the main process: clients that it passes on, and those that wait for a leader."""
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
@@ -115,7 +119,7 @@ class ProcessMember:
         self.facts = facts
         self._channel = socket.socket(fileno=facts.channel)
         self._channel.setblocking(False)
-        self._take: Callable[[int, socket.socket], object] = _close
+        self._take: Callable[[int, float, socket.socket], object] = _close
         """Takes a socket, for the listener of a number."""
         self.counts = 0, 0
         """The numbers of clients of this log that the main process passes on, and that wait for a
@@ -169,11 +173,11 @@ class ProcessMember:
         names = [options.name for options in listeners]
         passed_on = PeerListener(node, admission, b"")
 
-        def take(number: int, client: socket.socket) -> None:
+        def take(number: int, waited: float, client: socket.socket) -> None:
             if number == PASSED_ON:
                 self._begin(node, passed_on.accept, client)
             else:
-                self._accept(node, admission.listeners[names[number]], client)
+                self._accept(node, admission.listeners[names[number]], waited, client)
 
         self._take = take
         self.watch()
@@ -186,7 +190,7 @@ class ProcessMember:
     def _read(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                said, descriptors, _, _ = socket.recv_fds(self._channel, 16, 1)
+                said, descriptors, _, _ = socket.recv_fds(self._channel, _MOST_SAID, 1)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -196,11 +200,14 @@ class ProcessMember:
                 _log.error("the main process has ended: this one stops")
                 os._exit(ORPHANED)
             for descriptor in descriptors:
-                self._take(said[0], socket.socket(fileno=descriptor))
+                number, waited = GIVEN.unpack(said)
+                self._take(number, waited, socket.socket(fileno=descriptor))
             if not descriptors and len(said) == COUNTS.size:
                 self.counts = COUNTS.unpack(said)
 
-    def _accept(self, node: NodeContext, listener: Listener, client: socket.socket) -> None:
+    def _accept(
+        self, node: NodeContext, listener: Listener, waited: float, client: socket.socket
+    ) -> None:
         try:
             address = client.getpeername()
         except OSError:  # the client is gone
@@ -210,7 +217,7 @@ class ProcessMember:
         if not listener.admits(address[0] if isinstance(address, tuple) else ""):
             client.close()
             return
-        self._begin(node, listener.accept, client)
+        self._begin(node, partial(listener.accept, waited), client)
 
     @staticmethod
     def _begin(
@@ -220,7 +227,7 @@ class ProcessMember:
         node.spawn_task(_connect(make, client))
 
 
-def _close(_number: int, client: socket.socket) -> None:
+def _close(_number: int, _waited: float, client: socket.socket) -> None:
     """Close a socket that cannot be served."""
     client.close()
 

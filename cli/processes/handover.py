@@ -29,16 +29,16 @@ _RETRY = 0.05
 class Handover:
     """Accepts connections and passes each to the process of its client.
 
-    ``give(number, listener, socket)`` passes a socket to a process; it returns False while the
-    process cannot take it. ``wait`` is the maximum of seconds until a CONNECT has arrived and a
-    process has taken the socket, ``most`` the maximum of connections for which that takes time,
-    ``pseudonym_key`` the key of pseudonyms, empty without.
+    ``give(number, listener, socket, waited)`` passes a socket to a process, with the seconds since
+    it was accepted; it returns False while the process cannot take it. ``wait`` is the maximum of
+    seconds until a CONNECT has arrived and a process has taken the socket, ``most`` the maximum of
+    connections for which that takes time, ``pseudonym_key`` the key of pseudonyms, empty without.
     """
 
     def __init__(
         self,
         processes: int,
-        give: Callable[[int, int, socket.socket], bool],
+        give: Callable[[int, int, socket.socket, float], bool],
         *,
         wait: float,
         most: int,
@@ -136,7 +136,8 @@ class Handover:
         while queue:
             number, client = queue[0]
             if client in self._waiting:
-                if not self._give(process, number, client):
+                left = self._waiting[client] - self._loop.time()
+                if not self._give(process, number, client, max(0.0, self._wait - left)):
                     self._loop.call_later(_RETRY, self._give_all, process)
                     return
                 self._drop(client)

@@ -16,7 +16,7 @@ import structlog
 from actors.kernel import SystemClock
 from cli.logsource import nats_tls, start_for_clients
 from cli.monitoring import Notifier
-from cli.processes.broker_process import COUNTS, MEMBER_VARIABLE, READY, MemberFacts
+from cli.processes.broker_process import COUNTS, GIVEN, MEMBER_VARIABLE, READY, MemberFacts
 from cli.processes.handover import Handover
 from cli.processes.process_edges import PASSED_ON, ProcessEdges
 from cli.processes.process_listeners import ProcessListeners
@@ -162,7 +162,9 @@ class Supervisor:
         )
         handover = Handover(
             count,
-            lambda number, listener, client: self.members[number].give(listener, client),
+            lambda number, listener, client, waited: self.members[number].give(
+                listener, client, waited
+            ),
             wait=self.settings.connect_timeout,
             most=self.settings.max_connections,
             pseudonym_key=key,
@@ -348,13 +350,16 @@ class Member:
         else:  # it ends
             asyncio.get_running_loop().remove_reader(channel.fileno())
 
-    def give(self, listener: int, client: socket.socket) -> bool:
-        """Pass a socket to the process; return False while it takes none."""
+    def give(self, listener: int, client: socket.socket, waited: float = 0.0) -> bool:
+        """Pass a socket to the process; return False while it takes none.
+
+        ``waited`` are the seconds for which its client has waited.
+        """
         channel = self._channel
         if channel is None or not self.ready.is_set():
             return False
         try:
-            socket.send_fds(channel, [bytes((listener,))], [client.fileno()])
+            socket.send_fds(channel, [GIVEN.pack(listener, waited)], [client.fileno()])
         except OSError:  # the process has ended, or does not keep up
             return False
         return True

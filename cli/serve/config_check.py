@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli.common import Address, painted, text
-from cli.logsource import check_files, fit_packet_size, nats_tls, nats_users
+from cli.logsource import check_cluster_key, check_files, fit_packet_size, nats_tls, nats_users
 from cli.serve.factories import Access, Listeners, make_permissions
 from cli.settings import Settings, load_settings, read_layers
 from eventstore.datadir import DataDir
@@ -53,6 +53,7 @@ def check_configuration(settings: Settings) -> None:
         make_permissions(settings)
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
+        check_cluster_key(settings)
         nats_users(settings)
         nats_tls(settings)
         # A NATS server that is not embedded may accept less: only a start tells.

@@ -10,7 +10,7 @@ import structlog
 
 from actors.kernel import SystemClock
 from cli.common import Address, logging_setup
-from cli.logsource import bridge_access, check_files
+from cli.logsource import bridge_access, check_cluster_key, check_files
 from cli.processes import PartitionedNode, Supervisor
 from cli.serve.banner import Facts, announce
 from cli.serve.factories import (
@@ -132,6 +132,7 @@ def _check(settings: Settings, listeners: MainListeners) -> int:
     listeners.probe()
     make_permissions(settings)
     check_files(settings)
+    check_cluster_key(settings)
     authenticator = Access(settings, "", None).authenticator(settings)
     users = authenticator.user_count
     authenticator.close()

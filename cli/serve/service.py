@@ -19,7 +19,15 @@ from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import watch_loop
 from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_crowds, tune_collector
 from cli.indexing import IndexProcess
-from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
+from cli.logsource import (
+    Store,
+    answer_requests,
+    check_cluster_key,
+    check_files,
+    fit_packet_size,
+    nats_tls,
+    open_store,
+)
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.processes import ProcessMember, check_process_count
 from cli.serve.banner import Facts, Progress, announce
@@ -175,6 +183,8 @@ class Service:
         # Report invalid files before anything is started.
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
+        if self._process is None:
+            check_cluster_key(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 from harness.certs import Authority
 
 from cli.common.units import Address
-from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_users
+from cli.logsource.log_store import (
+    bridge_access,
+    check_cluster_key,
+    check_files,
+    nats_tls,
+    nats_users,
+)
 from cli.program.setting_flags import with_settings_flags
 from cli.serve.banner import Facts, announce
 from cli.settings.setting_sources import ConfigError
@@ -371,6 +378,37 @@ def test_a_users_file_that_others_can_read_is_warned_of(
     said = "".join(capsys.readouterr())
     assert ("chmod o-r" in said) is warned
     assert "sesame" not in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "said"),
+    [
+        (0o600, True, ""),
+        (0o640, True, "chmod go= "),
+        (0o604, True, "chmod go= "),
+        (0o640, False, ""),  # for the group of the broker
+        (0o644, False, "chmod o= "),
+    ],
+)
+def test_a_cluster_key_that_others_can_read_is_warned_of(
+    tmp_path: Path,
+    mode: int,
+    own: bool,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("sesame-and-sesame\n")
+    file.chmod(mode)
+    if not own:  # the broker is another user
+        monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    given = {"cluster": "plant", "nats_url": "nats://a", "cluster_key_file": file}
+    check_cluster_key(load_settings(given, {}))
+    shown = "".join(capsys.readouterr())
+    assert shown.count("\n") == bool(said)
+    assert said in shown
+    assert "sesame" not in shown
 
 
 def test_a_bad_users_file_is_refused(tmp_path: Path) -> None:

@@ -26,10 +26,12 @@ class Given:
     def __init__(self) -> None:
         self.takes = False
         self.by_process: list[tuple[int, bytes]] = []
+        self.waited = 0.0
 
-    def give(self, process: int, listener: int, client: socket.socket) -> bool:
+    def give(self, process: int, listener: int, client: socket.socket, waited: float) -> bool:
         """Take a socket, or not."""
         assert listener == 0
+        self.waited = waited
         if self.takes:
             self.by_process.append((process, client.recv(100, socket.MSG_PEEK)))
         return self.takes
@@ -87,6 +89,27 @@ async def test_a_connection_waits_no_longer_than_it_may() -> None:
         late = stack.enter_context(socket.create_connection(listening.getsockname()))
         late.sendall(p.connect("client"))
         await wait_for(1, given)
+
+
+async def test_a_process_learns_how_long_a_client_has_waited() -> None:
+    given = Given()
+    given.takes = True
+    handover = Handover(2, given.give, wait=60, most=100)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    handover.listen(0, [listening])
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        stack.callback(handover.close)
+        slow = stack.enter_context(socket.create_connection(listening.getsockname()))
+        while not handover._waiting:  # noqa: ASYNC110 - the socket sets the pace
+            await asyncio.sleep(0.01)
+        accepted = loop.time()
+        await asyncio.sleep(0.1)
+        slow.sendall(p.connect("client"))
+        sent = loop.time()
+        await wait_for(1, given)
+    assert given.waited >= sent - accepted
 
 
 class Exhausted(socket.socket):

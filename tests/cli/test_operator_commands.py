@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import io
 import json
 import os
+import pkgutil
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,16 +18,23 @@ import nats.errors
 import pytest
 import typer
 from nats.aio.client import Client
+from typer.testing import CliRunner
 
-from actors.broker import Broker
-from actors.connection.connection import Connection
+import actors
+from actors.connection.input_actor import InputActor
+from actors.connection.socket_actor import SocketActor
 from actors.inspection import views
-from actors.inspection.inspector import Inspector
-from actors.session.session import Session
-from actors.session.subscription_actor import Subscription
+from actors.kernel import LoopActor
 from cli.common import tables, text
 from cli.inspection import actor_list, receivers, retained, tail
-from cli.inspection.actor_list import STATES, TYPES, check_order, gather_top, id_order
+from cli.inspection.actor_list import (
+    ACTOR_TYPES,
+    SESSION_TYPES,
+    STATES,
+    check_order,
+    gather_top,
+    id_order,
+)
 from cli.inspection.actor_page import ask_session, connection_rates, read_session
 from cli.inspection.actor_tree import Tree
 from cli.inspection.receivers import outcome_lines
@@ -36,6 +46,7 @@ from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
 from cli.live.broker_search import open_broker
 from cli.live.log_brokers import LogBrokers
 from cli.logsource.source_flags import SourceFlags
+from cli.main import app as foldmq
 from cli.operator import bulk_change, remove
 from cli.operator.remove import remove_offline
 from eventstore.datadir import DataDir
@@ -439,8 +450,30 @@ def test_the_words_for_actors_are_those_of_the_broker() -> None:
         if isinstance(one, ast.Constant) and isinstance(one.value, str)
     }
     assert set(STATES) == said
-    kinds = (Broker, Inspector, Session, Connection, Subscription)
-    assert list(TYPES) == [kind.__name__.lower() for kind in kinds]
+
+
+def _actors(kind: type[LoopActor]) -> Iterator[str]:
+    for one in kind.__subclasses__():
+        yield from _actors(one)
+        if one.__module__.startswith("actors.") and one not in (SocketActor, InputActor):
+            yield one.__name__.lower()
+
+
+def test_all_types_of_actors_can_be_selected_and_are_explained() -> None:
+    for module in pkgutil.walk_packages(actors.__path__, "actors."):
+        importlib.import_module(module.name)
+    assert set(ACTOR_TYPES) == set(_actors(LoopActor))
+    told = CliRunner().invoke(foldmq, ["actors", "ls", "--help"]).output
+    page = (Path(__file__).parents[2] / "docs" / "inspector.md").read_text()
+    for name in ACTOR_TYPES:
+        assert re.search(rf"\b{name}\b", told)
+        assert f"\n| `{name}` | " in page
+
+
+def test_a_session_is_not_listed_as_working_for_itself() -> None:
+    (column,) = [one for one in actor_list.actor_columns() if one.title == "CLIENT"]
+    for kind in SESSION_TYPES:
+        assert column.cell({"type": kind, "client": "c", "name": "c"}) is None
 
 
 @pytest.mark.parametrize(

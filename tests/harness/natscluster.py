@@ -17,7 +17,7 @@ import subprocess
 import time
 import urllib.request
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import nats
 
@@ -163,7 +163,7 @@ class NatsCluster:
     def url(self) -> str:
         return ",".join(member.url for member in self.members)
 
-    def __enter__(self) -> NatsCluster:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

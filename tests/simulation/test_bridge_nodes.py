@@ -11,6 +11,7 @@ from harness.packets import Publish
 
 from actors.configuration import BridgeOptions
 from actors.maintenance import ClusterHooks
+from actors.node import ReadPause
 from eventstore.nats import ConnectionOptions
 from protocol.nats import Mapping, constant_part, header_block
 from simulation.natsserver import Got, SimLink, SimNatsServer
@@ -104,5 +105,127 @@ def test_a_leader_in_doubt_sends_nats_nothing_before_it_knows_that_it_leads(
         nats.forget()
         await world.crash()
         assert len(got) == (1 if replaced else 5)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("begins", ["before it fails", "while it is away"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_bridge_that_restarts_while_its_leader_is_in_doubt_sends_nothing_yet(
+    begins: str, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of QoS 0 wait for the proof, those from before the restart too."""
+    nats = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+    got: list[bytes] = []
+    nats.subscribe("out.>", lambda one: got.append(one.payload))
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
+        await world.start()
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        client = await world.connect("c")
+        await world.go(0.2)
+        world.log.hold()
+        hooks = ClusterHooks(world.broker.node, world.broker.admission.connections)
+        expected = [b"2"]
+        if begins == "before it fails":
+            hooks.prove(1)
+            client.send(p.publish("out/x", b"1"))
+            expected = [b"1", b"2"]
+            await world.go(0.2)
+        bridge.failed(RuntimeError("made up"))
+        if begins == "while it is away":
+            hooks.prove(1)
+        await world.go(2)
+        client.send(p.publish("out/x", b"2"))
+        await world.go(0.2)
+        assert got == []
+        if not replaced:
+            world.log.release()
+            await world.go(0.2)
+            assert got == expected
+            client.send(p.publish("out/x", b"after"))
+            await world.go(0.2)
+            assert got == [*expected, b"after"]
+        nats.forget()
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_messages_that_a_failed_bridge_held_back_are_counted_as_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the leader knows that it leads before the bridge has restarted."""
+    nats = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
+        await world.start()
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        client = await world.connect("c")
+        await world.go(0.2)
+        world.log.hold()
+        ClusterHooks(world.broker.node, world.broker.admission.connections).prove(1)
+        client.send(p.publish("out/x", b"1"), p.publish("out/x", b"2"))
+        await world.go(0.2)
+        bridge.failed(RuntimeError("made up"))
+        world.log.release()
+        await world.go(0.2)
+        assert world.broker.node.dropped["bridge_unavailable"] == 2
+        nats.forget()
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_publishers_are_slowed_down_while_their_leader_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages that wait for the proof count as those that wait for NATS, until it gives up."""
+    monkeypatch.setattr("actors.bridge.bridge._MUCH", 1000)
+    nats = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+
+    async def scenario() -> None:
+        world = World()
+        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
+        await world.start()
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        client = await world.connect("c")
+        (connection,) = world.broker.admission.connections
+        await world.go(0.2)
+        world.log.hold()
+        ClusterHooks(world.broker.node, world.broker.admission.connections).prove(1)
+        client.send(p.publish("out/x", bytes(2000)))
+        await world.go(0.1)
+        assert connection.paused & ReadPause.NATS
+        world.log.release()
+        await world.go(0.2)
+        assert not connection.paused & ReadPause.NATS
+        nats.forget()
+        await world.crash()
 
     simulate(scenario)

@@ -466,6 +466,9 @@ def test_a_shared_subscription_is_shown_with_its_members() -> None:
             await world.go(0.5)
             shown = await ask(world, "session", client=group)
             assert shown["shared"]
+            detail = await ask(world, "actor", id=shown["actor"])
+            assert detail["actor"]["type"] == "sharedsession"
+            assert detail["detail"]["client"] == group
             members = [
                 (one["client"], one["connected"], one["qos"], one["outstanding"])
                 for one in shown["shared_with"]["rows"]

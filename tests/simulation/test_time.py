@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.connection.listener import Listener, ListenerOptions
 from actors.node import ReadPause
 from eventstore.format import Redelivered, SessionClosed, SessionExpired
 from simulation.idle_broker import look_rarely
 from simulation.world import SimClient, World, simulate
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def publishes(client: SimClient) -> list[Publish]:
@@ -58,6 +64,28 @@ def test_a_connect_must_come_in_time() -> None:
             await world.go(0.2)
             assert not client.open
             assert not world.broker.admission.connections
+
+    simulate(scenario)
+
+
+def test_the_time_that_a_client_waited_at_the_main_process_counts() -> None:
+    class Passed:
+        def __init__(self, listener: Listener) -> None:
+            self.listener = listener
+
+        def accept(self) -> asyncio.Protocol:
+            return self.listener.accept(4.0)
+
+    async def scenario() -> None:
+        async with World(connect_timeout=10.0).running() as world:
+            options = ListenerOptions("", 1000, 10.0)
+            listener = Listener(world.broker.node, world.broker.admission, options)
+            client = SimClient(world, listener=cast("Listener", Passed(listener)))
+            client.send(p.connect("c")[:5])
+            await world.go(5.9)
+            assert client.open
+            await world.go(0.2)
+            assert not client.open
 
     simulate(scenario)
 

@@ -6,6 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from cli.common import payload_text
+from cli.inspection import ACTOR_TYPES
 from cli.live import Refused
 from cli.web.live import Listings, Order
 from cli.web.pages.middleware import viewer
@@ -27,7 +28,6 @@ _BY_CLIENT = Order("client", lambda row: str(row["client"]))
 _BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["closed_ms"] or 0))
 """Sort key: longest offline first, connected sessions last."""
 _ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
-_ACTOR_TYPES = ("broker", "connection", "session", "subscription")
 _GLOB = frozenset("*?[")
 _MOST_PATTERN = 256
 _MOST_STARS = 16
@@ -92,7 +92,7 @@ class Lists:
             found=found,
             problem=problem,
             query=query,
-            types=_ACTOR_TYPES,
+            types=ACTOR_TYPES,
         )
 
     async def _by_name(
