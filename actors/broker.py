@@ -41,7 +41,7 @@ from actors.sharing import SharedSubscriptions
 from actors.sparkplug import BirthCertificates
 from actors.supervision import inherit, replace
 from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
-from eventstore.task_end import end_tasks
+from eventstore.task_cancellation import end_tasks
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 
@@ -63,7 +63,7 @@ _IDLE_SWEEP = 1.0
 """Seconds between checks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
 """Maximum seconds that events without a waiting output stay in memory."""
-_TOLD_AT_ONCE = 256
+_NOTIFIED_AT_ONCE = 256
 """Maximum connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
 """Connections closed in one iteration of the event loop."""
@@ -165,7 +165,7 @@ class Broker(LoopActor):
         self.kernel.take_gathered = self.fast_path.take
         self.kernel.turn_split = self.node.journal.split_turn
         self.node.journal.call_soon = self._loop.call_soon
-        self.node.journal.on_relief = self._on_relief
+        self.node.journal.on_input_resumed = self._on_input_resumed
         self.node.journal.on_deferred = self._on_deferred
         await end_connections(self.node)
         self.kernel.wake()
@@ -348,21 +348,21 @@ class Broker(LoopActor):
     def _on_deferred(self) -> None:
         self.node.timers.after(_DEFER, self.node.journal.flush)
 
-    def _on_relief(self) -> None:
+    def _on_input_resumed(self) -> None:
         paused, self.node.paused = self.node.paused, {}
         self.node.in_parts(
-            list(paused), _TOLD_AT_ONCE, lambda connection: connection.resume(ReadPause.LOG)
+            list(paused), _NOTIFIED_AT_ONCE, lambda connection: connection.resume(ReadPause.LOG)
         )
 
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         self.sessions.passivate_idle(_IDLE_SWEEP)
         if self.node.paused and not self.node.journal.congested:
-            self._on_relief()
+            self._on_input_resumed()
         if not self._expiring_retained:
             self._expire_retained()
         self.admission.sweep()
-        self._look_after_log()
+        self._check_log()
 
     def _expire_retained(self) -> None:
         """Record which retained messages have expired, in batches."""
@@ -379,7 +379,7 @@ class Broker(LoopActor):
             self._expiring_retained = True
             self.node.timers.after(_RETAINED_PAUSE, self._expire_retained)
 
-    def _look_after_log(self) -> None:
+    def _check_log(self) -> None:
         """Close the clients if the log could not be written for too long."""
         writer = self.node.writer
         stuck = writer.outage is not None and (

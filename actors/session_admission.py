@@ -75,11 +75,11 @@ class SessionAdmission:
         if not self._owns(name):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
             return
-        if self._admission.refuses_stranger(connection, name):
+        if self._admission.refuses_other_user(connection, name):
             return
         session = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
-        if old is not None and self._fought(name, connection, old):
+        if old is not None and self._is_contested(name, connection, old):
             _log.info(
                 "two clients keep taking over the same client identifier",
                 client=name,
@@ -130,7 +130,7 @@ class SessionAdmission:
         number, count = self.partition
         return count == 1 or partition_of(name, count) == number
 
-    def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
+    def _is_contested(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
         """Return whether clients keep taking over this session, so that the new one must wait."""
         now = self._node.clock.monotonic()
         holder = PreviousConnection(old.host, now - old.last_read)
@@ -158,7 +158,7 @@ class SessionAdmission:
 
     def _attach(self, request: ConnectRequest) -> None:
         connection, connect = request
-        if self._admission.refuses_stranger(
+        if self._admission.refuses_other_user(
             connection, connect.client_id
         ):  # perhaps again, after a wait
             return

@@ -39,7 +39,7 @@ SWEEP_INDEX = object()
 _UNTIL_RECOVERED = 1.0
 """Seconds until the check of a session that is due before the recovery is complete."""
 _LONGEST_TIMER = 3600.0
-_TOLD_AT_ONCE = 256
+_NOTIFIED_AT_ONCE = 256
 """Maximum number of sessions that are notified in one iteration of the event loop."""
 _WATCH_AT_ONCE, _WATCH_PAUSE = 500, 0.02
 """Number of offline sessions checked together, and seconds between batches."""
@@ -179,7 +179,9 @@ class SessionRegistry:
             for session in self._offline
             if session.connection is None and session.last_active < idle_since
         ]
-        node.in_parts(idle, _TOLD_AT_ONCE, lambda session: node.tell_if_alive(session, Passivate()))
+        node.in_parts(
+            idle, _NOTIFIED_AT_ONCE, lambda session: node.tell_if_alive(session, Passivate())
+        )
 
     # Expiry.
 

@@ -60,9 +60,9 @@ class TakeoverThrottle:
         if len(self._known) > self._most:
             del self._known[next(iter(self._known))]
         mine, other = network_of(host), network_of(old.host)
-        since = known.thrown_out.pop(mine, None)
+        since = known.disconnected.pop(mine, None)
         if mine != other:
-            known.throw_out(other, now)
+            known.add_disconnected(other, now)
         back = since is not None and now - since < 2 * takeover_delay
         if mine != other and not back:
             return False
@@ -73,19 +73,19 @@ class TakeoverThrottle:
 class _Identifier:
     """The recent takeovers of one identifier."""
 
-    __slots__ = ("_left", "_since", "thrown_out")
+    __slots__ = ("_left", "_since", "disconnected")
 
     def __init__(self, now: float) -> None:
         self._left = _IN_A_ROW
         self._since = now
-        self.thrown_out: dict[str, float] = {}
+        self.disconnected: dict[str, float] = {}
         """Addresses that lost their connection to another one, and when."""
 
-    def throw_out(self, host: str, now: float) -> None:
-        self.thrown_out.pop(host, None)
-        self.thrown_out[host] = now
-        if len(self.thrown_out) > _HOSTS:
-            del self.thrown_out[next(iter(self.thrown_out))]
+    def add_disconnected(self, host: str, now: float) -> None:
+        self.disconnected.pop(host, None)
+        self.disconnected[host] = now
+        if len(self.disconnected) > _HOSTS:
+            del self.disconnected[next(iter(self.disconnected))]
 
     def takes(self, now: float, takeover_delay: float, *, fight: bool) -> bool:
         """Count a takeover; one is permitted per ``takeover_delay``.

@@ -79,12 +79,12 @@ def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
         metrics = urlsplit(ready["metrics"]).netloc
         if attack.idle:
             crowd = ("idle", "--count", attack.idle, *SHOWN)
-            stack.enter_context(helper("attacks.attackers", broker.port, *crowd)).hear()
+            stack.enter_context(helper("attacks.attackers", broker.port, *crowd)).receive()
         flow = ("--clients", attack.clients, "--rate", plan.rate or attack.rate)
         good = stack.enter_context(
             helper("attacks.wellbehaved_clients", broker.port, *flow, *SHOWN)
         )
-        good.hear()
+        good.receive()
         probes = stack.enter_context(helper("attacks.probes", broker.port, metrics, *SHOWN))
         if plan.busy:
             stack.enter_context(busy_host())
@@ -102,9 +102,9 @@ def _phases(
     result: dict[str, Any] = {}
 
     def next_phase(name: str, ended: str | None = None) -> None:
-        good.tell(f"phase {name}")
-        probes.tell(f"phase {name}")
-        clients, answers = good.hear(), probes.hear()
+        good.send(f"phase {name}")
+        probes.send(f"phase {name}")
+        clients, answers = good.receive(), probes.receive()
         if ended is not None:
             result[ended] = answers | clients
 
@@ -120,21 +120,21 @@ def _phases(
         time.sleep(plan.during)
         result["descriptors_most"] = observer.descriptors()
         next_phase("between", "during")
-        attackers.tell("end")
-        result["attack"] = attackers.hear()
+        attackers.send("end")
+        result["attack"] = attackers.receive()
     result |= observer.attack_ended()
-    patience = attack.come_back if plan.come_back is None else plan.come_back
-    deadline = time.monotonic() + patience
+    max_wait = attack.come_back if plan.come_back is None else plan.come_back
+    deadline = time.monotonic() + max_wait
     while observer.memory() > 1.2 * result["memory_before"] and time.monotonic() < deadline:
         time.sleep(0.5)
     result["memory_after"] = observer.memory()
     result["descriptors_after"] = observer.descriptors()
     next_phase("after")
     time.sleep(plan.before)
-    good.tell("end")
-    probes.tell("end")
-    result["after"] = probes.hear() | good.hear()
-    result["end"] = good.hear()
+    good.send("end")
+    probes.send("end")
+    result["after"] = probes.receive() | good.receive()
+    result["end"] = good.receive()
     return result
 
 

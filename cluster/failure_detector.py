@@ -3,7 +3,7 @@
 A leader that is heard leads. A leader that is silent for :data:`SILENT_AFTER` is asked, and at once
 if it closed the connection of a client that this node passes on. NATS knows whether a process is
 there to answer: if there is none, twice in a row, the leader is dead. A process that is there and
-does not answer has been suspended or cut off, and is replaced after :data:`PATIENCE`.
+does not answer has been suspended or cut off, and is replaced after :data:`UNREACHABLE_AFTER`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ASK_AGAIN = 0.1
 """Seconds between two requests to the leader."""
 CONFIRM_AFTER = 0.05
 """The same after NATS reported that no process would answer."""
-PATIENCE = 2.0
+UNREACHABLE_AFTER = 2.0
 """Seconds without a status or an answer, after which the leader is replaced."""
-MOST_PATIENCE = 16.0
+MAX_UNREACHABLE_AFTER = 16.0
 _CERTAIN = 2
 """Consecutive "no responders" replies of NATS after which the leader counts as dead."""
 
@@ -56,7 +56,7 @@ class FailureDetector:
         self._asked = float("-inf")
         self._absent = 0
         self._suspected = False
-        self._patience = PATIENCE
+        self._unreachable_after = UNREACHABLE_AFTER
         self.cause: Cause | None = None
         """Reason for a takeover; None: there is no reason yet."""
 
@@ -89,7 +89,7 @@ class FailureDetector:
         if answer is LeaderAnswer.HERE:
             self._suspected = False
             self.heard(now)
-            self._patience = PATIENCE
+            self._unreachable_after = UNREACHABLE_AFTER
         elif answer is LeaderAnswer.NONE:
             self._absent += 1
             if self._absent >= _CERTAIN:
@@ -100,7 +100,7 @@ class FailureDetector:
     def refused(self, now: float) -> None:
         """Record that the log refused the takeover: another node writes it, so wait longer."""
         self.heard(now)
-        self._patience = min(2 * self._patience, MOST_PATIENCE)
+        self._unreachable_after = min(2 * self._unreachable_after, MAX_UNREACHABLE_AFTER)
 
     def step(self, now: float) -> Step:
         """Return the action that is due now."""
@@ -108,7 +108,7 @@ class FailureDetector:
             return Step.TAKE_OVER
         if now - self._heard < SILENT_AFTER and not self._suspected:
             return Step.FOLLOW
-        if now - self._heard >= self._patience:
+        if now - self._heard >= self._unreachable_after:
             self.cause = Cause.SILENT
             return Step.TAKE_OVER
         wait = CONFIRM_AFTER if self._absent else ASK_AGAIN

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from projections.state import SessionState
     from projections.storage import LoadedProjections
 
-_BREATHE_EVERY = 16
+_YIELD_EVERY = 16
 """Records folded between two returns to the event loop."""
 _FREEZE_EVERY = 1024
 _FROZEN_AT_ONCE = 16
@@ -80,7 +80,7 @@ class Follower:
         Raises the EventStoreError that prevents it, FellBehind when the log is cut meanwhile.
         """
         try:
-            found = await self._reader.read(self._state, self._begin_anew, progress)
+            found = await self._reader.read(self._state, self._reset, progress)
             self._state = found.state
             await self._index(frozen=found.loaded is None)
             self._checker = ChainChecker(found.tail.sequence, found.tail.link)
@@ -114,7 +114,7 @@ class Follower:
     async def _read_to(self, last: int) -> None:
         async for record in self._log.read(self.sequence + 1, last):
             await self._take(record)
-            if record.sequence % _BREATHE_EVERY == 0:
+            if record.sequence % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
                 if len(self._state.dirty or ()) > _INDEXED_AT_ONCE:
                     await self._index_changes()
@@ -164,7 +164,7 @@ class Follower:
 
     # The subscription index.
 
-    def _begin_anew(self) -> NodeState:
+    def _reset(self) -> NodeState:
         self._router = Router()
         return NodeState()
 

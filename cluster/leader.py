@@ -51,7 +51,7 @@ class BrokerHooks(Protocol):
         Output to clients that needs no record waits until this record is stored.
         """
 
-    def let_go(self, reason: str) -> None:
+    def refuse_clients(self, reason: str) -> None:
         """Close all clients and admit none while there is a reason; an empty one ends this."""
 
     def fail(self, error: EventStoreError) -> None:
@@ -171,9 +171,9 @@ class Leader:
         if confidence is not self._confidence:
             before, self._confidence = self._confidence, confidence
             if confidence is Confidence.GIVEN_UP:
-                self._broker.let_go("this node cannot prove that it leads the cluster")
+                self._broker.refuse_clients("this node cannot prove that it leads the cluster")
             elif before is Confidence.GIVEN_UP:
-                self._broker.let_go("")
+                self._broker.refuse_clients("")
 
     async def stopped(self) -> None:
         """Publish that this node has shut down cleanly."""

@@ -44,7 +44,7 @@ class Members:
         self._offs: dict[str, deque[int]] = {}
         self._authorities = ""
         """Digests of the authorities that this node accepts."""
-        self._told: set[tuple[str, str, str]] = set()
+        self._logged: set[tuple[str, str, str]] = set()
 
     def heard(self, status: NodeStatus, now: float, mine: NodeStatus) -> None:
         """Record the status of another node."""
@@ -150,7 +150,7 @@ class Members:
             ("permissions", mine.permissions, other.permissions),
         ):
             if here != there:
-                self._tell(
+                self._log_difference(
                     other,
                     what,
                     there,
@@ -159,7 +159,7 @@ class Members:
                     else f"node {other.node} ({other.host}) runs foldmq {there}, this one {here}",
                 )
         if not self._trusts(other):
-            self._tell(
+            self._log_difference(
                 other,
                 "authorities",
                 other.authorities,
@@ -169,7 +169,7 @@ class Members:
         off = self._clock_off(other)
         if other.role is Role.LEADING and abs(off) > _CLOCK_OFF_MS:
             way = "ahead of" if off > 0 else "behind"
-            self._tell(
+            self._log_difference(
                 other,
                 "clock",
                 way,
@@ -188,8 +188,8 @@ class Members:
             return 0
         return min(offs)
 
-    def _tell(self, other: NodeStatus, what: str, value: str, line: str) -> None:
+    def _log_difference(self, other: NodeStatus, what: str, value: str, line: str) -> None:
         key = other.node, what, value[:_SHORT]
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._logged:
+            self._logged.add(key)
             _log.warning(line)

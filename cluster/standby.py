@@ -15,7 +15,7 @@ from cluster.follower import Follower
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.log import Appended
-from eventstore.task_end import end_tasks
+from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class Standby:
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking: asyncio.Task[None] | None = None
         """The request to the leader, while there is one."""
-        self._said = ""
+        self._logged_problem = ""
         self._epoch = 0
         """Epoch of the last leader that this node knows to have led."""
         self._successor = ""
@@ -103,8 +103,8 @@ class Standby:
     @property
     def problem(self) -> str:
         """Why this node does not follow at present; empty if it does, or starts."""
-        if self._said:
-            return f"the log cannot be followed: {self._said}"
+        if self._logged_problem:
+            return f"the log cannot be followed: {self._logged_problem}"
         silence = self._detector.silence(self._clock.monotonic())
         if self.role is Role.FOLLOWING and silence > _SILENT:
             return f"no leader was heard for {silence:.0f} s"
@@ -160,7 +160,7 @@ class Standby:
         FellBehind when the log has to be read again from its start, LogUnavailable when it cannot
         be read at first.
         """
-        telling = asyncio.create_task(self._tell(), name="status")
+        telling = asyncio.create_task(self._publish_status(), name="status")
         following: asyncio.Task[None] | None = None
         self._asking = None
         try:
@@ -177,7 +177,7 @@ class Standby:
             if following is not None and not following.cancelled():
                 following.exception()  # what ends this method is something else, or the same
 
-    async def _tell(self) -> None:
+    async def _publish_status(self) -> None:
         while True:
             await self._messages.publish(self.status().encode())
             await asyncio.sleep(FOLLOWER_STATUS_EVERY)
@@ -193,11 +193,11 @@ class Standby:
             try:
                 await self._follower.read_to(leader.sequence)
             except LogUnavailable as error:
-                self._say(str(error))
+                self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
                 self._news.set()
                 continue
-            self._said = ""
+            self._logged_problem = ""
             self._check_link(leader)
 
     def _check_link(self, leader: NodeStatus) -> None:
@@ -208,9 +208,9 @@ class Standby:
                 leader.sequence, f"is not the one that the leader, node {leader.node}, stored"
             )
 
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
+    def _log_problem(self, reason: str) -> None:
+        if reason != self._logged_problem:
+            self._logged_problem = reason
             _log.warning("the log cannot be followed", reason=reason)
 
     async def _until_leading(self, following: asyncio.Task[None]) -> Leadership:
@@ -258,7 +258,7 @@ class Standby:
                 replaces=self._epoch,
             )
         except LogUnavailable as error:
-            self._say(str(error))
+            self._log_problem(str(error))
             await asyncio.sleep(_RETRY)
             return None
         if outcome is Appended.STORED:

@@ -109,16 +109,16 @@ def _value(cell: str) -> float | None:
     return None if cell == "-" else float(cell.replace(",", ""))
 
 
-def _said(panel: Panel, value: float | None) -> str:
+def _value_text(panel: Panel, value: float | None) -> str:
     return "fails" if value is None else panel.pattern.format(value)
 
 
-def told(text: str) -> str:
+def chart_text(text: str) -> str:
     """Return the content of the chart in words."""
     return "; ".join(
         f"{panel.heading}: "
         + ", ".join(
-            f"{name} {_said(panel, value)}"
+            f"{name} {_value_text(panel, value)}"
             for (name, _, _), value in zip(BROKERS, panel.values, strict=False)
         )
         for panel in read(text)
@@ -133,7 +133,7 @@ def readme(old: str, text: str) -> str:
         cells = _cells(text, load)
         if cells is not None:
             lines.append(f"| {' | '.join([meaning, *cells])} |")
-    content = "\n".join([f"![{told(text)}](docs/benchmarks.svg)", "", *lines])
+    content = "\n".join([f"![{chart_text(text)}](docs/benchmarks.svg)", "", *lines])
     begin, end = "<!-- tools/benchmark_chart.py -->", "<!-- end of the chart -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(old)) != 1:
@@ -150,7 +150,7 @@ def page() -> str:
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            f'width="{WIDTH}" height="{height}" role="img" aria-label="{told(text)}">'
+            f'width="{WIDTH}" height="{height}" role="img" aria-label="{chart_text(text)}">'
         ),
         (
             "<style>text{font:14px system-ui,sans-serif;fill:#1f2937}"
@@ -186,7 +186,7 @@ def _panel(panel: Panel, top: int) -> list[str]:
                 f'<rect x="{LABELS}" y="{y + 3}" width="{length:.1f}" height="22" rx="2" '
                 f'fill="{colour}"/>'
             ),
-            f'<text x="{LABELS + length + 8:.1f}" y="{y + 19}">{_said(panel, value)}</text>',
+            f'<text x="{LABELS + length + 8:.1f}" y="{y + 19}">{_value_text(panel, value)}</text>',
         ]
     return lines
 

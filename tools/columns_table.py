@@ -40,7 +40,7 @@ _TABLES: Final = {
     "records": "A row for each record: each message of the JetStream stream.",
 }
 _WITH_BLOCK: Final = frozenset(MESSAGES | {"WillArmed"})
-_MOST: Final = 9
+_MAX: Final = 9
 """Maximum types that are listed."""
 
 
@@ -52,7 +52,7 @@ def _owners(column: str) -> str:
         found = {*_WITH_BLOCK, "Queued"}
     else:
         found = {kind for kind, makers in MAKERS.items() if column in makers}
-    if len(found) > _MOST:
+    if len(found) > _MAX:
         return "all events of a session"
     return ", ".join(sorted(found))
 

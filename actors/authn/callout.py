@@ -62,7 +62,7 @@ log = structlog.get_logger("foldmq")
 T = TypeVar("T")
 
 
-class Asker(Protocol):
+class RequestSender(Protocol):
     """Sends requests; ``eventstore.nats.RequestClient`` is one."""
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
@@ -108,7 +108,9 @@ class Callout:
     part of it. Simultaneous logins with the same credentials share one request.
     """
 
-    def __init__(self, options: CalloutOptions, asker: Asker, time_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, options: CalloutOptions, asker: RequestSender, time_ms: Callable[[], int]
+    ) -> None:
         self.asked = 0
         """Requests since the start."""
         self.unanswered = 0

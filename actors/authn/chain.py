@@ -37,7 +37,7 @@ LOCKED_OUT: Final = Verdict(
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 _NO_METHOD: Final = Verdict(AuthResult.UNAVAILABLE, reason="the method is no longer configured")
 
-_MOST_ALONE: Final = 100
+_MAX_ABANDONED: Final = 100
 """Maximum number of checks that continue after their client has left. Few passwords are verified
 concurrently, so more checks than that are for the same credentials."""
 
@@ -70,7 +70,7 @@ class AuthenticatorChain:
         self._methods = dict(methods or {})
         self._backoff = backoff
         self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Any]]] = {}
-        self._alone = 0
+        self._abandoned = 0
         """Checks whose client has left."""
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
@@ -118,7 +118,7 @@ class AuthenticatorChain:
         try:
             await asyncio.wait((attempt,))
         except asyncio.CancelledError:
-            self._leave_alone(backend, credentials, attempt)
+            self._abandon(backend, credentials, attempt)
             raise
         self._drop(key, attempt)
         if attempt.cancelled():
@@ -263,22 +263,22 @@ class AuthenticatorChain:
                 for attempt in attempts:
                     attempt.cancel()
 
-    def _leave_alone(
+    def _abandon(
         self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
         """Cancel a check whose client has left, unless its work has begun and counts."""
         begun = attempt.done() or backend.verifying(credentials)
-        if not begun or self._alone >= _MOST_ALONE:
+        if not begun or self._abandoned >= _MAX_ABANDONED:
             attempt.cancel()
             self._drop((_where(credentials), self._who(credentials)), attempt)
             return
-        self._alone += 1
-        attempt.add_done_callback(functools.partial(self._ended_alone, backend, credentials))
+        self._abandoned += 1
+        attempt.add_done_callback(functools.partial(self._abandoned_ended, backend, credentials))
 
-    def _ended_alone(
+    def _abandoned_ended(
         self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
-        self._alone -= 1
+        self._abandoned -= 1
         self._drop((_where(credentials), self._who(credentials)), attempt)
         if attempt.cancelled():  # locked out meanwhile
             return

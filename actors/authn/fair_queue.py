@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_Lane: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
+_AddressQueue: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
 """Waiting callers, each with a function that returns whether it goes last."""
-_Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
+_Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _AddressQueue]]"
 """Queues of addresses, by network; the next network is the first, and in it the next queue."""
 
 
@@ -30,14 +30,14 @@ class FairQueue:
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._lanes: tuple[_Queue, _Queue] = OrderedDict(), OrderedDict()
+        self._queues: tuple[_Queue, _Queue] = OrderedDict(), OrderedDict()
 
     @property
     def waiting(self) -> int:
         """Number of waiting callers."""
         return sum(
             len(lane)
-            for queue in self._lanes
+            for queue in self._queues
             for queues in queue.values()
             for lane in queues.values()
         )
@@ -52,12 +52,12 @@ class FairQueue:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        _add(self._lanes[last is not None and last()], lane, turn, last)
+        _add(self._queues[last is not None and last()], lane, turn, last)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                for queue in self._lanes:
+                for queue in self._queues:
                     _forget(queue, lane, turn)
             else:  # the turn came together with the cancellation
                 self.leave()
@@ -65,11 +65,11 @@ class FairQueue:
 
     def leave(self) -> None:
         """End a turn; the next queue of the next network gets one."""
-        for queue in self._lanes:
+        for queue in self._queues:
             while queue:
                 name, turn, last = _next(queue)
-                if queue is self._lanes[0] and last is not None and last():
-                    _add(self._lanes[1], name, turn, last)
+                if queue is self._queues[0] and last is not None and last():
+                    _add(self._queues[1], name, turn, last)
                 elif not turn.done():
                     turn.set_result(None)
                     return

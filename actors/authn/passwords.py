@@ -23,7 +23,7 @@ from actors.authn.fair_queue import SingleFlight
 from actors.authn.stored import (
     MIN_ITERATIONS,
     SALT_SIZE,
-    Decoys,
+    DummyKeys,
     ScramKeys,
     mosquitto_hashes,
     parse_scram_keys,
@@ -113,9 +113,9 @@ class PasswordFile:
         random one.
         """
         self._users = dict(users)
-        self._decoy = self._make_decoy()
+        self._dummy_hash = self._make_dummy_hash()
         self._prepared = _prepared(self._users)
-        self._decoys = _decoys(self._users, decoy_secret or os.urandom(32))
+        self._dummy_keys = _dummy_keys(self._users, decoy_secret or os.urandom(32))
         self._verdicts = VerdictCache(REMEMBERED_CREDENTIALS)
         self._single_flight: SingleFlight[bool] = SingleFlight()
         self._workers = Workers(threads)
@@ -153,7 +153,7 @@ class PasswordFile:
         Both take the same time.
         """
         prepared = _prepare(name)
-        decoy = self._decoys.keys(prepared)
+        decoy = self._dummy_keys.keys(prepared)
         user = name if name in self._users else self._prepared.get(prepared, prepared)
         stored = self._users.get(user, "")
         text = scram_part(stored)
@@ -188,7 +188,7 @@ class PasswordFile:
         known = self._verdicts.get(key)
         if known is not None:
             return known
-        stored = self._users.get(username, self._decoy)
+        stored = self._users.get(username, self._dummy_hash)
         matches = await self._single_flight.do(
             key, lambda: self._matches(key, credentials, stored, password)
         )
@@ -229,7 +229,7 @@ class PasswordFile:
             log.warning("stored password hash cannot be verified", error=str(error))
             return False
 
-    def _make_decoy(self) -> str:
+    def _make_dummy_hash(self) -> str:
         """Hash a random password with the parameters that most users' hashes have."""
         hashes = [hash_part(stored) for stored in self._users.values()]
         example = {mosquitto_hashes.parameters(stored): stored for stored in hashes}
@@ -238,7 +238,7 @@ class PasswordFile:
         for commonest, _ in counted.most_common(1):
             stored = example[commonest]
             if mosquitto_hashes.is_mosquitto_hash(stored):
-                return mosquitto_hashes.decoy(stored)
+                return mosquitto_hashes.dummy_hash(stored)
             hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(stored))
         return hasher.hash(os.urandom(16))
 
@@ -266,13 +266,13 @@ def _prepared(users: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _decoys(users: Mapping[str, str], secret: bytes) -> Decoys:
+def _dummy_keys(users: Mapping[str, str], secret: bytes) -> DummyKeys:
     """Return decoys with the parameters that most users' keys have."""
     found = [parse_scram_keys(scram_part(stored)) for stored in users.values()]
     counted = collections.Counter((one.iterations, len(one.salt)) for one in found if one)
     for (iterations, salt_size), _ in counted.most_common(1):
-        return Decoys(secret, iterations, salt_size)
-    return Decoys(secret)
+        return DummyKeys(secret, iterations, salt_size)
+    return DummyKeys(secret)
 
 
 def _proof(stored: str) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BRIDGE: Final = "$nats"
 """The user name and the client identifier of the bridge to NATS in rules."""
 
-_MOST_VISITED: Final = 1000
+_MAX_VISITED: Final = 1000
 """Maximum entries of the rules that one call of :meth:`TopicAcl.guards` checks."""
 _REMEMBERED: Final = 16_384
 _LONGEST: Final = 512
@@ -220,7 +220,7 @@ class TopicAcl:
         return any(
             True
             for filters in self._subscribe.denies
-            for _ in filters.overlapping(levels, self._names, _MOST_VISITED)
+            for _ in filters.overlapping(levels, self._names, _MAX_VISITED)
         )
 
     def explain(self, action: Action, topic_or_filter: str) -> Explanation:

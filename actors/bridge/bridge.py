@@ -59,7 +59,7 @@ _GRACE = 3.0
 default."""
 _TAKE_MORE = object()
 """Message of the bridge to itself while arrived messages are not published yet."""
-_FAREWELL = 2.0
+_CLOSE_SECONDS = 2.0
 _NO_HEADERS = b"NATS/1.0\r\n"
 _POLL = 0.005
 
@@ -202,12 +202,12 @@ class Bridge(LoopActor):
         if not self.stats.connected:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 while self._outbox.behind or self._flows.oldest() is not None:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
         self._outbox.stop()  # nothing may be sent that is not recorded
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 through, confirmed = self._outbox.settled(), asyncio.Event()
                 self._wire.fence(confirmed.set)
                 await confirmed.wait()

@@ -27,58 +27,58 @@ if TYPE_CHECKING:
 
     from eventstore.nats import NatsMessage
 
-_MOST = 10_000
+_MAX = 10_000
 """Maximum number of owed copies; the oldest are cleared first."""
 
 
-Debt: TypeAlias = tuple[int, bytes]
+ExpectedCopy: TypeAlias = tuple[int, bytes]
 """A subscription, and the digest of the message whose copy it owes."""
 
 
 class DuplicateFilter:
     """Owed copies, by number of the subscription."""
 
-    __slots__ = ("_owed",)
+    __slots__ = ("_expected",)
 
     def __init__(self) -> None:
-        self._owed: dict[Debt, int] = {}
+        self._expected: dict[ExpectedCopy, int] = {}
 
     def __len__(self) -> int:
         """Return the number of different messages owed."""
-        return len(self._owed)
+        return len(self._expected)
 
     def first(self, sids: Collection[int], message: NatsMessage) -> bool:
         """Return whether a message is the first copy; ``sids`` are the matching subscriptions."""
-        sid, owed = message.sid, self._owed
+        sid, expected = message.sid, self._expected
         if sid not in sids:
             return False
-        if len(sids) == 1 and not owed:
+        if len(sids) == 1 and not expected:
             return True
         said = _digest(message)
-        debt = owed.pop((sid, said), 0)
+        debt = expected.pop((sid, said), 0)
         if debt:
             if debt > 1:
-                owed[sid, said] = debt - 1
+                expected[sid, said] = debt - 1
             return False
         for other in sids:
             if other != sid:
-                owed[other, said] = owed.get((other, said), 0) + 1
-        while len(owed) > _MOST:
-            del owed[next(iter(owed))]
+                expected[other, said] = expected.get((other, said), 0) + 1
+        while len(expected) > _MAX:
+            del expected[next(iter(expected))]
         return True
 
-    def of(self, sids: Collection[int]) -> list[Debt]:
+    def of(self, sids: Collection[int]) -> list[ExpectedCopy]:
         """Return the copies that these subscriptions owe."""
-        return [debt for debt in self._owed if debt[0] in sids]
+        return [debt for debt in self._expected if debt[0] in sids]
 
-    def write_off(self, debts: Collection[Debt]) -> None:
+    def write_off(self, debts: Collection[ExpectedCopy]) -> None:
         """Clear owed copies."""
         for debt in debts:
-            self._owed.pop(debt, None)
+            self._expected.pop(debt, None)
 
     def clear(self) -> None:
         """Expect nothing more."""
-        self._owed.clear()
+        self._expected.clear()
 
 
 class OwnMessages:

@@ -113,7 +113,7 @@ class FromNats:
         """Finds messages that another node sent; None: there are no other nodes."""
         self._waiting: deque[_Arrival] = deque()
         """Messages that arrived and are not published yet."""
-        self._plain = _Said(options.qos, False, None, b"", None, False)
+        self._plain = _Declared(options.qos, False, None, b"", None, False)
         """The declarations of a message without headers and reply subject."""
 
     def add(
@@ -247,12 +247,14 @@ class FromNats:
         run.add(topic, payload, block)
         return run
 
-    def _drop_not_permitted(self, said: _Said, place: SubjectInterest) -> None:
+    def _drop_not_permitted(self, said: _Declared, place: SubjectInterest) -> None:
         self._node.count_dropped("bridge_not_permitted", 1)
         if said.reply and (place.at_home or not said.recorded):
             self._refuse(said.reply)
 
-    def _offer_request(self, said: _Said, message: NatsMessage, topic: bytes, prefix: str) -> None:
+    def _offer_request(
+        self, said: _Declared, message: NatsMessage, topic: bytes, prefix: str
+    ) -> None:
         """Deliver a request that another log records to clients of this one that answer it."""
         if not said.reply or not self._requested(topic):
             return
@@ -276,7 +278,7 @@ class FromNats:
         if state is not None and state.connected:
             self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
-    def _read(self, message: NatsMessage, prefix: str) -> _Said:
+    def _read(self, message: NatsMessage, prefix: str) -> _Declared:
         """Return the declarations of a message: flags, keys and reply subject."""
         qos, retain, reply = self._options.qos, False, message.reply
         headers, copied, key = None, False, None
@@ -300,10 +302,10 @@ class FromNats:
                 reply = b""
         if reply and not self._may_answer(reply, prefix):
             reply = b""
-        return _Said(qos, retain, key, reply, headers, copied)
+        return _Declared(qos, retain, key, reply, headers, copied)
 
     def _find_properties(
-        self, said: _Said, message: NatsMessage, topic: bytes, correlation: bytes | None
+        self, said: _Declared, message: NatsMessage, topic: bytes, correlation: bytes | None
     ) -> ReadProperties | None:
         """Return the properties of a message; None if it has none, or no receiver uses them."""
         if said.headers is None and correlation is None:
@@ -384,7 +386,7 @@ class FromNats:
 
     def _ask(
         self,
-        said: _Said,
+        said: _Declared,
         found: ReadProperties | None,
         block: bytes,
         message: NatsMessage,
@@ -463,7 +465,7 @@ class _Arrival(NamedTuple):
     answered: Answered | None
 
 
-class _Said(NamedTuple):
+class _Declared(NamedTuple):
     """The declarations of a message in its headers and reply subject."""
 
     qos: int

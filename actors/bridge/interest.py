@@ -25,7 +25,7 @@ from protocol.mqtt import FilterTrie, split_levels
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from actors.bridge.duplicates import Debt
+    from actors.bridge.duplicates import ExpectedCopy
     from actors.bridge.several_logs import TopicHomes
     from actors.configuration import BridgeOptions
 
@@ -84,7 +84,7 @@ class Interest:
         self._link: Subscriptions | None = None
         self._filters: Counter[tuple[str, str]] = Counter()
         """Number of sessions with a filter, by (prefix, filter)."""
-        self._whose: dict[tuple[str, str], str] = {}
+        self._prefix_by_subscription: dict[tuple[str, str], str] = {}
         """The prefix under which a session's filter was counted, if users have prefixes."""
         self._serving: set[tuple[str, str]] = set()
         """(session, filter) of connected clients that answer requests."""
@@ -146,7 +146,7 @@ class Interest:
     def clear(self) -> None:
         """Remove everything, as subscriptions will be reported again. Only without a connection."""
         self._filters.clear()
-        self._whose.clear()
+        self._prefix_by_subscription.clear()
         self._serving.clear()
         self.requests = 0
 
@@ -161,7 +161,7 @@ class Interest:
             self._serving.add((session, topic_filter))
         prefix = self._prefix_of(session)
         if prefix:
-            self._whose[session, topic_filter] = prefix
+            self._prefix_by_subscription[session, topic_filter] = prefix
         wanted = prefix, topic_filter
         self._filters[wanted] += 1
         if self._filters[wanted] == 1:
@@ -177,7 +177,11 @@ class Interest:
             if (session, topic_filter) not in self._serving:
                 return
             self._serving.discard((session, topic_filter))
-        prefix = self._whose.pop((session, topic_filter), "") if self._whose else ""
+        prefix = (
+            self._prefix_by_subscription.pop((session, topic_filter), "")
+            if self._prefix_by_subscription
+            else ""
+        )
         wanted = prefix, topic_filter
         self._filters[wanted] -= 1
         if not self._filters[wanted]:
@@ -294,7 +298,7 @@ class Interest:
                 # Copies may still arrive, but none after the next answer of the server.
                 link.fence(lambda: again(debts))
 
-        def again(debts: list[Debt]) -> None:
+        def again(debts: list[ExpectedCopy]) -> None:
             if asked == self._round:
                 copies.write_off(debts)
                 self._confirming = False

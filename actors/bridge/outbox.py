@@ -51,8 +51,8 @@ _PAUSE = 0.05
 _RETRY = 0.5
 _SLICE = 0.005
 """Seconds of reading after which other work runs."""
-_MOST_EARLY = 10_000
-_MOST_EARLY_BYTES = 16 * 1024 * 1024
+_MAX_EARLY = 10_000
+_MAX_EARLY_BYTES = 16 * 1024 * 1024
 """Maximum number of publications that wait until earlier ones are read from the log."""
 
 
@@ -108,7 +108,7 @@ class Outbox:
         if self._early is not None:
             self._early.append(leaving)
             self._early_bytes += leaving.size
-            if len(self._early) > _MOST_EARLY or self._early_bytes > _MOST_EARLY_BYTES:
+            if len(self._early) > _MAX_EARLY or self._early_bytes > _MAX_EARLY_BYTES:
                 self.catch_up(self.last)
         elif self._room():
             try:
@@ -177,7 +177,7 @@ class Outbox:
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
-                with node.retention.holding_still():
+                with node.retention.cuts_suspended():
                     if sequence < node.state.begin:
                         continue
                     records = [record async for record in node.log.read(sequence, last)]
@@ -301,7 +301,7 @@ class Outbox:
         node_state, log = self._node.state, self._node.log
         while True:
             try:
-                with self._node.retention.holding_still():
+                with self._node.retention.cuts_suspended():
                     return await log.read_some(
                         {
                             at

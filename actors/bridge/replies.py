@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _LIFE = 60.0
 """Seconds for which a request can be answered."""
-_MOST = 16_384
+_MAX = 16_384
 """Maximum number of pending requests; the oldest are dropped first."""
 LONGEST = 1024
 """Maximum bytes of a reply subject."""
@@ -40,7 +40,7 @@ class Replies:
         requests = self._requests if asked else self._offered
         while requests:
             oldest = next(iter(requests))
-            if len(requests) < _MOST and requests[oldest][0] > now:
+            if len(requests) < _MAX and requests[oldest][0] > now:
                 break
             del requests[oldest]
         token = self._make_token()

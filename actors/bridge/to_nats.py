@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from actors.configuration import BridgeOptions
     from eventstore.log import GatedOutput
 
-_MOST_FLOWS = 65_536
-_MOST_FLOW_BYTES = 16 * 1024 * 1024
+_MAX_FLOWS = 65_536
+_MAX_FLOW_BYTES = 16 * 1024 * 1024
 _REPLIES = REPLIES.encode()
 _OWN = f"{NATS_SESSION}/".encode()
 _HEADERS = 512
@@ -106,8 +106,8 @@ class ToNats:
         self._topics: dict[str, dict[bytes, TopicFlow | None]] = defaultdict(dict)
         self._count = 0
         self._size = 0
-        self._most = _MOST_FLOWS
-        self._most_bytes = _MOST_FLOW_BYTES
+        self._most = _MAX_FLOWS
+        self._most_bytes = _MAX_FLOW_BYTES
 
     def send(self, leaving: OutgoingMessages, most: int) -> int:
         """Send messages, each on the flow of its topic; return how many were too large.
@@ -187,8 +187,8 @@ class ToNats:
             self._topics[prefix] = busy
             self._count += len(busy)
             self._size += sum(map(len, busy))
-        self._most = max(_MOST_FLOWS, 2 * self._count)
-        self._most_bytes = max(_MOST_FLOW_BYTES, 2 * self._size)
+        self._most = max(_MAX_FLOWS, 2 * self._count)
+        self._most_bytes = max(_MAX_FLOW_BYTES, 2 * self._size)
 
 
 def _fitting(leaving: OutgoingMessages, most: int) -> tuple[OutgoingMessages, int]:

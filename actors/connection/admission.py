@@ -195,7 +195,7 @@ class Admission:
         if name and limits.flaps((user, name), now, name, connection.address):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
-        if limits.owes(host, user, now):
+        if limits.has_debt(host, user, now):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
             return False
         session = self._node.directory.find_session(name)
@@ -318,7 +318,7 @@ class Admission:
                 first=is_in or connection.session is not None,
             )
 
-    def refuses_stranger(self, connection: ClientConnection, name: str) -> bool:
+    def refuses_other_user(self, connection: ClientConnection, name: str) -> bool:
         """Refuse a client whose session belongs to another user; return whether it was refused.
 
         Only if users are verified: an unverified claim proves nothing.

@@ -111,7 +111,9 @@ class ConnectHandshake:
 
     def _set_deadline(self, seconds: float) -> None:
         connection = self._connection
-        self._deadline_timer = connection.remind(connection.timers, seconds, self._connect_deadline)
+        self._deadline_timer = connection.start_timer(
+            connection.timers, seconds, self._connect_deadline
+        )
 
     def cancel_deadline(self) -> None:
         """Cancel the deadline: the CONNECT is accepted."""
@@ -201,7 +203,7 @@ class ConnectHandshake:
         authenticator = connection.listener.admission.authenticator
         exchange = authenticator.begin_exchange(method, credentials)
         if exchange is None:
-            self._node.limits.unwelcome.add(
+            self._node.limits.rejected.add(
                 "authentication_method",
                 connection.now,
                 method=escaped(method, _SHOWN),
@@ -217,7 +219,7 @@ class ConnectHandshake:
     def _take_answer(self, login: EnhancedLogin, packets: list[Packet]) -> None:
         """Handle packets that precede the CONNACK: only AUTH and DISCONNECT are permitted."""
         connection, packet = self._connection, packets[0]
-        self._node.counters.took(connection, packets[:1])
+        self._node.counters.count_received(connection, packets[:1])
         if type(packet) is Disconnect:
             connection.leave(packet)
         elif type(packet) is not Auth:
@@ -301,4 +303,4 @@ class ConnectHandshake:
             limits.refused.add("login_backoff", now, client=client, address=where, user=user)
         else:
             why = verdict.reason or verdict.result.name.lower()
-            limits.unwelcome.add("login", now, why=why, client=client, address=where, user=user)
+            limits.rejected.add("login", now, why=why, client=client, address=where, user=user)

@@ -267,7 +267,7 @@ class Connection(InputActor):
             if code:
                 limit = self.properties.maximum_packet_size
                 told = Explanation(closing_string(reason, about))
-                self._farewell = encode_server_disconnect(code, told, limit=limit)
+                self._last_packet = encode_server_disconnect(code, told, limit=limit)
         self._end(reason, code=code)
         self._linger(session)
 
@@ -307,7 +307,7 @@ class Connection(InputActor):
 
     def _pass_on(self, packets: list[Packet]) -> None:
         """Pass packets to the session in one message; handle a single PINGREQ and DISCONNECT."""
-        self._node.counters.took(self, packets)
+        self._node.counters.count_received(self, packets)
         reauthentication = self._reauthentication
         if reauthentication is None:
             self._pass_to_session(packets)
@@ -428,7 +428,7 @@ class Connection(InputActor):
             return
         wait = min(left, _LONGEST_TIMER)
         self._expiry_due = self.now + wait
-        self.remind(self.timers, wait, self._check_expiry)
+        self.start_timer(self.timers, wait, self._check_expiry)
 
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None

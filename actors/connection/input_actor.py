@@ -42,13 +42,13 @@ _PACKETS_AT_ONCE = 4096
 """Approximate maximum of packets of a client per turn; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
 """Size above which a read is handled after the reads of clients that send less."""
-_LEAST_AT_ONCE = 256
+_MIN_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
 _PUBLISH, _PUBACK, _SUBSCRIBE = b"\x30", b"\x40", b"\x80"
 """First bytes of PUBLISH, PUBACK and SUBSCRIBE; those of the other acknowledgements are between the
 last two."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
-_UNHURRIED = _ACKS | {b"\xc0"}
+_DEFERRABLE = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
 not notice whether others are served in long or short turns: the receivers of a bulk client are no
 reason to handle that client's input in small parts."""
@@ -172,7 +172,7 @@ class InputActor(SocketActor):
                 self._deferred_reads += 1
                 self.kernel.later(self, DeferredRead(data))
             else:
-                if data[:1] not in _UNHURRIED:
+                if data[:1] not in _DEFERRABLE:
                     self.kernel.light_at = now
                 if self.pace < 1:
                     self._go_at(min(1.0, self.pace * 1.5))
@@ -387,7 +387,7 @@ class InputActor(SocketActor):
 
     def _go_at(self, pace: float) -> None:
         self.pace = pace
-        self._decoder.at_once = max(_LEAST_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
+        self._decoder.at_once = max(_MIN_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
 
     # Clients that are new or have a rate limit.
 

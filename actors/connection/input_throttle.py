@@ -181,7 +181,7 @@ class InputThrottle:
         self._read_from = max(self._read_from, connection.now + seconds)
         if not connection.paused & ReadPause.RATE:
             connection.pause(ReadPause.RATE)
-            connection.remind(connection.timers, seconds, self._rate_over)
+            connection.start_timer(connection.timers, seconds, self._rate_over)
 
     def _rate_over(self) -> None:
         connection = self._connection
@@ -189,7 +189,7 @@ class InputThrottle:
             return
         left = self._read_from - connection.now
         if left > 0:
-            connection.remind(connection.timers, left, self._rate_over)
+            connection.start_timer(connection.timers, left, self._rate_over)
         else:
             connection.resume(ReadPause.RATE)
             self.continue_later()

@@ -75,7 +75,7 @@ class KeepAlive:
         """When the current pause of reading began; None: the client is read."""
         self._overdue = False
         """Whether the deadline passed while reading was paused."""
-        self._remind(self._allowed)
+        self._start_timer(self._allowed)
 
     def took(self, size: int, *, packets: bool) -> None:
         """Count decoded bytes; ``packets``: they completed at least one packet."""
@@ -109,11 +109,13 @@ class KeepAlive:
         self._heard = min(now, self._heard + lost)
         if self._overdue:
             self._overdue = False
-            self._remind(max(_GRACE, self._packet + self._allowed - now))
+            self._start_timer(max(_GRACE, self._packet + self._allowed - now))
 
-    def _remind(self, delay: float) -> None:
+    def _start_timer(self, delay: float) -> None:
         # A timer may outlive its connection, but not for the 27 hours of the longest keep alive.
-        self._connection.remind(self._connection.timers, min(delay, _LONGEST_TIMER), self._deadline)
+        self._connection.start_timer(
+            self._connection.timers, min(delay, _LONGEST_TIMER), self._deadline
+        )
 
     def _deadline(self) -> None:
         """Close the client if it was silent for too long [MQTT-3.1.2-24]."""
@@ -131,9 +133,9 @@ class KeepAlive:
         waits = begun or self._transport.get_extra_info("incomplete", default=False)
         left = (self._heard if waits else self._packet) + self._allowed - now
         if left > 0:
-            self._remind(left)
+            self._start_timer(left)
         elif connection.unhandled:
-            self._remind(_GRACE)
+            self._start_timer(_GRACE)
         else:
             _log.info(
                 "keep alive timed out",

@@ -87,7 +87,7 @@ class Reauthentication:
             return
         allowed = connection.listener.options.connect_timeout
         self._due = connection.now + allowed
-        connection.remind(connection.timers, allowed, self._deadline)
+        connection.start_timer(connection.timers, allowed, self._deadline)
         self._login = EnhancedLogin(self._node, connection, self, exchange)
         self._login.take(packet.data)
 
@@ -98,7 +98,7 @@ class Reauthentication:
             return
         left = self._due - connection.now
         if left > 0:  # this timer belongs to an earlier re-authentication
-            connection.remind(connection.timers, left, self._deadline)
+            connection.start_timer(connection.timers, left, self._deadline)
             return
         if self._login.open:
             self._node.limits.count_fault(connection.host, connection.now)

@@ -56,7 +56,7 @@ class ReceiveWindow:
                 exchanges.add(packet_id)
         return count
 
-    def surely_takes(self, size: int) -> bool:
+    def always_fits(self, size: int) -> bool:
         """Return whether ``size`` bytes certainly contain no more messages than permitted."""
         return size // _SHORTEST <= self._room
 

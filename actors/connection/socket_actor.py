@@ -89,8 +89,8 @@ class SocketActor(LoopActor):
         "_alive",
         "_closed",
         "_ended",
-        "_farewell",
         "_gone",
+        "_last_packet",
         "_node",
         "_paused",
         "_slow_reader",
@@ -115,7 +115,7 @@ class SocketActor(LoopActor):
         self._ended = False
         self._gone = False
         """Whether the transport is closed; the actor may not have handled that yet."""
-        self._farewell = b""
+        self._last_packet = b""
         """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
@@ -245,15 +245,15 @@ class SocketActor(LoopActor):
     def close_when_written(self) -> None:
         """Close the transport after the output handed to the gate so far."""
         if not self._closed and not self.stopped:
-            if self._farewell:
-                farewell, self._farewell = self._farewell, b""
+            if self._last_packet:
+                farewell, self._last_packet = self._last_packet, b""
                 self._node.journal.send_when_durable(self, farewell)
                 self._node.counters.packets_out += 1
             self._node.journal.send_when_durable(_CloseWhenWritten(self), b"close")
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
-        self.remind(self.timers, _LINGER, self._close_now)
+        self.start_timer(self.timers, _LINGER, self._close_now)
         if session is None:
             self.close_when_written()
 

@@ -164,7 +164,7 @@ class LogExchange(LoopActor):
 
         node.journal.on_durable = on_durable
         self._announce(node.journal.durable)
-        self._look_after()
+        self._run_periodically()
 
     async def _follow(self, follower: LogFollower, through: Position, link: str) -> None:
         try:
@@ -176,13 +176,13 @@ class LogExchange(LoopActor):
             said = f"the exchange with log {follower.name} failed: {error}; please report"
             self._node.fail(FoldmqError(said))
 
-    def _look_after(self) -> None:
+    def _run_periodically(self) -> None:
         """Announce this log, and record positions, from time to time."""
         node = self._node
-        node.timers.after(_LOOK_EVERY, self._look_after)
+        node.timers.after(_LOOK_EVERY, self._run_periodically)
         self._announce(node.journal.durable)
-        self._parts.look_after()
-        self._reports.look_after()
+        self._parts.run_periodically()
+        self._reports.run_periodically()
         self._positions.settle_due()
 
     def _announce(self, sequence: int) -> None:

@@ -68,11 +68,11 @@ class LogFollower:
         self._take = take
         self._reached = reached
         self._acknowledged = acknowledged
-        self._news = asyncio.Event()
+        self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
         self._unreleased = MessageStore(_UNRELEASED)
-        self._said = ""
+        self._logged_problem = ""
         self._first_end = 0
         """Sequence of the last record of the other log when this one began to follow it."""
         self.caught_up = asyncio.Event()
@@ -87,7 +87,7 @@ class LogFollower:
         """Record that the other log is stored up to a record."""
         if sequence > self._announced:
             self._announced = sequence
-            self._news.set()
+            self._new_records.set()
 
     async def run(self, through: Position, link: str) -> None:
         """Follow the log after a position until cancelled.
@@ -103,7 +103,7 @@ class LogFollower:
             try:
                 records = [record async for record in self._log.read(sequence, last)]
             except LogUnavailable as error:
-                self._say(str(error))
+                self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
                 continue
             if not records:
@@ -116,7 +116,7 @@ class LogFollower:
                 sequence = record.sequence + 1
             if sequence > self._first_end:
                 self.caught_up.set()
-            self._said = ""
+            self._logged_problem = ""
 
     async def _begin(self, taken: int, link: str) -> tuple[int, ChainChecker]:
         """Return the record to begin with, and a checker of the chain before it.
@@ -138,7 +138,7 @@ class LogFollower:
                 (record,) = await self._log.read_some([taken])
             except (LogUnavailable, LostLog) as error:
                 if taken or isinstance(error, LogUnavailable):  # otherwise it may not exist yet
-                    self._say(str(error))
+                    self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
                 continue
             if record.link.hex() != link:
@@ -148,15 +148,15 @@ class LogFollower:
     async def _end(self, sequence: int) -> int:
         """Return the end of the other log, once it has a record ``sequence``."""
         while self._announced < sequence:
-            self._news.clear()
+            self._new_records.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_QUIET):
-                    await self._news.wait()
+                    await self._new_records.wait()
                 continue
             try:
                 self.heard((await self._log.tail()).sequence)
             except (LogUnavailable, LostLog) as error:  # it may not exist yet
-                self._say(str(error))
+                self._log_problem(str(error))
         return self._announced
 
     async def _turn(self, parts: list[Record], through: Position) -> None:
@@ -204,7 +204,7 @@ class LogFollower:
                 await self._read(missing, refs, store)
                 break
             except LogUnavailable as error:
-                self._say(str(error))
+                self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
         found = []
         for ref in refs:
@@ -236,7 +236,7 @@ class LogFollower:
             if all(store.get(ref) is not None for ref in refs if ref >> INDEX_BITS in wanted):
                 return
 
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
+    def _log_problem(self, reason: str) -> None:
+        if reason != self._logged_problem:
+            self._logged_problem = reason
             _log.warning("another log cannot be followed", log=self.name, reason=reason)

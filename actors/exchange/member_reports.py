@@ -103,7 +103,7 @@ class MemberReports:
         if self._is_due(log):
             self._work()
 
-    def look_after(self) -> None:
+    def run_periodically(self) -> None:
         """Detect logs that have stopped reporting."""
         silent = self._node.clock.monotonic() - _SILENT
         for log in [log for log, heard in self._heard.items() if heard < silent]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST = 100_000
+_MAX = 100_000
 """Maximum number of topics whose last change is remembered; forgotten changes count as old."""
 
 
@@ -48,5 +48,5 @@ class RetainedVersions:
     def _set(self, topic: bytes, version: RetainedVersion) -> None:
         self._last[topic] = version
         self._last.move_to_end(topic)
-        if len(self._last) > _MOST:
+        if len(self._last) > _MAX:
             self._last.popitem(last=False)

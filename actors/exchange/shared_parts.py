@@ -97,37 +97,37 @@ class SharedParts:
     def _flush(self) -> None:
         changed, self._changed = self._changed, set()
         if not self._node.failed.done():
-            self._tell(changed)
+            self._report(changed)
 
-    def look_after(self) -> None:
+    def run_periodically(self) -> None:
         """Repeat some reports, as they may be lost; without parts, send an empty report."""
         some = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
         self._repeated = self._repeated + _REPEATED if len(some) == _REPEATED else 0
-        self._tell(some)
+        self._report(some)
 
     def end(self) -> None:
         """Report that no member is connected."""
         gone, self._offers = self._offers, {}
-        self._tell(gone)
+        self._report(gone)
         while self._untold:
             self._report_some()
 
-    def _tell(self, names: Iterable[str]) -> None:
+    def _report(self, names: Iterable[str]) -> None:
         """Report parts: some now, the others in later iterations of the event loop."""
         is_idle = not self._untold
         self._untold.update(dict.fromkeys(names))
         if is_idle:
             self._report_some()
-            self._tell_rest_soon()
+            self._report_rest_soon()
 
-    def _tell_rest_soon(self) -> None:
+    def _report_rest_soon(self) -> None:
         if self._untold:
-            self._loop.call_soon(self._tell_rest)
+            self._loop.call_soon(self._report_rest)
 
-    def _tell_rest(self) -> None:
+    def _report_rest(self) -> None:
         if self._untold and not self._node.failed.done():
             self._report_some()
-            self._tell_rest_soon()
+            self._report_rest_soon()
 
     def _report_some(self) -> None:
         """Report the next parts, limited in size and in the number of examined members."""

@@ -80,8 +80,8 @@ class FastDelivery(TurnDelivery):
     """
 
     __slots__ = (
-        "_aside",
         "_batch",
+        "_excluded",
         "_left",
         "_more",
         "_packet",
@@ -103,7 +103,7 @@ class FastDelivery(TurnDelivery):
         """Number of deliveries of each subscription in these rows."""
         self._sent: dict[SessionState, int] = {}
         """Number of deliveries of each session with a Receive Maximum in these rows."""
-        self._aside: set[Session] = set()
+        self._excluded: set[Session] = set()
         """Sessions whose actors get messages: later messages must not overtake these."""
         self._left: list[tuple[Subscriber, int]] = []
         """Messages of this step for the actors of subscribers, by their number."""
@@ -119,7 +119,7 @@ class FastDelivery(TurnDelivery):
             if not self._send(target, at):
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
                 if actor is not None:
-                    self._aside.add(actor.session)
+                    self._excluded.add(actor.session)
                 elif is_shared(target.session):
                     self._shared.setdefault(target, []).append(at)
                     continue
@@ -130,11 +130,11 @@ class FastDelivery(TurnDelivery):
         self._flush()
         if self._left:
             for target, left in self._runs():
-                self._tell(target, left)
+                self._pass_on(target, left)
             self._left.clear()
         if done:
             for target, some in self._shared.items():
-                self._tell(target, some)
+                self._pass_on(target, some)
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if its receiver is ready; return whether it was sent."""
@@ -145,7 +145,7 @@ class FastDelivery(TurnDelivery):
         connection, state = session.connection, session.state
         if (
             connection is None
-            or session in self._aside
+            or session in self._excluded
             or state.waiting
             or not session.may_send(connection)
         ):
@@ -160,7 +160,7 @@ class FastDelivery(TurnDelivery):
             # The publication is being recorded: see Delivery._send_qos0.
             data = self._at_qos0(at, v5=v5)
             self._node.journal.send_when_durable(connection, data)
-            self._node.counters.gave(connection, 0, 1, len(data))
+            self._node.counters.count_sent(connection, 0, 1, len(data))
             actor.matched += 1
             return True
         if len(session.name) + len(target.filter) > _NAMES:
@@ -271,7 +271,7 @@ class FastDelivery(TurnDelivery):
         pieces = (head + PID_BYTES[pid] + block, payload)
         return self._node.journal.send_pieces_when_durable(connection, pieces)
 
-    def _tell(self, target: Subscriber, some: list[int]) -> None:
+    def _pass_on(self, target: Subscriber, some: list[int]) -> None:
         """Pass some messages to the receiving session, which decides on them."""
         node = self._node
         if self._batch is None or self._batch[0] != some:
@@ -304,11 +304,11 @@ class FastDelivery(TurnDelivery):
 class FastDeliveryQos0(TurnDelivery):
     """Sends messages of QoS 0, which are not recorded, as they came."""
 
-    __slots__ = ("_aside", "_shared")
+    __slots__ = ("_excluded", "_shared")
 
     def __init__(self, node: NodeContext, messages: MessageColumns) -> None:
         super().__init__(node, messages)
-        self._aside: set[Session] = set()
+        self._excluded: set[Session] = set()
         """Sessions whose actors got messages: later messages must not overtake these, although the
         client may be ready for them by then."""
         self._shared: dict[tuple[Subscriber, bool], list[int]] = {}
@@ -332,10 +332,10 @@ class FastDeliveryQos0(TurnDelivery):
                 connection is None
                 or not connection.writable
                 or not actor.free
-                or session in self._aside
+                or session in self._excluded
                 or not session.takes_plain(publisher)
             ):
-                self._aside.add(session)
+                self._excluded.add(session)
                 if batch is None:
                     batch = self._batch_of([at], v5=v5)
                 if actor.stopped:
@@ -346,7 +346,7 @@ class FastDeliveryQos0(TurnDelivery):
                 continue
             actor.matched += 1
             journal.send_unlogged(connection, packet)
-            counters.gave(connection, 0, 1, len(packet))
+            counters.count_sent(connection, 0, 1, len(packet))
 
     def _end_step(self, *, done: bool) -> None:
         if done:

@@ -210,7 +210,7 @@ class FastPath:
         window = connection.receive_window
         if window is not None:
             size = self._windowed.get(window, 0) + len(data)
-            if not window.surely_takes(size):
+            if not window.always_fits(size):
                 return 0
             self._windowed[window] = size
         columns = self._published.pids, self._inbound.pids, self._released.pids

@@ -17,7 +17,7 @@ _SHORTEST = 1.0
 _SAMPLED = 16
 """Maximum topics of a batch that are sampled."""
 _KEPT = 4096
-_TOLD = 50
+_MAX_RETURNED = 50
 
 
 class BusiestTopics:
@@ -49,7 +49,7 @@ class BusiestTopics:
             self._counts, self._began = Counter(), now
             self._last = [
                 (topic.decode(), round(count / span, 1))
-                for topic, count in counts.most_common(_TOLD)
+                for topic, count in counts.most_common(_MAX_RETURNED)
             ]
         return self._last
 

@@ -44,9 +44,9 @@ _LOOKED_AT_ONCE = 16
 """Items checked between two readings of the clock."""
 _CURSORS = 64
 _CURSOR_LIFE = 60.0
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Maximum seconds for which an answer waits for the disk."""
-_MOST_WAITING = 256
+_MAX_WAITING = 256
 """Maximum number of pending queries."""
 
 
@@ -89,7 +89,7 @@ class Listing:
         return {"rows": rows, **self._about}, more
 
 
-class _Question(NamedTuple):
+class _Query(NamedTuple):
     """A query."""
 
     endpoint: str
@@ -134,7 +134,7 @@ class Inspector(LoopActor):
 
     async def ask_for(self, endpoint: str, request: Mapping[str, Any] | None = None) -> Answer:
         """Return the answer to a query; raises Refused if there is none."""
-        answer = await self.actor_ref.ask(_Question(endpoint, request or {}), block=False)
+        answer = await self.actor_ref.ask(_Query(endpoint, request or {}), block=False)
         if isinstance(answer, asyncio.Future):
             answer = await answer
         found: Answer = answer
@@ -142,8 +142,8 @@ class Inspector(LoopActor):
 
     def on_receive(self, message: Any) -> Any:
         """Handle a query, or continue with long ones."""
-        if isinstance(message, _Question):
-            return self._on_question(message)
+        if isinstance(message, _Query):
+            return self._on_query(message)
         if isinstance(message, _NextSlice):
             self._work()
         return None
@@ -161,7 +161,7 @@ class Inspector(LoopActor):
 
     # Queries.
 
-    def _on_question(self, question: _Question) -> Answer | asyncio.Future[Answer]:
+    def _on_query(self, question: _Query) -> Answer | asyncio.Future[Answer]:
         found: Answer | Work | Listing
         if question.endpoint == "page":
             found = self._next_page(text(question.request, "cursor"))
@@ -174,7 +174,7 @@ class Inspector(LoopActor):
             return found
         if isinstance(found, Listing):
             found = self._page(None, found)
-        if len(self._jobs) + len(self._parked) >= _MOST_WAITING:
+        if len(self._jobs) + len(self._parked) >= _MAX_WAITING:
             raise Refused("busy: too many queries are pending, try again")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._begin(_PendingAnswer(found, answer))
@@ -203,10 +203,10 @@ class Inspector(LoopActor):
             return
         turns, self._turns = self.kernel.turns - self._turns, self.kernel.turns
         if turns > 1:
-            self._node.timers.after((clock() - started) * _PAUSE_SHARE, self._go_on)
+            self._node.timers.after((clock() - started) * _PAUSE_SHARE, self._continue)
         else:
             # No other actor had work since the last slice.
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
 
     def _advance(self, job: _PendingAnswer, until: float) -> bool:
         """Work on one query; return whether it is done, or waits for a future."""
@@ -247,7 +247,7 @@ class Inspector(LoopActor):
                 job.work.close()
 
         awaited.add_done_callback(go_on)
-        self._node.timers.after(_PATIENCE, give_up)
+        self._node.timers.after(_TIMEOUT, give_up)
 
     def _settle(self, job: _PendingAnswer, found: Answer | Exception) -> None:
         if job.answer.done():
@@ -258,7 +258,7 @@ class Inspector(LoopActor):
         else:
             job.answer.set_result(found)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not self.stopped:
             self.kernel.tell(self, _NextSlice())
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_MOST_NAMES = 500
+_MAX_NAMES = 500
 _LONGEST_NAME = 256
 """Maximum characters of the operator's name."""
 _LONGEST_PLACE = 4096
@@ -272,8 +272,8 @@ def _names(request: Mapping[str, Any], field: str) -> list[str]:
     found = request.get(field)
     if (
         not isinstance(found, list)
-        or len(found) > _MOST_NAMES
+        or len(found) > _MAX_NAMES
         or not all(isinstance(one, str) for one in found)
     ):
-        raise Refused(f"{field} must be a list of at most {_MOST_NAMES} names")
+        raise Refused(f"{field} must be a list of at most {_MAX_NAMES} names")
     return list(dict.fromkeys(found))

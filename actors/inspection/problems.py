@@ -40,7 +40,7 @@ _SLOW: Final = 0.25
 _REFUSED_MS: Final = 3_600_000
 """Milliseconds for which a refusal counts as current."""
 _LONGEST_FIELD: Final = 200
-_MOST: Final = 500
+_MAX: Final = 500
 """Maximum problems in one answer."""
 
 _WHOSE: Final = ("client", "user", "address", "listener", "error", "why")
@@ -63,7 +63,7 @@ class ProblemSearch:
         """Check one client after the other; yields where it can be interrupted."""
         node, client = self._node, self._client
         sessions = node.state.sessions
-        names = chain.from_iterable(sessions.owing_parts()) if client is None else [client]
+        names = chain.from_iterable(sessions.parts_with_messages()) if client is None else [client]
         for name, pause in in_steps(names):
             frozen = name not in sessions.live
             state = sessions.peek(name)
@@ -91,7 +91,7 @@ class ProblemSearch:
     def _refusals(self) -> Iterator[Problem]:
         """Yield the latest refusal for each reason, with the number of refusals.
 
-        ``recent`` is their number in the last hour, at most ``MOST_TIMES``.
+        ``recent`` is their number in the last hour, at most ``MAX_TIMES``.
         """
         node, refused = self._node, self._node.limits.refused
         now = node.clock.monotonic()
@@ -117,7 +117,7 @@ class ProblemSearch:
     def _take(self, client: str, problems: Iterator[Problem]) -> None:
         for problem in problems:
             self._total += 1
-            if len(self._found) < _MOST:
+            if len(self._found) < _MAX:
                 self._found.append({"client": client, **problem})
 
     def _of_state(self, name: str, state: SessionState) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from actors.inspection import receiver_preview, views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import (
-    Likeness,
+    NameSimilarity,
     NotReady,
     Refused,
     flag,
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from actors.session import NodeContext
     from projections.state import SessionState
 
-_MOST_TOP = 500
-_LONGEST_PATTERN, _MOST_STARS = 256, 16
+_MAX_TOP = 500
+_LONGEST_PATTERN, _MAX_STARS = 256, 16
 """Limits of a pattern, whose cost grows with both."""
-_MOST_PART = 1000
+_MAX_PART = 1000
 _PART = 100
 _LARGEST_SIZE = 1 << 28
 """Maximum bytes of a PUBLISH packet."""
-_CENSUS_LIFE = 5.0
+_TOTALS_LIFETIME = 5.0
 """Maximum age in seconds of the totals over all sessions."""
 _EPOCH = 1.0
 """Minimum seconds over which the recent work of actors is measured."""
@@ -87,8 +87,8 @@ class Queries:
         self._node = sources.node
         self._sources = sources
         self._busiest = busiest
-        self._owed = OutstandingTotals()
-        self._counted = -_CENSUS_LIFE
+        self._totals = OutstandingTotals()
+        self._counted = -_TOTALS_LIFETIME
         self._counted_ms = 0
 
     def handlers(self) -> dict[str, Handler]:
@@ -112,16 +112,16 @@ class Queries:
         topics = self._busiest.take_rates() if flag(request, "topics") else None
         yield from self._count()
         yield self._sources.storage.refresh()
-        owed = self._owed
+        totals = self._totals
         found = {
             **status(self._sources),
             "census": {
                 "at_ms": self._counted_ms,
-                "inflight": owed.inflight,
-                "releasing": owed.releasing,
-                "inbound": owed.inbound,
-                "queued": owed.queued,
-                "queued_bytes": owed.queued_bytes,
+                "inflight": totals.inflight,
+                "releasing": totals.releasing,
+                "inbound": totals.inbound,
+                "queued": totals.queued,
+                "queued_bytes": totals.queued_bytes,
             },
         }
         return found if topics is None else {**found, "topics": topics}
@@ -130,17 +130,17 @@ class Queries:
         """Update the totals over all sessions, unless they are recent."""
         node = self._node
         now = node.clock.monotonic()
-        if now - self._counted < _CENSUS_LIFE:
+        if now - self._counted < _TOTALS_LIFETIME:
             return {}
-        table, owed = node.state.sessions, OutstandingTotals()
+        table, totals = node.state.sessions, OutstandingTotals()
         for name, pause in in_steps(chain.from_iterable(table.live_parts())):
             state = table.live.get(name)
             if state is not None:
-                owed.add(state)
+                totals.add(state)
             if pause:
                 yield None
-        owed.plus(table.frozen_totals)
-        self._owed, self._counted = owed, now
+        totals.plus(table.frozen_totals)
+        self._totals, self._counted = totals, now
         self._counted_ms = node.clock.time_ms()
         return {}
 
@@ -238,7 +238,7 @@ class Queries:
         return self._session(name, request)
 
     def _no_session(self, name: str) -> Work:
-        likeness, best, similar = Likeness(name), 0.0, ""
+        likeness, best, similar = NameSimilarity(name), 0.0, ""
         names = chain.from_iterable(self._node.state.sessions.parts())
         for other, pause in in_steps(names):
             rate = 0.0 if other.startswith(LOG_SESSION) else likeness.of(other)
@@ -254,7 +254,7 @@ class Queries:
         if state is None:
             raise Refused(f"no session {shown(name)}")
         offset = number(request, "offset", 0, 1 << 31)
-        most = number(request, "most", _PART, _MOST_PART)
+        most = number(request, "most", _PART, _MAX_PART)
         return views.session_view(name, state, self._node, offset, most)
 
     # Messages.
@@ -419,16 +419,16 @@ def _top(request: Mapping[str, Any], keys: Mapping[str, Any]) -> Top | None:
         return None
     if not isinstance(top, dict) or not isinstance(top.get("by"), str) or top["by"] not in keys:
         raise Refused(f"top.by must be one of {', '.join(keys)}")
-    return Top(top["by"], number(top, "count", 20, _MOST_TOP, "top.count"))
+    return Top(top["by"], number(top, "count", 20, _MAX_TOP, "top.count"))
 
 
 def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
     pattern = optional(request, "match")
     if pattern is None:
         return None
-    if len(pattern) > _LONGEST_PATTERN or pattern.count("*") > _MOST_STARS:
+    if len(pattern) > _LONGEST_PATTERN or pattern.count("*") > _MAX_STARS:
         raise Refused(
-            f"match must have at most {_LONGEST_PATTERN} characters and {_MOST_STARS} stars"
+            f"match must have at most {_LONGEST_PATTERN} characters and {_MAX_STARS} stars"
         )
     found = compile_pattern(translate(pattern)).match
     return lambda name: found(name) is not None

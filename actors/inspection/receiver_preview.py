@@ -93,14 +93,14 @@ def _of_client(
     if actor is None or connection is None:
         if not qos:
             return {"why": "offline_qos0", "reason": "offline"}
-        hindrance = "offline"
+        blocked_by = "offline"
     elif not qos:
         slow = connection.unsent >= node.options.max_outbound_bytes
         return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
     else:
-        hindrance = actor.hindrance
+        blocked_by = actor.blocked_by
     found = decisions.preview_delivery(
-        state, topic_filter, qos, node.delivery_limits, hindrance, message.size
+        state, topic_filter, qos, node.delivery_limits, blocked_by, message.size
     )
     return {"why": found.outcome, "reason": found.reason, "queue": found.queue}
 
@@ -140,7 +140,7 @@ def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
     if not min(qos, member.qos):
         return connection.unsent < node.options.max_outbound_bytes
     held = state.subscriptions.get(member.filter)
-    if held is None or actor.hindrance:
+    if held is None or actor.blocked_by:
         return False
     return decisions.room(state, held, node.delivery_limits.window) > 0
 

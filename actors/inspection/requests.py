@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SHOWN = 120
 _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, of a name that is suggested."""
-_MOST_MORE: Final = 3
+_MAX_MORE: Final = 3
 """Maximum difference in length, in characters, of a suggested name."""
 
 
@@ -34,7 +34,7 @@ def shown(name: str) -> str:
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")
 
 
-class Likeness:
+class NameSimilarity:
     """Rates how similar other names are to one; those that nearly match can be suggested."""
 
     def __init__(self, name: str) -> None:
@@ -43,7 +43,7 @@ class Likeness:
 
     def of(self, other: str) -> float:
         """Return the similarity, from 0 to 1; 0 unless it is high. Case does not matter."""
-        if not 0 < len(other) <= _SHOWN or abs(len(other) - len(self._name)) > _MOST_MORE:
+        if not 0 < len(other) <= _SHOWN or abs(len(other) - len(self._name)) > _MAX_MORE:
             return 0.0
         other = other.casefold()
         if other == self._name:

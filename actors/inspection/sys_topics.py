@@ -29,7 +29,7 @@ _SPANS = (("1min", _MINUTE), ("5min", 5 * _MINUTE), ("15min", 15 * _MINUTE))
 """Seconds of each moving average."""
 _COUNTED_AT_ONCE = 200
 """Sessions counted at a time."""
-_FOUND_AT_ONCE, _TOLD_AT_ONCE = 1024, 256
+_FOUND_AT_ONCE, _NOTIFIED_AT_ONCE = 1024, 256
 """Number of subscriptions examined, and of subscribers served, at a time."""
 _PAUSE = 0.002
 """Seconds between two steps."""
@@ -87,7 +87,7 @@ class SysTopicTree:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._load = Load()
-        self._told: dict[str, bytes] = {}
+        self._published: dict[str, bytes] = {}
         """Values sent to subscribers; empty while there are none."""
         self._topics: TopicTrie[str] = TopicTrie()
         self._life = 0
@@ -95,7 +95,7 @@ class SysTopicTree:
         self._interval = 0.0
         self._uncounted: Iterator[str] | None = None
         """Sessions that are not counted yet; None while no count is in progress."""
-        self._counting = self._owed = OutstandingTotals()
+        self._counting = self._totals = OutstandingTotals()
         """Totals over sessions: of the current count, and of the last one."""
         self._read = self._values
         """Called when the count is done."""
@@ -109,7 +109,7 @@ class SysTopicTree:
             return
         self._interval = interval
         self._life += 1
-        self._told = {}
+        self._published = {}
         self._uncounted = self._telling = None
         if interval:
             self._sample()
@@ -122,8 +122,8 @@ class SysTopicTree:
         """
         if not self._interval:
             return None
-        if not self._told:
-            self._told = self._values()
+        if not self._published:
+            self._published = self._values()
             self._count(self._stored)
         topics = list(self._topics.match(topic_filter))
         if acl is not None:
@@ -143,7 +143,7 @@ class SysTopicTree:
         if self._node.router.system:
             self._count(self._values)
         else:
-            self._told = {}
+            self._published = {}
 
     def _count(self, read: Callable[[], dict[str, bytes]]) -> None:
         """Count the totals over sessions, then publish the changed values of ``read``."""
@@ -151,9 +151,9 @@ class SysTopicTree:
         if self._uncounted is None:
             self._counting = OutstandingTotals()
             self._uncounted = chain.from_iterable(self._node.state.sessions.live_parts())
-            self._go_on(self._life)
+            self._continue(self._life)
 
-    def _go_on(self, life: int) -> None:
+    def _continue(self, life: int) -> None:
         self._node.timers.after(_PAUSE, lambda: self._count_some(life))
 
     def _count_some(self, life: int) -> None:
@@ -166,26 +166,26 @@ class SysTopicTree:
             if state is not None:
                 self._counting.add(state)
         if len(now) == _COUNTED_AT_ONCE:
-            self._go_on(life)
+            self._continue(life)
             return
         self._uncounted = None
         self._counting.plus(sessions.frozen_totals)
-        self._owed = self._counting
-        told = self._told
+        self._totals = self._counting
+        told = self._published
         changed = {topic: new for topic, new in self._read().items() if told.get(topic) != new}
         told.update(changed)
-        self._tell(changed)
+        self._publish(changed)
 
-    def _tell(self, topics: Iterable[str]) -> None:
+    def _publish(self, topics: Iterable[str]) -> None:
         """Send some values to their subscribers, in steps."""
         self._telling = self._steps([*topics])
-        self._go_on_telling(self._life)
+        self._continue_sending(self._life)
 
-    def _go_on_telling(self, life: int) -> None:
+    def _continue_sending(self, life: int) -> None:
         if life != self._life or self._telling is None:
             return
         for _ in self._telling:
-            self._node.timers.after(_PAUSE, lambda: self._go_on_telling(life))
+            self._node.timers.after(_PAUSE, lambda: self._continue_sending(life))
             return
         self._telling = None
 
@@ -214,11 +214,11 @@ class SysTopicTree:
                 batch = batches[bits] = self._batch(chosen, retain=False)
             if target.actor is not None and not target.actor.stopped:
                 enqueue(target.actor, batch, target)
-            if count % _TOLD_AT_ONCE == 0:
+            if count % _NOTIFIED_AT_ONCE == 0:
                 yield None
 
     def _batch(self, topics: list[str], *, retain: bool) -> Batch:
-        payloads = [self._told[topic] for topic in topics]
+        payloads = [self._published[topic] for topic in topics]
         return Batch(0, [topic.encode() for topic in topics], payloads, (), retain=retain)
 
     def _sample(self) -> None:
@@ -277,12 +277,12 @@ class SysTopicTree:
 
     def _stored(self) -> dict[str, bytes]:
         """Return the topics and payloads of the totals over sessions."""
-        retained, owed = self._node.state.retained, self._owed
-        count = len(retained) + owed.queued
+        retained, totals = self._node.state.retained, self._totals
+        count = len(retained) + totals.queued
         values = {
             "messages/stored": count,
             "store/messages/count": count,
-            "store/messages/bytes": retained.size + owed.queued_bytes,
+            "store/messages/bytes": retained.size + totals.queued_bytes,
         }
         return dict(starmap(_payload, values.items()))
 

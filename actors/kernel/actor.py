@@ -120,7 +120,7 @@ class LoopActor:
             return 0.0, 0
         return self.busy - self.marked_busy, self.handled - self.marked_handled
 
-    def remind(self, timers: Timers, delay: float, callback: Callable[[], None]) -> Timer:
+    def start_timer(self, timers: Timers, delay: float, callback: Callable[[], None]) -> Timer:
         """Call back ``delay`` seconds from now, unless the actor has stopped by then."""
         timer = timers.after(delay, callback)
         kept = self.timers_set

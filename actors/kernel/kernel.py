@@ -88,7 +88,7 @@ class Kernel(ActorRunner):
         """Number of reads that were left by an earlier turn."""
         self._left_of: set[Any] = set()
         """Actors of these reads."""
-        self._aside: list[tuple[Any, bytes]] = []
+        self._left_input: list[tuple[Any, bytes]] = []
         """These reads, set aside while parts of longer work run."""
         self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
         """Handles reads of actors, all in one pass; returns how many. It passes the others to the
@@ -122,7 +122,7 @@ class Kernel(ActorRunner):
         """Actors with low-priority messages."""
         self._rescheduled: list[tuple[LoopActor, Any]] = []
         """Messages that actors rescheduled in this run."""
-        self._told = -_AT_WORK
+        self._last_busy = -_AT_WORK
         """When the last turn with work of normal priority began."""
         self._scheduled = False
         self._yields = False
@@ -238,7 +238,7 @@ class Kernel(ActorRunner):
         self._gathered = left + self._gathered if left else self._gathered
         self._left = len(left)
         if left or waited:
-            self._left_of = {actor for actor, _ in left + self._aside}
+            self._left_of = {actor for actor, _ in left + self._left_input}
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but the actor runs only when no other actor has work.
@@ -282,7 +282,7 @@ class Kernel(ActorRunner):
     @property
     def busy_recently(self) -> bool:
         """True if there was work of normal priority recently."""
-        return self.clock() - self._told < _AT_WORK
+        return self.clock() - self._last_busy < _AT_WORK
 
     @property
     def low_priority_waits(self) -> bool:
@@ -299,9 +299,9 @@ class Kernel(ActorRunner):
         self._began_work = self._processor()
         self._between = False
         if self._split:
-            self._go_on()
+            self._continue()
         elif self._ready or self._gathered:
-            self._told = self._began
+            self._last_busy = self._began
             if self._gathered:
                 self._run_gathered()
             self._run_ready()
@@ -356,7 +356,7 @@ class Kernel(ActorRunner):
         if took > max(_LONG, self.longest_work):
             self.longest_work = max(self.longest_work, self._processor() - self._began_work)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Continue a turn that was split."""
         self._ready, self._rest = self._rest + self._ready, []
         self._split = False
@@ -395,19 +395,19 @@ class Kernel(ActorRunner):
         Reads that this turn has left are not part of them.
         """
         left = self._left
-        self._aside, came = self._gathered[:left], self._gathered[left:]
+        self._left_input, came = self._gathered[:left], self._gathered[left:]
         self._gathered, self._left = [], 0
-        self._told = self._read
+        self._last_busy = self._read
         self.turn_ended()
         if self.shared:
             self._run_one_by_one()
         else:
             self._run_together()
-        if self._aside or came:
+        if self._left_input or came:
             left = self._left
-            self._left += len(self._aside)
-            self._gathered = self._aside + self._gathered[:left] + came + self._gathered[left:]
-            self._aside = []
+            self._left += len(self._left_input)
+            self._gathered = self._left_input + self._gathered[:left] + came + self._gathered[left:]
+            self._left_input = []
 
     def _run_one_by_one(self) -> None:
         """Run parts, each as a turn, for as long as light clients may wait."""
@@ -459,8 +459,8 @@ class Kernel(ActorRunner):
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
         if type(message) is not DeferredRead:
             self.tell(actor, message)
-        elif self._aside and actor in self._left_of:
-            self._aside.append((actor, message.data))
+        elif self._left_input and actor in self._left_of:
+            self._left_input.append((actor, message.data))
         elif actor._waiting is None:
             actor.on_read_resumed()
             self._gathered.append((actor, message.data))

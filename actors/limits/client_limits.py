@@ -25,7 +25,7 @@ _log = structlog.get_logger("foldmq")
 
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
-_MOST_DEBT = 2.0
+_MAX_DEBT = 2.0
 """Maximum debt in seconds of an address or user that may open another connection."""
 _LINES = 10
 """Maximum log lines in ten seconds about protocol errors and silent clients."""
@@ -53,10 +53,10 @@ class ClientLimits(Generic[ReaderT]):
         "overload",
         "reauthentications",
         "refused",
+        "rejected",
         "slow",
         "topics",
         "unauthenticated",
-        "unwelcome",
     )  # fmt: skip
 
     def __init__(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
@@ -71,7 +71,7 @@ class ClientLimits(Generic[ReaderT]):
         )
         self.refused = RejectionLog("clients refused or closed")
         self.late = RejectionLog("not connected in time", _LINES, self.refused)
-        self.unwelcome = RejectionLog("connection refused", _LOGINS, self.refused)
+        self.rejected = RejectionLog("connection refused", _LOGINS, self.refused)
         self.reauthentications = RejectionLog("re-authentication failed", _LOGINS, self.refused)
         self.broken = RejectionLog("protocol error", _LINES, self.refused)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
@@ -97,7 +97,7 @@ class ClientLimits(Generic[ReaderT]):
         if (known, _rates_of(before)) != (self._listeners, _rates_of(options)):
             self._rates = PublishRates(self._listeners, *_rates_of(options))
         self.overload.change(options.overload_lag, options.overload_commit, options.overload_after)
-        self.slow.patience = options.slow_reader_time
+        self.slow.max_wait = options.slow_reader_time
         self.slow.max_unread = options.max_unread_bytes
         self.topics = _topics(options)
         self.unauthenticated.max_connections = options.max_unauthenticated
@@ -112,17 +112,17 @@ class ClientLimits(Generic[ReaderT]):
         (:meth:`locate`).
         """
         reason = "overload" if self.overload.reason is not None else None
-        reason = reason or self._blamed(address, now)
+        reason = reason or self._rejection_reason(address, now)
         reason = reason or self._admission.refusal(listener, address, now)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason is not None
 
-    def _blamed(self, address: str, now: float) -> str | None:
+    def _rejection_reason(self, address: str, now: float) -> str | None:
         """Return why a connection of an address is rejected before allocation; None: it is not."""
         if self._faulty.refuses(network_of(address), now):
             return "faults"
-        if self._rates.debt(address, None, now) > _MOST_DEBT:
+        if self._rates.debt(address, None, now) > _MAX_DEBT:
             return "publish_debt"
         return None
 
@@ -151,7 +151,7 @@ class ClientLimits(Generic[ReaderT]):
         Returns why it is refused, or None. If it is refused, :meth:`leave` must get no address, as
         :meth:`arrive` did.
         """
-        reason = self._blamed(address, now) or self._admission.locate(address, now)
+        reason = self._rejection_reason(address, now) or self._admission.locate(address, now)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
@@ -178,12 +178,12 @@ class ClientLimits(Generic[ReaderT]):
             self.refused.add("flapping", now, 1, client=client, address=address)
         return wait
 
-    def owes(self, address: str, user: str | None, now: float) -> bool:
+    def has_debt(self, address: str, user: str | None, now: float) -> bool:
         """Return whether a new connection is refused because its address or user is in debt.
 
         Otherwise a throttled client could open another connection for each message.
         """
-        if self._rates.debt(address, user, now) <= _MOST_DEBT:
+        if self._rates.debt(address, user, now) <= _MAX_DEBT:
             return False
         self.refused.add("publish_debt", now, address=address, user=user)
         return True

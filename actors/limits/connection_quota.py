@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class PartyQuota:
+class KeyedQuota:
     """The connections of all parties of one kind, each with the same quota.
 
     ``kind`` is the prefix of the reasons for a refusal: "address_connections", "address_rate".
@@ -86,9 +86,9 @@ class ConnectionQuotas:
     def __init__(
         self, listeners: Mapping[str, Quota], address: Quota, user: Quota, burst: float
     ) -> None:
-        self._listeners: dict[str, PartyQuota] = {}
-        self._addresses = PartyQuota("address", address, burst)
-        self._users = PartyQuota("user", user, burst)
+        self._listeners: dict[str, KeyedQuota] = {}
+        self._addresses = KeyedQuota("address", address, burst)
+        self._users = KeyedQuota("user", user, burst)
         self.change(listeners, address, user, burst)
 
     def change(
@@ -165,10 +165,10 @@ class ConnectionQuotas:
         for parties in (self._addresses, self._users, *self._listeners.values()):
             parties.sweep(now)
 
-    def _listener(self, name: str) -> PartyQuota:
+    def _listener(self, name: str) -> KeyedQuota:
         found = self._listeners.get(name)
         if found is None:
-            found = self._listeners[name] = PartyQuota("listener", NO_QUOTA, 1.0)
+            found = self._listeners[name] = KeyedQuota("listener", NO_QUOTA, 1.0)
         return found
 
 

@@ -32,7 +32,12 @@ class RateLimiter:
     """The rate limit of one connection: its own buckets, and those that it shares."""
 
     __slots__ = (
-        "_due", "_held_since", "_own_bytes", "_own_messages", "_patience", "_shared_bytes",
+        "_due",
+        "_held_since",
+        "_max_wait",
+        "_own_bytes",
+        "_own_messages",
+        "_shared_bytes",
         "_shared_messages",
     )  # fmt: skip
 
@@ -40,12 +45,12 @@ class RateLimiter:
         self,
         own: tuple[Bucket | None, Bucket | None],
         shared: tuple[tuple[RateShare, ...], tuple[RateShare, ...]],
-        patience: float,
+        max_wait: float,
     ) -> None:
         """``own`` and ``shared`` hold buckets of messages and of bytes."""
         self._own_messages, self._own_bytes = own
         self._shared_messages, self._shared_bytes = shared
-        self._patience = patience
+        self._max_wait = max_wait
         self._held_since: float | None = None
         self._due = 0.0
 
@@ -66,10 +71,10 @@ class RateLimiter:
         else:
             if self._held_since is None or now > self._due + _BREAK:
                 self._held_since = now
-            if self._patience:
-                # Not longer than ``patience``: only reading detects that a client has left, and a
+            if self._max_wait:
+                # Not longer than ``max_wait``: only reading detects that a client has left, and a
                 # client that sends even more after the pause is disconnected.
-                own = min(own, self._held_since + self._patience - now)
+                own = min(own, self._held_since + self._max_wait - now)
         wait = max(own, shared, _SHORTEST)
         self._due = now + wait
         return wait
@@ -82,7 +87,7 @@ class RateLimiter:
     def is_throttled_too_long(self, now: float) -> bool:
         """Return whether the client was throttled by its own rate for too long."""
         since = self._held_since
-        return bool(self._patience) and since is not None and now - since >= self._patience
+        return bool(self._max_wait) and since is not None and now - since >= self._max_wait
 
 
 class RateShare:
@@ -142,7 +147,7 @@ def _longest(shares: Iterable[RateShare], amount: float, now: float) -> float:
 class PublishRates:
     """The shared publish rates; creates the rate limiter of each connection."""
 
-    __slots__ = ("_burst", "_client", "_is_limited", "_patience", "_shared")
+    __slots__ = ("_burst", "_client", "_is_limited", "_max_wait", "_shared")
 
     def __init__(
         self,
@@ -151,11 +156,11 @@ class PublishRates:
         user: Quota,
         client: Quota,
         burst: float,
-        patience: float,
+        max_wait: float,
     ) -> None:
         self._client = client
         self._burst = burst
-        self._patience = patience
+        self._max_wait = max_wait
         self._shared = {
             "address": _Shared(address, burst),
             "user": _Shared(user, burst),
@@ -188,7 +193,7 @@ class PublishRates:
                 sizes.append(shared.bytes.share(party))
         if own == (None, None) and not messages and not sizes:
             return None
-        return RateLimiter(own, (tuple(messages), tuple(sizes)), self._patience)
+        return RateLimiter(own, (tuple(messages), tuple(sizes)), self._max_wait)
 
     def debt(self, address: str, user: str | None, now: float) -> float:
         """Return the debt of an address and a user in seconds."""

@@ -13,7 +13,7 @@ _EVERY = 10.0
 """Minimum seconds between log lines about the same reason."""
 
 
-MOST_TIMES: Final = 10
+MAX_TIMES: Final = 10
 
 
 class LatestRejections:
@@ -22,7 +22,7 @@ class LatestRejections:
     __slots__ = ("times", "whose")
 
     def __init__(self) -> None:
-        self.times: deque[float] = deque(maxlen=MOST_TIMES)
+        self.times: deque[float] = deque(maxlen=MAX_TIMES)
         """Monotonic times, the latest last."""
         self.whose: dict[str, str | float | None] = {}
         """The fields of the last one's log line."""
@@ -35,12 +35,12 @@ class RejectionLog:
     counts them; by default this one.
     """
 
-    __slots__ = ("_lines", "_said", "_what", "counts", "latest")
+    __slots__ = ("_lines", "_logged", "_what", "counts", "latest")
 
     def __init__(self, what: str, lines: int = 1, counted: RejectionLog | None = None) -> None:
         self._what = what
         self._lines = lines
-        self._said: dict[str, _LoggedReason] = {}
+        self._logged: dict[str, _LoggedReason] = {}
         self.counts: Counter[str] = Counter() if counted is None else counted.counts
         """Number of rejections by reason, since the start."""
         self.latest: dict[str, LatestRejections] = {} if counted is None else counted.latest
@@ -52,10 +52,10 @@ class RejectionLog:
         latest = self.latest.get(reason)
         if latest is None:
             latest = self.latest[reason] = LatestRejections()
-        latest.times.extend([now] * min(number, MOST_TIMES))
+        latest.times.extend([now] * min(number, MAX_TIMES))
         latest.whose = whose
         count = self.counts[reason]
-        said = self._said.setdefault(reason, _LoggedReason(now))
+        said = self._logged.setdefault(reason, _LoggedReason(now))
         if now - said.since >= _EVERY:
             said.since, said.lines = now, 0
         if said.lines < self._lines:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_LEAST = 500
+_MIN = 500
 """Minimum number of clients checked at a time."""
 _PARTS = 10
 """Maximum number of steps of a check of all clients."""
@@ -52,15 +52,15 @@ class SlowReader(NamedTuple, Generic[ReaderT]):
 
 
 class SlowReaders(Generic[ReaderT]):
-    """Finds clients that read nothing for ``patience`` seconds.
+    """Finds clients that read nothing for ``max_wait`` seconds.
 
     ``max_unread`` limits the bytes waiting for all suspects. 0 disables either.
     """
 
-    __slots__ = ("_round", "_suspects", "_total", "max_unread", "patience")
+    __slots__ = ("_round", "_suspects", "_total", "max_unread", "max_wait")
 
-    def __init__(self, patience: float, max_unread: int) -> None:
-        self.patience = patience
+    def __init__(self, max_wait: float, max_unread: int) -> None:
+        self.max_wait = max_wait
         self.max_unread = max_unread
         self._round: list[ReaderT] = []
         """Clients still to be checked in this round."""
@@ -84,11 +84,11 @@ class SlowReaders(Generic[ReaderT]):
         found = [
             SlowReader(reader, "slow_reader", suspect.unread)
             for reader, suspect in list(self._suspects.items())
-            if self._look(reader, now) and self.patience and now - suspect.since >= self.patience
+            if self._look(reader, now) and self.max_wait and now - suspect.since >= self.max_wait
         ]
         if not self._round:
             self._round = list(readers)
-        for _ in range(min(len(self._round), max(_LEAST, len(readers) // _PARTS))):
+        for _ in range(min(len(self._round), max(_MIN, len(readers) // _PARTS))):
             reader = self._round.pop()
             if reader not in self._suspects and reader.unread and not reader.ended:
                 self._suspects[reader] = _Suspect(reader.bytes_out - reader.unread, now)

@@ -7,7 +7,6 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from actors.maintenance.background_verify import verify_in_background
     from actors.maintenance.cluster_hooks import ClusterHooks
-    from actors.maintenance.expiry import Expiries
     from actors.maintenance.limits_event import applied_limits
     from actors.maintenance.projector import Projector
     from actors.maintenance.recovery import (
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         software,
     )
     from actors.maintenance.retention import Retention
+    from actors.maintenance.session_expiry import Expiries
     from actors.maintenance.state_digests import StateDigestService, subject_of
     from actors.maintenance.state_reader import FollowedState, StateReader
 else:
@@ -26,7 +26,7 @@ else:
         {
             "state_digests": "StateDigestService subject_of",
             "background_verify": "verify_in_background",
-            "expiry": "Expiries",
+            "session_expiry": "Expiries",
             "limits_event": "applied_limits",
             "cluster_hooks": "ClusterHooks",
             "projector": "Projector",

@@ -21,7 +21,7 @@ _log = structlog.get_logger("foldmq")
 
 _LATE = 8 * 86_400.0
 """Seconds by which the log may exceed ``keep`` without a warning: weekly archives are normal."""
-_REMIND = 3600.0
+_WARN_EVERY = 3600.0
 
 Cut: TypeAlias = "tuple[Checkpoint, str]"
 """The checkpoint before which the log is cut, and the reason."""
@@ -32,7 +32,7 @@ class ArchiveHold:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
-        self._reminded: float | None = None
+        self._warned: float | None = None
         """When it was last logged that the log exceeds its limits; None while it does not."""
 
     @property
@@ -41,7 +41,7 @@ class ArchiveHold:
         archived = self._node.state.archived
         return archived.said.through if archived is not None else 0
 
-    def lets_go(self, first: int) -> bool:
+    def may_delete_before(self, first: int) -> bool:
         """Return whether the records before this one may be deleted."""
         return not self._node.options.keep_until_archived or first - 1 <= self.through
 
@@ -51,13 +51,13 @@ class ArchiveHold:
         ``size`` is the size of the log in bytes, ``begins_ms`` the time of its first record.
         """
         if wanted is None or not self._node.options.keep_until_archived:
-            self._reminded = None
+            self._warned = None
             return wanted
         checkpoint, _ = wanted
-        if self.lets_go(checkpoint.begun >> INDEX_BITS):
-            self._reminded = None
+        if self.may_delete_before(checkpoint.begun >> INDEX_BITS):
+            self._warned = None
             return checkpoint, "archived"
-        self._remind(size, begins_ms)
+        self._warn_if_late(size, begins_ms)
         first = self._node.log.first
         able = [
             one
@@ -66,7 +66,7 @@ class ArchiveHold:
         ]
         return (able[-1], "archived") if able else None
 
-    def _remind(self, size: int, begins_ms: int) -> None:
+    def _warn_if_late(self, size: int, begins_ms: int) -> None:
         """Warn periodically while the log is larger than configured, or much older."""
         node, options = self._node, self._node.options
         now, age = node.clock.monotonic(), (node.clock.time_ms() - begins_ms) / 1000
@@ -76,9 +76,9 @@ class ArchiveHold:
             bound = "keep"
         else:
             return
-        if self._reminded is not None and now - self._reminded < _REMIND:
+        if self._warned is not None and now - self._warned < _WARN_EVERY:
             return
-        self._reminded = now
+        self._warned = now
         _log.warning(
             f"the log exceeds {bound}: it is kept until it is archived",
             bytes=size,

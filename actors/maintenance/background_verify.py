@@ -55,14 +55,14 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
         if done + 1 < node.state.begin:  # the log was cut meanwhile
             done, checker = node.state.begin - 1, None
         elif damage is not None:
-            _tell(damage)
+            _log_damage(damage)
             return
         await asyncio.sleep((now() - started) * _SHARE)
     if checker is not None and checker.link != link:
-        _tell(CorruptLog(last, "is not the one that the projections reflect"))
+        _log_damage(CorruptLog(last, "is not the one that the projections reflect"))
 
 
-def _tell(damage: CorruptLog) -> None:
+def _log_damage(damage: CorruptLog) -> None:
     _log.error(
         "the log is damaged: the broker's state is intact, but older records are damaged",
         reason=f"record {damage.sequence} {damage.what}",

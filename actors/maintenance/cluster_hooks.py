@@ -57,7 +57,7 @@ class ClusterHooks:
         node.kernel.wake()
         return sequence
 
-    def let_go(self, reason: str) -> None:
+    def refuse_clients(self, reason: str) -> None:
         """Disconnect all clients, and accept none until this is called with an empty reason."""
         self._node.unsure = reason
         if not reason:

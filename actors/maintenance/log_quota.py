@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _EIGHTHS = 8
-_REMIND = 60.0
+_WARN_EVERY = 60.0
 """Seconds between two log lines about waiting input."""
 
 
@@ -35,7 +35,7 @@ class LogQuota:
         """Bytes of the log after the last attempt to cut it, which are needed."""
         self._bound = 0
         self._repeated = 0
-        self._told: float | None = None
+        self._warned: float | None = None
 
     @property
     def appended(self) -> int:
@@ -85,12 +85,12 @@ class LogQuota:
             # At the start, or after a change of settings: the limit did not apply until now.
             self._bound, self._left = bound, self.size
         if not bound:
-            journal.raise_ceiling(None)
+            journal.limit_appends(None)
             return
         room = max(bound, self._left + self._more) - self.size
-        journal.raise_ceiling(journal.stats.bytes + room)
-        if journal.full and (self._told is None or self._now() - self._told > _REMIND):
-            self._told = self._now()
+        journal.limit_appends(journal.stats.bytes + room)
+        if journal.full and (self._warned is None or self._now() - self._warned > _WARN_EVERY):
+            self._warned = self._now()
             _log.warning(
                 "the log has reached keep_bytes: input waits until it is cut",
                 bytes=self.size,

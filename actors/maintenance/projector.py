@@ -80,7 +80,7 @@ class _Sent(NamedTuple):
 
 
 class Projector:
-    """Updates the projections of a broker: first call ``go_on`` or ``begin``, then ``run``."""
+    """Updates the projections of a broker: first call ``start_from`` or ``begin``, then ``run``."""
 
     def __init__(self, node: NodeContext, store: KeyedStore) -> None:
         self._node = node
@@ -100,7 +100,7 @@ class Projector:
         """Whether a session may be stored with parts of different versions."""
         self._void = True
         """Whether the stored projections are unusable."""
-        self._hurry = False
+        self._finishing = False
         self.pressed: Callable[[], bool] = bool
         """Whether a cut of the log waits until the projections have caught up."""
         self.progress = 0
@@ -116,7 +116,7 @@ class Projector:
         """The record up to which the projections reflect the log; 0 if not known."""
         return self._marked.sequence if self._marked is not None else 0
 
-    def go_on(self, loaded: LoadedProjections) -> None:
+    def start_from(self, loaded: LoadedProjections) -> None:
         """Start from loaded projections, which equal the stored ones."""
         node_state = self._node.state
         node_state.dirty = {}
@@ -155,15 +155,15 @@ class Projector:
                     await self._mark_all()
                     self._void = False
                 await self.round()
-                self._tell(None)
+                self._log_outage(None)
             except LostLog:
-                self._tell("their stream is gone")
+                self._log_outage("their stream is gone")
                 self.begin()
                 self._unsure = False
                 await asyncio.sleep(_RETRY)
             except LogUnavailable as error:
                 self._unsure = not self._void
-                self._tell(str(error))
+                self._log_outage(str(error))
                 await asyncio.sleep(_RETRY)
             else:
                 await self._rest(max(_ROUND_EVERY, self._busy * _SHARE))
@@ -202,7 +202,7 @@ class Projector:
 
     async def finish(self) -> None:
         """Update the projections at the end, if that does not take long; :meth:`run` has ended."""
-        self._hurry = True
+        self._finishing = True
         with contextlib.suppress(LogUnavailable, LostLog, TimeoutError):
             async with asyncio.timeout(_FINISH):
                 await self._finish()
@@ -213,7 +213,7 @@ class Projector:
         if not self._void:
             await self.round()
 
-    def _tell(self, trouble: str | None) -> None:
+    def _log_outage(self, trouble: str | None) -> None:
         if trouble is not None and self.trouble is None:
             _log.warning("projections cannot be written: a restart takes longer", reason=trouble)
         elif trouble is None and self.trouble is not None:
@@ -282,7 +282,7 @@ class Projector:
             spent += self._now() - started
             self._busy += spent
             self.progress += 1
-            share = 0 if self._hurry else 1 if self.pressed() else _SLICE_SHARE
+            share = 0 if self._finishing else 1 if self.pressed() else _SLICE_SHARE
             await asyncio.sleep(max(spent * share, _POLL if waits else 0.0))
 
     def _touched(self, kind: int) -> dict[str, Position]:

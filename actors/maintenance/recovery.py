@@ -62,7 +62,7 @@ async def recover(
 
     def on_loaded(loaded: LoadedProjections) -> None:
         _take_clients(node)
-        projector.go_on(loaded)
+        projector.start_from(loaded)
         node.state.sessions.on_thaw = node.router.restore
 
     reader = StateReader(node.log, lambda state: node.directory.take_passive(state), on_loaded)
@@ -78,7 +78,7 @@ async def recover(
     for state in node.state.sessions.live.values():
         if not state.connected:
             node.directory.watch_expiry(state)
-    await _begin_anew(node)
+    await _record_start(node)
     await _freeze(node, _offline(node), 0)
     return found.loaded.mark if found.loaded is not None else None
 
@@ -101,7 +101,7 @@ async def adopt(
     await _open_journal(node, found.tail, since_ms)
     _take_clients(node)
     projector.begin()
-    await _begin_anew(node)
+    await _record_start(node)
     # Clients wait for this broker, but need not wait for this work.
     node.spawn_task(_freeze(node, _offline(node), _FREEZE_PAUSE))
 
@@ -145,7 +145,7 @@ async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> 
     await node.writer.start(node.journal)
 
 
-async def _begin_anew(node: NodeContext) -> None:
+async def _record_start(node: NodeContext) -> None:
     """Record the limits, and the end of the connections whose end has no other effect."""
     node.emit(applied_limits(node.options, node.permissions.permissions))
     grace = node.will_grace
@@ -239,7 +239,7 @@ async def rebuild_session(node: NodeContext, name: str) -> tuple[int, SessionSta
     The state is None if there is no such session. Waits until all events appended so far are on
     disk. No event of this session may be appended meanwhile.
     """
-    with node.retention.holding_still():
+    with node.retention.cuts_suspended():
         return await _rebuild(node, name)
 
 

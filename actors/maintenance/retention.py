@@ -64,19 +64,19 @@ _PARTS = 8
 _QUARTERS = 4
 _SMALL = 32
 """Growth, as a fraction of the limit, from which a checkpoint near the limit is worthwhile."""
-_LEAST = 1024 * 1024
+_MIN = 1024 * 1024
 """Growth in bytes from which a checkpoint is worthwhile."""
 _SLICE = 0.002
 _SLICE_SHARE = 6
 _PRESSED = 4
 """Factor by which slices are longer near the limit; pauses are then no longer than slices."""
-_MOST_PAUSES = 5
+_MAX_PAUSES = 5
 """Maximum number of times that a slice near the limit waits for the disk."""
-_PATIENCE = 15.0
+_TIMEOUT = 15.0
 """Maximum seconds for which input waits for a delayed cut."""
 _HOLDERS = 3
 """Number of sessions named in a warning."""
-_REMIND = 3600.0
+_WARN_EVERY = 3600.0
 _RECORDS_AT_ONCE = 16
 
 
@@ -104,7 +104,7 @@ class Retention:
         projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
-    def holding_still(self) -> Iterator[None]:
+    def cuts_suspended(self) -> Iterator[None]:
         """Do not cut the log while it is being read."""
         self._readers += 1
         try:
@@ -116,7 +116,7 @@ class Retention:
         """Maintain the log until cancelled."""
         try:
             await self._learn_in_time()
-            await self._look_again_and_again()
+            await self._look_periodically()
         except Fenced as error:
             self._node.fail(error)
         except CorruptLog as error:
@@ -126,7 +126,7 @@ class Retention:
             _log.error(
                 "a message in the log cannot be repeated: the log is not cut", reason=str(error)
             )
-        self._node.journal.raise_ceiling(None)
+        self._node.journal.limit_appends(None)
 
     async def _learn_in_time(self) -> None:
         while True:
@@ -137,7 +137,7 @@ class Retention:
             else:
                 return
 
-    async def _look_again_and_again(self) -> None:
+    async def _look_periodically(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             self._room.look(self._repeated)
@@ -205,11 +205,11 @@ class Retention:
         options, node_state = self._node.options, self._node.state
         last = node_state.checkpoints[-1] if node_state.checkpoints else None
         grown = (self._room.size if last is None else self._behind(last)) - self._repeated
-        little = min(_LEAST, options.keep_bytes // _SMALL)
+        little = min(_MIN, options.keep_bytes // _SMALL)
         if self._room.pressed and grown >= max(little, self._repeated // 2):
             # With the existing checkpoint too few records can be deleted.
             return True
-        if grown < max(_LEAST, 2 * self._repeated):
+        if grown < max(_MIN, 2 * self._repeated):
             return False
         if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
             return True
@@ -257,18 +257,18 @@ class Retention:
                     names.insert(0, name)
                     await self._wait("a session is being rebuilt", len(names))
                     break
-                sessions += self._say(repeat_session(node_state, name), "sessions")
-            await self._breathe(started)
+                sessions += self._append(repeat_session(node_state, name), "sessions")
+            await self._yield_time(started)
         topics = node_state.retained.topics()
         topics.reverse()
         while topics:
             started = self._now()
             said = list(repeat_retained(node_state, self._some(topics)))
-            self._say(said, "retained")
+            self._append(said, "retained")
             retained += sum(
                 one.event.count for one in said if isinstance(one.event, RetainedSnapshot)
             )
-            await self._breathe(started)
+            await self._yield_time(started)
         self._node.emit(CheckpointCompleted(number, begun, sessions, retained))
         self._node.kernel.wake()
         await self._until_whole(journal.next_position >> INDEX_BITS)
@@ -307,7 +307,7 @@ class Retention:
     def _slice(self) -> float:
         return _SLICE * _PRESSED if self._room.pressed else _SLICE
 
-    async def _breathe(self, started: float) -> None:
+    async def _yield_time(self, started: float) -> None:
         """Pause for the broker's work, and for the disk."""
         room, journal = self._room, self._node.journal
         self._node.kernel.wake()
@@ -315,7 +315,7 @@ class Retention:
         await asyncio.sleep((self._now() - started) * (1 if room.pressed else _SLICE_SHARE))
         pauses = 0
         # The disk sets the pace, but clients could keep it busy until the log is full.
-        while journal.lagging and (pauses < _MOST_PAUSES or room.full or not room.pressed):
+        while journal.lagging and (pauses < _MAX_PAUSES or room.full or not room.pressed):
             await asyncio.sleep(_POLL)
             pauses += 1
 
@@ -324,11 +324,11 @@ class Retention:
         reason, since, before = self._held_up
         if (reason, before) != (why, progress):
             self._held_up = why, self._now(), progress
-        elif self._now() - since > _PATIENCE:
+        elif self._now() - since > _TIMEOUT:
             self._room.stop_waiting(why)
         await asyncio.sleep(_POLL)
 
-    def _say(self, said: Iterable[StateEvent], what: str) -> bool:
+    def _append(self, said: Iterable[StateEvent], what: str) -> bool:
         """Append events with sessions, retained or waiting messages; return whether any exist."""
         found = False
         for one in said:
@@ -355,7 +355,7 @@ class Retention:
         while node.exchange is not None and not node.exchange.is_taken(last):
             await self._wait("another log has not taken its messages yet", last)
         (record,) = await node.log.read_some([first])
-        if not self._guard.lets_go(first):
+        if not self._guard.may_delete_before(first):
             return  # the sessions that hold messages have changed meanwhile
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
         at = node.emit(event)
@@ -382,7 +382,7 @@ class Retention:
         )
         if self._warned is not None:
             reason, at = self._warned
-            if reason == why and self._now() - at < _REMIND:
+            if reason == why and self._now() - at < _WARN_EVERY:
                 return
         self._warned = why, self._now()
         largest = heapq.nlargest(_HOLDERS, self._queues.items(), key=itemgetter(1))
@@ -439,8 +439,8 @@ class Retention:
                 if message is None:
                     raise CorruptLog(ref >> INDEX_BITS, "lacks a message it should contain")
                 messages.append((ref, message))
-            self._say(repeat_messages(messages, waiting), "waiting")
-            await self._breathe(started)
+            self._append(repeat_messages(messages, waiting), "waiting")
+            await self._yield_time(started)
 
     async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:
         """Add to ``needed``, by record, messages before a position that sessions refer to.
@@ -468,7 +468,7 @@ class Retention:
                     if node_state.retained.known(name, ref):
                         waiting.add(ref)
                 if self._now() - started > self._slice:
-                    await self._breathe(started)
+                    await self._yield_time(started)
                     started = self._now()
         return waiting
 

@@ -57,7 +57,7 @@ _ENTRY_BYTES = 32
 _TEXT_FACTOR = 6
 """Maximum bytes of a character in JSON."""
 _REQUEST_BYTES = 512 * 1024
-_MOST_OPEN = 4
+_MAX_OPEN = 4
 _LIFE = 60.0
 """Seconds without a request after which an attestation is dropped."""
 
@@ -104,10 +104,12 @@ class StateDigestService:
         try:
             said = self._answer(_request(data))
         except _BadRequest as refused:
-            said = self._said({"error": str(refused)})
+            said = self._encode_answer({"error": str(refused)})
         except Exception as error:  # noqa: BLE001 - a state that is broken is for others to see
             _log.error("state cannot be attested", exc_info=error)
-            said = self._said({"error": f"the state cannot be attested: {type(error).__name__}"})
+            said = self._encode_answer(
+                {"error": f"the state cannot be attested: {type(error).__name__}"}
+            )
         return said, (time.perf_counter() - started) * _SLICE_SHARE
 
     def _answer(self, request: dict[str, Any]) -> bytes:
@@ -120,11 +122,11 @@ class StateDigestService:
         if fields == {"session"}:
             return self._begin(self._session(_text(request, "session")))
         if fields == {"retained"}:
-            return self._said(self._retained(_text(request, "retained")))
+            return self._encode_answer(self._retained(_text(request, "retained")))
         raise _BadRequest("a request must be {}, or have id and page, or session, or retained")
 
     def _begin(self, pages: Iterator[dict[str, Any]]) -> bytes:
-        if len(self._begun) >= _MOST_OPEN:
+        if len(self._begun) >= _MAX_OPEN:
             done = next((key for key, one in self._begun.items() if not one.more), None)
             if done is None:
                 raise _BadRequest("busy: other attestations are in progress, try again in a minute")
@@ -154,10 +156,10 @@ class StateDigestService:
         begun.number += 1
         begun.more = page["more"]
         begun.used = self._node.clock.monotonic()
-        begun.last = self._said({"id": key, **page})
+        begun.last = self._encode_answer({"id": key, **page})
         return begun.last
 
-    def _said(self, answer: dict[str, Any]) -> bytes:
+    def _encode_answer(self, answer: dict[str, Any]) -> bytes:
         return orjson.dumps({"broker": self._name, **answer})
 
     def _forget(self) -> None:
@@ -192,7 +194,7 @@ class StateDigestService:
             while left and room > 0:
                 if done < len(names):
                     key = names[done]
-                    sessions.append([key, _told(node_state, key)])
+                    sessions.append([key, _digest_or_inconsistent(node_state, key)])
                 else:
                     key = topics[done - len(names)]
                     message = node_state.retained.get(key)
@@ -237,7 +239,7 @@ class StateDigestService:
         return {"position": self._node.journal.next_position, "message": found}
 
 
-def _told(node_state: NodeState, name: str) -> str | None:
+def _digest_or_inconsistent(node_state: NodeState, name: str) -> str | None:
     """Return the digest of a session; an impossible digest if its state is inconsistent."""
     try:
         return session_digest(node_state, name)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _RELEASES = ("Released", "TurnReleased")
-_BREATHE_EVERY = 64
+_YIELD_EVERY = 64
 """Records folded between two returns to the event loop."""
 _FREEZE_FROM = 50_000
 """Offline sessions are frozen while the log is folded if more sessions than this are in memory."""
@@ -145,7 +145,7 @@ class StateReader:
         await self._check_mark(loaded)
         self._state.begin = log.first
         await self._fill_carried(loaded)
-        await self._recall(inbound)
+        await self._load_unreleased(inbound)
         self._on_loaded(loaded)
         return loaded
 
@@ -172,13 +172,13 @@ class StateReader:
             mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch, mark.followed
         )
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
-        for start in range(0, len(carriers), _BREATHE_EVERY):
-            for record in await self._read(carriers[start : start + _BREATHE_EVERY]):
+        for start in range(0, len(carriers), _YIELD_EVERY):
+            for record in await self._read(carriers[start : start + _YIELD_EVERY]):
                 for index, event in record.events():
                     if isinstance(event, MessagesCarried):
                         node_state.apply(event, position(record.sequence, index), record.time_ms)
 
-    async def _recall(self, wanted: dict[str, list[Position]]) -> None:
+    async def _load_unreleased(self, wanted: dict[str, list[Position]]) -> None:
         """Find retained messages that sessions sent at QoS 2 and have not released.
 
         The projections contain their identifiers; the messages are in the log.
@@ -200,7 +200,7 @@ class StateReader:
         for session, refs in wanted.items():
             messages = [found[ref]._replace(publisher=session) for ref in refs if ref in found]
             if messages:
-                node_state.retained.recall(session, messages)
+                node_state.retained.load_unreleased(session, messages)
 
     async def _read(self, sequences: Iterable[int]) -> list[Record]:
         """Return records that the projections refer to; raise BadProjection if one is missing.
@@ -241,7 +241,7 @@ class StateReader:
                 if noted is not None and noted[0] == record.sequence and noted[1] != record.link:
                     raise CorruptLog(record.sequence, "is not the one that was acknowledged")
                 await self.take(record)
-                if record.sequence % _BREATHE_EVERY == 0:
+                if record.sequence % _YIELD_EVERY == 0:
                     if loaded is None:
                         for _ in self.freeze_offline():
                             pass
@@ -255,7 +255,7 @@ class StateReader:
     async def take(self, record: Record) -> None:
         """Fold the next record."""
         if self._before is not None:
-            await self._recall(_unknown_releases(self._state, record, self._before))
+            await self._load_unreleased(_unknown_releases(self._state, record, self._before))
         self._state.apply_record(record)
 
     def freeze_offline(self) -> Iterator[SessionState]:

@@ -155,7 +155,7 @@ class Counters:
     """The highest number of connected sessions."""
     longest_turn: LongestTurn = field(default_factory=LongestTurn)
 
-    def took(self, connection: Counted, packets: Iterable[Packet]) -> None:
+    def count_received(self, connection: Counted, packets: Iterable[Packet]) -> None:
         """Count packets received from a client."""
         count = 0
         for packet in packets:
@@ -172,7 +172,7 @@ class Counters:
         connection.packets_in += count
         self.packets_in += count
 
-    def gave(self, connection: Counted, qos: int, count: int, size: int) -> None:
+    def count_sent(self, connection: Counted, qos: int, count: int, size: int) -> None:
         """Count messages sent to a client: ``size`` bytes of PUBLISH packets."""
         connection.messages_out += count
         self.sent[qos] += count

@@ -1,5 +1,10 @@
 """The subscription index of a node: finds the subscriptions that match a topic."""
 
+from actors.routing.option_semantics import (
+    is_no_local,
+    is_retain_as_published,
+    sends_retained,
+)
 from actors.routing.remote_members import RemoteMembers
 from actors.routing.router import Router, routed
 from actors.routing.routes import Route
@@ -12,11 +17,6 @@ from actors.routing.routing_plan import (
 )
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber, is_shared
-from actors.routing.subscription_options import (
-    is_no_local,
-    is_retain_as_published,
-    sends_retained,
-)
 
 __all__ = [
     "RemoteMembers",

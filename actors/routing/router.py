@@ -14,10 +14,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from actors.configuration import REQUESTS
+from actors.routing.option_semantics import ROUTED_OPTIONS, is_no_local
 from actors.routing.routes import NO_RECEIVERS, EnoughMatched, Routes
 from actors.routing.shared_groups import SharedGroups
 from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
-from actors.routing.subscription_options import ROUTED_OPTIONS, is_no_local
 from actors.routing.subscription_quota import SubscriptionQuota
 from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
@@ -381,7 +381,7 @@ class Router:
         before = len(self._index)
         self._index.insert(topic_filter, session, value)
         if len(self._index) > before:
-            self.patterns.filed(topic_filter)
+            self.patterns.added(topic_filter)
             if self._observer is not None and not topic_filter.startswith(REQUESTS):
                 self._observer.added(session, topic_filter)
 

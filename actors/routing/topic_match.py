@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from actors.routing.option_semantics import is_no_local, is_preferred
 from actors.routing.subscriber import Subscriber
-from actors.routing.subscription_options import is_no_local, is_preferred
 from protocol.mqtt import matches
 
 if TYPE_CHECKING:

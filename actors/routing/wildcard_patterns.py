@@ -59,7 +59,7 @@ class Patterns:
         """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
         return len(self) > 0
 
-    def filed(self, topic_filter: str) -> None:
+    def added(self, topic_filter: str) -> None:
         """Count a filter that was added to the index."""
         if pattern := pattern_of(topic_filter):
             self._all[pattern] += 1

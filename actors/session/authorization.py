@@ -72,7 +72,7 @@ class Authorizer:
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
             return None
-        self._tell("will", connect.client_id, will.topic, connection)
+        self._log_denied("will", connect.client_id, will.topic, connection)
         connect.will = None
         return will.topic
 
@@ -94,7 +94,7 @@ class Authorizer:
             return self._permits_will(access, state, topic, None)
         # It is not known whether the will is allowed, only whether it is denied to all clients.
         if self.permissions.access(None, (), "").forbids(topic):
-            self._tell("will", state.session, topic, None)
+            self._log_denied("will", state.session, topic, None)
             return False
         return True
 
@@ -103,7 +103,7 @@ class Authorizer:
     ) -> bool:
         if access.may_publish(topic):
             return True
-        self._tell("will", state.session, topic, connection)
+        self._log_denied("will", state.session, topic, connection)
         return False
 
     def deny_publish(
@@ -111,7 +111,7 @@ class Authorizer:
     ) -> None:
         """Count messages that a client may not publish; record that if they would have been."""
         node, count = self._node, len(topics)
-        self._tell("publish", session, topics[0].decode(), connection, count)
+        self._log_denied("publish", session, topics[0].decode(), connection, count)
         if recorded:
             node.emit(dropped_unrecorded(session, NOT_PERMITTED, topics))
         node.dropped[NOT_PERMITTED] += count
@@ -134,7 +134,7 @@ class Authorizer:
             return ReasonCode.QUOTA_EXCEEDED
         access = connection.access
         if access is not None and not access.may_subscribe(topic_filter):
-            self._tell("subscribe", connection.client_id, topic_filter, connection)
+            self._log_denied("subscribe", connection.client_id, topic_filter, connection)
             return ReasonCode.NOT_AUTHORIZED
         return 0
 
@@ -158,10 +158,10 @@ class Authorizer:
         """Return whether a message received from NATS may be published."""
         if self.bridge is None or self.bridge.publish[topic]:
             return True
-        self._tell("bridge", BRIDGE, topic.decode(), None)
+        self._log_denied("bridge", BRIDGE, topic.decode(), None)
         return False
 
-    def _tell(
+    def _log_denied(
         self,
         what: str,
         client: str | None,

@@ -52,9 +52,9 @@ class Delivery:
         "_after_load",
         "_backlog",
         "_buffer",
+        "_current",
         "_dropped",
         "_expiry",
-        "_in_hand",
         "_node",
         "_redelivery",
         "_sending_queued",
@@ -84,7 +84,7 @@ class Delivery:
         none."""
         self.sent_from_queue = 0
         """Number of messages sent from the queue."""
-        self._in_hand: tuple[Outgoing | None, int] = (None, 0)
+        self._current: tuple[Outgoing | None, int] = (None, 0)
 
     @property
     def loading(self) -> bool:
@@ -138,7 +138,7 @@ class Delivery:
         for event in delivery.events:
             at = self._session.emit(event)
             covered += entries(event)
-            self._in_hand = (message, covered)
+            self._current = (message, covered)
             if type(event) is MessageDropped:
                 self._count_dropped(event, at)
             elif type(event) is Queued:
@@ -167,7 +167,7 @@ class Delivery:
                 name, topic_filter, qos, refs, payloads, retain=False, expires=expires
             ):
                 self._session.emit(event)
-            self._in_hand = (message, numbers[-1] + 1)
+            self._current = (message, numbers[-1] + 1)
             self._session.emit(Expired(name, topic_filter, to_runs(refs), some.size))
 
     def _send(
@@ -195,7 +195,7 @@ class Delivery:
             )
             journal.send_when_durable(connection, data)
             size = len(data)
-        self._node.counters.gave(connection, qos, count, size)
+        self._node.counters.count_sent(connection, qos, count, size)
 
     def slow_publishers(self, batch: Batch, connection: ClientConnection | None = None) -> None:
         """Pause publishers, but not the client, until some of many queued messages are taken."""
@@ -291,7 +291,7 @@ class Delivery:
                 node.journal.send_when_durable(connection, data)
             else:
                 node.journal.send_unlogged(connection, data)
-            node.counters.gave(connection, 0, len(batch), len(data))
+            node.counters.count_sent(connection, 0, len(batch), len(data))
             if not connection.writable and batch.publisher is not None and not batch.qos:
                 connection.throttle_publisher(batch.publisher, len(batch))
             return
@@ -496,7 +496,7 @@ class Delivery:
         of = run.held if run.retain else None
         data = self.encode(messages, (run.qos, run.retain or rap), packet_ids, of=of)
         self._node.journal.send_when_durable(connection, data)
-        self._node.counters.gave(connection, run.qos, count, len(data))
+        self._node.counters.count_sent(connection, run.qos, count, len(data))
         self.sent_from_queue += count
         self.release(refs)
         self.expect_acks()
@@ -594,5 +594,5 @@ class Delivery:
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before its delivery failed."""
-        in_hand, covered = self._in_hand
-        return covered if in_hand is outgoing else 0
+        current, covered = self._current
+        return covered if current is outgoing else 0

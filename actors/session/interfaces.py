@@ -317,5 +317,5 @@ class SystemTopics(Protocol):
 class LogHold(Protocol):
     """The component that cuts the log: ``actors.maintenance.retention.Retention``."""
 
-    def holding_still(self) -> AbstractContextManager[None]:
+    def cuts_suspended(self) -> AbstractContextManager[None]:
         """Suspend cuts while the log is read."""

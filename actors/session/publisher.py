@@ -474,7 +474,7 @@ class Publisher:
                 targets if accepts is None else self._filter_targets(accepts, targets, batch), batch
             )
         if plan.withheld and whole.positions:
-            self._tell_denied(plan.withheld, whole.positions)
+            self._record_denied(plan.withheld, whole.positions)
         if publication is not None and plan.observed:
             self._notify_topic_observers(publication)
 
@@ -482,7 +482,7 @@ class Publisher:
         for observer in self._node.topic_observers:
             observer.published(publication)
 
-    def _tell_denied(self, withheld: Sequence[SomeMessages], refs: Sequence[Position]) -> None:
+    def _record_denied(self, withheld: Sequence[SomeMessages], refs: Sequence[Position]) -> None:
         """Record messages withheld from subscribers that may not read them.
 
         Each subscriber is sent a message, as receivers are, so that a turn with many of them can be

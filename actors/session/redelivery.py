@@ -156,7 +156,7 @@ class Redelivery:
             numbers = [pid for pid, _ in run]
             sent_as = flags & QOS_MASK, self._has_retain(flags)
             parts.append(delivery.encode(messages, sent_as, numbers, dup=True, of=of))
-            self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
+            self._node.counters.count_sent(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         delivery.release([state.inflight[pid].ref for pid in unacked])
         if cause == "ack_wait":
             self._keep_first(unacked, released=False)
@@ -203,7 +203,7 @@ class Redelivery:
             return  # no redelivery to a connected MQTT 5 client [MQTT-4.4.0-1]
         if wait and not self._ack_check_set:
             self._ack_check_set = True
-            self._session.remind(self._node.timers, wait, self._remember_acks)
+            self._session.start_timer(self._node.timers, wait, self._remember_acks)
 
     def _remember_acks(self) -> None:
         if not self._session.stopped:
@@ -221,7 +221,9 @@ class Redelivery:
             return
         if connection.unhandled or connection.paused:
             # Acknowledgements may be among the input that the broker has not handled yet.
-            self._session.remind(self._node.timers, min(wait, _ACKS_UNREAD), self._remember_acks)
+            self._session.start_timer(
+                self._node.timers, min(wait, _ACKS_UNREAD), self._remember_acks
+            )
             return
         late = self._node.clock.time_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
@@ -240,7 +242,7 @@ class Redelivery:
             )
             delay = wait - (self._node.clock.time_ms() - oldest) / 1000
         delay = min(wait, max(0.05, delay))
-        self._session.remind(self._node.timers, delay, self._remember_acks)
+        self._session.start_timer(self._node.timers, delay, self._remember_acks)
 
 
 def _alike(

@@ -190,7 +190,7 @@ class Session(LoopActor):
         return self._delivery.may_send(connection)
 
     @property
-    def hindrance(self) -> str:
+    def blocked_by(self) -> str:
         """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
 
         ``offline``, ``resuming`` (older messages are redelivered first), ``reader`` (the client
@@ -284,7 +284,7 @@ class Session(LoopActor):
             elif rest is SAME_TURN:
                 self.kernel.tell(self, _CONTINUE)
             else:
-                self.remind(self._node.timers, cast("float", rest), self._continue_work_later)
+                self.start_timer(self._node.timers, cast("float", rest), self._continue_work_later)
             return
 
     def _defer(self, message: Any) -> None:

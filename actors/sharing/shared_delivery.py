@@ -102,7 +102,7 @@ class SharedDelivery(Delivery):
             fitting = min(at_once, decisions.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
         assignment, more = self._divide(whole)
-        self._in_hand = (message, fitting - len(assignment.waiting))
+        self._current = (message, fitting - len(assignment.waiting))
         left = [*assignment.waiting, *range(fitting, len(batch))]
         if left:
             self._enqueue(message, left)
@@ -228,7 +228,7 @@ class SharedDelivery(Delivery):
             at = self._session.emit(event)
             if type(event) is MessageDropped:
                 self._count_dropped(event, at)
-        self._in_hand = (message, covered + len(batch))
+        self._current = (message, covered + len(batch))
         self._node.router.groups.waiting.add(self._session.name)
         if self._group.online:
             self._hold(batch, 0, len(batch))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from actors.session import Batch, Outgoing
 
-_MOST_MESSAGES = 65_536
+_MAX_MESSAGES = 65_536
 """Approximate maximum number of messages."""
 
 
@@ -28,7 +28,7 @@ class UndividedMessages:
 
     def has_room(self, most_bytes: int) -> bool:
         """Return whether more messages may be added."""
-        return self._count < _MOST_MESSAGES and self._bytes < most_bytes
+        return self._count < _MAX_MESSAGES and self._bytes < most_bytes
 
     def add(self, message: Outgoing) -> None:
         """Add a batch after all others."""

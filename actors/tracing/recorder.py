@@ -45,7 +45,7 @@ _COUNTED = 2000
 
 
 @dataclass(slots=True)
-class _Told:
+class _SentMessage:
     """A message that an actor sent to one or more other actors."""
 
     actor: LoopActor
@@ -72,7 +72,7 @@ class TraceRecorder:
         self.running: LoopActor | None = None
         """The traced actor that is running."""
         self._observer: TracingObserver | None = None
-        self._told: _Told | None = None
+        self._last_sent: _SentMessage | None = None
         self._failures = 0
         self.clients: dict[str, list[Trace]] = {}
         """The traces of each traced client."""
@@ -159,7 +159,7 @@ class TraceRecorder:
         if isinstance(actor, (Session, Subscription)):
             for trace in self.clients.get(client_of(actor) or "", ()):
                 self.cover(actor, trace)
-                self._say(actor, [trace], "starts", type(actor).__name__)
+                self._add_line(actor, [trace], "starts", type(actor).__name__)
 
     def _on_connect(self, connection: Connection, packets: list[Any]) -> None:
         """Add a connection to traces as soon as its client is known."""
@@ -177,12 +177,12 @@ class TraceRecorder:
 
     def end(self) -> None:
         """Stop observing sent messages."""
-        self.run_safely(self._say_told)
+        self.run_safely(self._add_sent)
         self.running = self._observer = None
 
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
         """Show a message that an actor receives."""
-        self._say_told()
+        self._add_sent()
         if isinstance(message, ConnectionAttached) and isinstance(message.connection, Connection):
             for trace in traces:
                 if trace.client is not None:
@@ -191,14 +191,14 @@ class TraceRecorder:
             self._gets_packets(actor, traces, message)
         elif not isinstance(message, (bytes, _ActorStop)):
             # Bytes are shown as packets, and a stop when the actor has stopped.
-            self._say_message(actor, traces, "gets", message)
+            self._add_message(actor, traces, "gets", message)
 
     def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
         connection: object = message.connection
         others = [trace for trace in traces if connection not in trace.actors]
         about = {"connection": message.connection.actor_urn}
         for packet in message.packets:
-            self._say_packets(actor, others, "gets", packet, message=about)
+            self._add_packets(actor, others, "gets", packet, message=about)
 
     def on_sends(self, target: LoopActor, message: Any) -> None:
         """Show a message that the running actor sends."""
@@ -206,31 +206,31 @@ class TraceRecorder:
         if actor is None or observer is None or target.stopped:
             return
         others = [trace for trace in observer.traces if target not in trace.actors]
-        told = self._told
+        told = self._last_sent
         if told is not None and told.message is message and told.traces == others:
             told.more += 1
             return
-        self._say_told()
+        self._add_sent()
         if others:
-            self._told = _Told(actor, others, message, target)
+            self._last_sent = _SentMessage(actor, others, message, target)
 
-    def _say_told(self) -> None:
+    def _add_sent(self) -> None:
         """Show the last message of the running actor: one line for all its receivers."""
-        told, self._told = self._told, None
+        told, self._last_sent = self._last_sent, None
         if told is not None:
             to = {"to": told.target.actor_urn, "to_client": _client(told.target)}
             more = {"more": told.more} if told.more else {}
-            self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
+            self._add_message(told.actor, told.traces, "sends", told.message, **to, **more)
 
     def on_gated(self, sink: OutputSink, data: bytes) -> None:
         """Show output passed to the gate; if the connection is traced, when it is sent."""
         actor, observer = self.running, self._observer
         if actor is None or observer is None or not isinstance(sink, Connection):
             return
-        self._say_told()
+        self._add_sent()
         others = [trace for trace in observer.traces if sink not in trace.actors]
         more = {"to": sink.actor_urn, "to_client": _client(sink)}
-        self._say_bytes(actor, others, "sends", data, **more)
+        self._add_bytes(actor, others, "sends", data, **more)
 
     def on_took(
         self,
@@ -241,23 +241,25 @@ class TraceRecorder:
     ) -> None:
         """Show the packets received on a connection."""
         for packet in packets:
-            self._say_packets(actor, traces, "packet_in", packet)
+            self._add_packets(actor, traces, "packet_in", packet)
         if error is not None:
-            self._say(actor, traces, "packet_in", "violation", text=tracelines.short(str(error)))
+            self._add_line(
+                actor, traces, "packet_in", "violation", text=tracelines.short(str(error))
+            )
 
     def on_wrote(self, actor: LoopActor, traces: Sequence[Trace], data: bytes) -> None:
         """Show the packets sent on a connection."""
-        self._say_bytes(actor, traces, "packet_out", data)
+        self._add_bytes(actor, traces, "packet_out", data)
 
     def on_closes(self, actor: LoopActor, traces: Sequence[Trace], reason: str) -> None:
         """Show that a connection ends."""
-        self._say(actor, traces, "closes", tracelines.short(reason))
+        self._add_line(actor, traces, "closes", tracelines.short(reason))
 
     def on_ended(self, actor: LoopActor, traces: list[Trace], error: Exception | None) -> None:
         """Show that an actor stopped or failed, and end the traces that cover only this actor."""
         text = None if error is None else tracelines.short(f"{type(error).__name__}: {error}")
         kind, what = ("ends", "stopped") if error is None else ("fails", text)
-        self._say(actor, traces, kind, what)
+        self._add_line(actor, traces, kind, what)
         how = "stopped" if text is None else f"failed: {text}"
         for trace in list(traces):
             trace.actors.discard(actor)
@@ -273,7 +275,7 @@ class TraceRecorder:
             traces += [trace for trace in self.clients[session] if trace not in traces]
         if not traces:
             return
-        self._say_told()
+        self._add_sent()
         actor = self.running
         if actor is None:
             actor = (
@@ -318,13 +320,13 @@ class TraceRecorder:
             **more,
         }
 
-    def _say(
+    def _add_line(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, what: str | None, **more: Any
     ) -> None:
         if traces:
             add_lines(traces, 1, iter([self.line(actor, kind, what, **more)]))
 
-    def _say_message(
+    def _add_message(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, message: Any, **more: Any
     ) -> None:
         def lines() -> Iterator[dict[str, Any]]:
@@ -334,7 +336,7 @@ class TraceRecorder:
         if traces:
             add_lines(traces, 1, lines())
 
-    def _say_packets(
+    def _add_packets(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
     ) -> None:
         if traces:
@@ -342,7 +344,7 @@ class TraceRecorder:
             lines = (self.line(actor, kind, one["type"], packet=one, **more) for one in found)
             add_lines(traces, tracelines.packet_count(packet), lines)
 
-    def _say_bytes(
+    def _add_bytes(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, data: bytes, **more: Any
     ) -> None:
         """Show the packets in ``data``, as many as the trace has room for."""
@@ -355,7 +357,7 @@ class TraceRecorder:
             read_server_packets_v5(data) if v5 else read_server_packets(data)
         )
         for packet, stop in islice(found, room):
-            self._say_packets(actor, traces, kind, packet, **more)
+            self._add_packets(actor, traces, kind, packet, **more)
             at = stop
         left = count_server_packets(data, at, _COUNTED)
         for trace in traces if left else ():

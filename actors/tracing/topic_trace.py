@@ -242,7 +242,7 @@ class TopicTrace:
             topics = [topic for topic in event.topics[:_LOOKED_AT] if self._matches(topic)]
             part = type(event)(topics) if topics else None
         if part is not None:
-            self._say_event(part, at)
+            self._add_event(part, at)
 
     def _with_refs(
         self, event: Delivered | Queued | Released | MessageDropped | Expired | Assigned
@@ -287,7 +287,7 @@ class TopicTrace:
         reasons = to_runs([codes[pid] for pid in chosen])
         return replace(event, pids=to_runs(chosen), reasons=reasons)
 
-    def _say_event(self, event: Event, at: Position) -> None:
+    def _add_event(self, event: Event, at: Position) -> None:
         session = getattr(event, "session", None)
         about = self._recorder.about_event(event, at)
         if isinstance(event, (Received, Redelivered, *_ENDED)):

@@ -33,8 +33,8 @@ _log = structlog.get_logger("foldmq")
 
 LEASE = 15.0
 """Seconds without a keep request after which a trace ends."""
-MOST_TRACES = 8
-DEFAULT_RATE, MOST_RATE = 500, 5000
+MAX_TRACES = 8
+DEFAULT_RATE, MAX_RATE = 500, 5000
 """Default and maximum number of lines per second."""
 _TOKEN = re.compile(r"[A-Za-z0-9]{22,64}")
 _SEND = 0.05
@@ -78,17 +78,17 @@ class Tracer:
     def start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Start a trace of an ``actor``, a ``client`` or a ``topic`` filter."""
         token = _token(request)
-        rate = number(request, "rate", DEFAULT_RATE, MOST_RATE)
+        rate = number(request, "rate", DEFAULT_RATE, MAX_RATE)
         if rate < 1:
-            raise Refused(f"rate must be from 1 to {MOST_RATE} lines per second")
+            raise Refused(f"rate must be from 1 to {MAX_RATE} lines per second")
         given = {key: optional(request, key) for key in ("actor", "client", "topic")}
         wanted = {key: value for key, value in given.items() if value is not None}
         if len(wanted) != 1:
             raise Refused("one of actor, client and topic must be given")
         if token in self._traces:
             raise Refused("a trace with this token already exists")
-        if len(self._traces) >= MOST_TRACES:
-            raise Refused(f"{MOST_TRACES} traces are already running: no more are allowed")
+        if len(self._traces) >= MAX_TRACES:
+            raise Refused(f"{MAX_TRACES} traces are already running: no more are allowed")
         ((kind, target),) = wanted.items()
         subject = f"foldmq.trace.{self._node.options.node}.{token}"
         trace = Trace(token, subject, rate, self._node.clock.monotonic, self._arm)

@@ -29,7 +29,7 @@ _AT_ONCE, _BUSY_AT_ONCE, _WORK = 2, 10, 0.0001
 after which no more than the minimum are accepted. Setting them up takes several times as long."""
 _BREAK = 0.002
 """Seconds until the next ones while the broker is busy: one to four thousand per second."""
-_MOST_AT_ONCE = 16
+_MAX_AT_ONCE = 16
 """Number of connections accepted in one turn when the broker is not busy, or when the event loop
 was late after such a break."""
 _RETRY = 0.25
@@ -116,7 +116,7 @@ class SocketAcceptor:
         busy = self._busy_recently()
         share = 1 + late / _BREAK
         least, until = round(self._at_once * share), self._clock() + _WORK * share
-        most = max(_MOST_AT_ONCE, self._at_once)
+        most = max(_MAX_AT_ONCE, self._at_once)
         if busy:
             most = min(most, max(least, round(_BUSY_AT_ONCE * share)))
         for number in range(most):

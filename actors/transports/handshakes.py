@@ -26,10 +26,10 @@ _HEADER: Final = 5
 _LONGEST_RECORD: Final = 16 * 1024 + 2048
 """Maximum length of a record in its header (RFC 5246, 6.2.3)."""
 _HANDSHAKE_TYPE: Final = 22
-_MOST_THREADS: Final = 4
+_MAX_THREADS: Final = 4
 _LATE: Final = 0.002
 """Delay in seconds of the event loop for a finished step from which it counts as busy."""
-_BREATH: Final = 0.005
+_BREAK_SECONDS: Final = 0.005
 """Seconds for which no new handshake then starts; this still allows over a hundred per second."""
 
 FAILURES = (
@@ -149,7 +149,7 @@ class Handshakes:
     """
 
     def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:
-        threads = threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) - 1))
+        threads = threads or max(1, min(_MAX_THREADS, (os.cpu_count() or 1) - 1))
         self.stats = TlsStats()
         self.busy_recently: Callable[[], bool] = lambda: False
         """Returns whether connected clients are active; may be replaced."""
@@ -160,7 +160,7 @@ class Handshakes:
         self._begun: deque[_HandshakeJob] = deque()
         self._new: deque[_HandshakeJob] = deque()
         self._closed = False
-        self._breathing = False
+        self._on_break = False
 
     @property
     def waiting(self) -> int:
@@ -200,7 +200,7 @@ class Handshakes:
         while self._working < self._threads:
             if self._begun:
                 job = self._begun.popleft()
-            elif self._new and not self._breathing:
+            elif self._new and not self._on_break:
                 job = self._new.popleft()
             else:
                 break
@@ -218,14 +218,14 @@ class Handshakes:
         self._working -= 1
         self.stats.cpu_seconds += step.seconds
         busy = self.busy_recently() or time.monotonic() - when > _LATE
-        if self._new and busy and not self._breathing:
-            self._breathing = True
-            asyncio.get_running_loop().call_later(_BREATH, self._breathed)
+        if self._new and busy and not self._on_break:
+            self._on_break = True
+            asyncio.get_running_loop().call_later(_BREAK_SECONDS, self._end_break)
         self._start()
         job.done(step)
 
-    def _breathed(self) -> None:
-        self._breathing = False
+    def _end_break(self) -> None:
+        self._on_break = False
         self._start()
 
 

@@ -28,12 +28,12 @@ _LONGEST_LINE: Final = 107
 _HEAD: Final = struct.Struct("!12sBBH")
 _TLV: Final = struct.Struct("!BH")
 """Type and length of a value after the addresses (2.2)."""
-_MOST_AFTER_HEAD: Final = 4096
+_MAX_AFTER_HEAD: Final = 4096
 """Maximum bytes of addresses and TLVs in a header of version 2; proxies send a few hundred."""
 _LOCAL, _PROXY = 0x20, 0x21
 _FAMILIES: Final = {0x11: 4, 0x21: 16}
 """Family and transport (TCP over IPv4, over IPv6) to the bytes of an address (2.2)."""
-_UNTOLD: Final = frozenset({0x00, 0x31, 0x32})
+_WITHOUT_ADDRESS: Final = frozenset({0x00, 0x31, 0x32})
 """Unspecified, and Unix sockets: there is no useful address."""
 
 
@@ -62,8 +62,8 @@ def encode_header(peer: Peer | None, values: Iterable[tuple[int, bytes]] = ()) -
         family = next(one for one, size in _FAMILIES.items() if size == width)
         addresses = host.packed + bytes(width) + struct.pack("!HH", peer[1], 0)
     rest = addresses + b"".join(_TLV.pack(kind, len(value)) + value for kind, value in values)
-    if len(rest) > _MOST_AFTER_HEAD:
-        raise BadHeader(f"the PROXY header is longer than {_MOST_AFTER_HEAD} bytes")
+    if len(rest) > _MAX_AFTER_HEAD:
+        raise BadHeader(f"the PROXY header is longer than {_MAX_AFTER_HEAD} bytes")
     return _HEAD.pack(_SIGNATURE, _PROXY, family, len(rest)) + rest
 
 
@@ -143,12 +143,12 @@ def _read_binary(data: bytes) -> Header | None:
     if len(data) < _HEAD.size:
         return None
     _, command, family, length = _HEAD.unpack_from(data)
-    if length > _MOST_AFTER_HEAD:
-        raise BadHeader(f"the PROXY header is longer than {_MOST_AFTER_HEAD} bytes")
+    if length > _MAX_AFTER_HEAD:
+        raise BadHeader(f"the PROXY header is longer than {_MAX_AFTER_HEAD} bytes")
     if command not in (_LOCAL, _PROXY):
         raise BadHeader("the PROXY header has an unknown version or command")
     width = _FAMILIES.get(family)
-    if command == _PROXY and width is None and family not in _UNTOLD:
+    if command == _PROXY and width is None and family not in _WITHOUT_ADDRESS:
         raise BadHeader("the PROXY header describes a connection that is not TCP")
     size = _HEAD.size + length
     if len(data) < size:

@@ -18,14 +18,14 @@ from actors.transports.stage import Sendable, Stage
 
 _RECORD: Final = 16 * 1024
 """Maximum bytes in one TLS record."""
-_MOST_ASIDE: Final = 128 * 1024
+_MAX_UNPROCESSED: Final = 128 * 1024
 """Maximum bytes that a client may be ahead of the handshake's threads before reading pauses."""
 _FLUSH_AT: Final = 128 * 1024
 """Size in bytes from which data is encrypted and written before the end of the turn."""
 
 
 class _State(enum.Enum):
-    GREETING = enum.auto()
+    HANDSHAKE = enum.auto()
     OPEN = enum.auto()
     CLOSED = enum.auto()
     """Closed or closing: nothing more is read or written."""
@@ -42,7 +42,6 @@ class TlsStage(Stage):
 
     __slots__ = (
         "_answered",
-        "_aside",
         "_asked",
         "_context",
         "_eof",
@@ -64,6 +63,7 @@ class TlsStage(Stage):
         "_timeout",
         "_timer",
         "_tls",
+        "_unprocessed",
     )
 
     def __init__(
@@ -80,11 +80,11 @@ class TlsStage(Stage):
         self._loop = asyncio.get_running_loop()
         self._asked = 0.0  # when the last step was requested
         self._kept = 0.0  # seconds that finished steps took, including waits
-        self._state = _State.GREETING
+        self._state = _State.HANDSHAKE
         self._tls: ssl.SSLObject | None = None  # until the client has sent data
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
-        self._aside = bytearray()  # input not passed to OpenSSL yet
+        self._unprocessed = bytearray()  # input not passed to OpenSSL yet
         self._answered = False  # the first step was taken
         self._gone = False  # the connection is lost, but a thread still uses its input
         self._stepping = False  # a thread uses, or will use, _tls, _in and _out
@@ -112,24 +112,24 @@ class TlsStage(Stage):
         if self._state is _State.OPEN:
             self._in.write(data)
             self._decrypt()
-        elif self._state is _State.GREETING:
-            self._aside += data
+        elif self._state is _State.HANDSHAKE:
+            self._unprocessed += data
             if not self._stepping:
-                self._greet()
-            elif len(self._aside) > _MOST_ASIDE and not self._held:
+                self._continue_handshake()
+            elif len(self._unprocessed) > _MAX_UNPROCESSED and not self._held:
                 self._held = True
                 self.lower.pause_reading()
 
     def eof_received(self) -> bool | None:
         """Close after the handshake's input was handled."""
-        if self._stepping and self._state is _State.GREETING:
+        if self._stepping and self._state is _State.HANDSHAKE:
             self._eof = True
             return True
         return self._upper.eof_received() if self._state is _State.OPEN else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on the reason for the end: a failed handshake is more precise."""
-        if self._state is _State.GREETING:
+        if self._state is _State.HANDSHAKE:
             if self._stepping and self._answered:
                 # The last input may be an alert with the client's reason.
                 self._gone = True
@@ -164,7 +164,7 @@ class TlsStage(Stage):
 
     def close(self) -> None:
         """Send the TLS close alert after the data, and close without waiting for the client's."""
-        if self._state is _State.GREETING:
+        if self._state is _State.HANDSHAKE:
             self._give_up()
             self._end_if_gone()
         elif self._state is _State.OPEN:
@@ -178,7 +178,7 @@ class TlsStage(Stage):
 
     def abort(self) -> None:
         """Close at once."""
-        if self._state is _State.GREETING:
+        if self._state is _State.HANDSHAKE:
             self._give_up()
             self._end_if_gone()
         self._state = _State.CLOSED
@@ -203,7 +203,7 @@ class TlsStage(Stage):
         self._paused = False
         if self._state is _State.OPEN:
             self.lower.resume_reading()
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._continue)
 
     def get_write_buffer_size(self) -> int:
         """Return the number of unsent bytes, encrypted or not."""
@@ -226,15 +226,15 @@ class TlsStage(Stage):
 
     # The handshake.
 
-    def _greet(self) -> None:
+    def _continue_handshake(self) -> None:
         """Start the next step in a thread, if there is a whole record."""
-        size = whole_records(self._aside, first=self._tls is None)
+        size = whole_records(self._unprocessed, first=self._tls is None)
         if size < 0:
             self._fail_handshake(HandshakeError("plaintext", "the client does not use TLS"))
             self.abort()
         elif size > 0:
-            self._in.write(self._aside[:size])
-            del self._aside[:size]
+            self._in.write(self._unprocessed[:size])
+            del self._unprocessed[:size]
             new = self._tls is None
             if self._tls is None:
                 self._tls = self._context.wrap_bio(self._in, self._out, server_side=True)
@@ -247,7 +247,7 @@ class TlsStage(Stage):
 
     def _wanted(self) -> bool:
         """Return whether the client still waits for the step."""
-        return self._state is _State.GREETING
+        return self._state is _State.HANDSHAKE
 
     def _stepped(self, step: Step) -> None:
         """Send the answer; continue with the input that arrived meanwhile."""
@@ -258,7 +258,7 @@ class TlsStage(Stage):
             self._fail_handshake(step.error or _closed())
             self._end(None)
             return
-        if self._state is not _State.GREETING:
+        if self._state is not _State.HANDSHAKE:
             self._drop()
             return
         self._flush()
@@ -269,8 +269,8 @@ class TlsStage(Stage):
         elif step.done:
             self._opened()
         else:
-            self._unhold()
-            self._greet()
+            self._resume_lower()
+            self._continue_handshake()
         if self._eof and not self._stepping and self._state is not _State.CLOSED:
             self._upper.eof_received()
             self.close()
@@ -283,25 +283,25 @@ class TlsStage(Stage):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._in.write(self._aside)
-        self._aside = bytearray()
+        self._in.write(self._unprocessed)
+        self._unprocessed = bytearray()
         if self._paused and not self._held:
             self.lower.pause_reading()
         elif not self._paused:
-            self._unhold()
+            self._resume_lower()
         self._held = False
         if self._plain:
             self._encrypt()
-        self._go_on()
+        self._continue()
 
-    def _unhold(self) -> None:
+    def _resume_lower(self) -> None:
         if self._held:
             self._held = False
             self.lower.resume_reading()
 
     def _late(self) -> None:
         self._timer = None
-        if self._state is _State.GREETING:
+        if self._state is _State.HANDSHAKE:
             self._fail_handshake(HandshakeError("timeout", "the TLS handshake took too long"))
             self.abort()
 
@@ -322,7 +322,7 @@ class TlsStage(Stage):
 
     # Established.
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Pass up data that arrived with the end of the handshake, or while reading was paused."""
         if self._state is _State.OPEN and not self._paused and self._in.pending:
             self._decrypt()
@@ -397,7 +397,7 @@ class TlsStage(Stage):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._aside = bytearray()
+        self._unprocessed = bytearray()
         self._plain.clear()
         self._plain_size = 0
         if not self._stepping:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SUBPROTOCOLS: Final = cast("tuple[Subprotocol, ...]", ("mqtt", "mqttv3.1"))
 
-_MOST_HEAD: Final = 16 * 1024
+_MAX_HEAD: Final = 16 * 1024
 """Maximum bytes of an HTTP request; browsers with large cookies send a few KiB."""
 _HEAD_END: Final = b"\r\n\r\n"
 _SMALL: Final = 16 * 1024
@@ -84,11 +84,11 @@ class WebSocketStage(Stage):
         "_backlog",
         "_closer",
         "_empty",
+        "_frame_rest",
         "_head",
         "_max_size",
         "_options",
         "_over",
-        "_owed",
         "_paused",
         "_ping_second",
         "_pings",
@@ -96,7 +96,7 @@ class WebSocketStage(Stage):
         "_rest",
         "_stats",
         "_stopped",
-        "_stuffed",
+        "_write_paused",
         "error",
     )
 
@@ -114,11 +114,11 @@ class WebSocketStage(Stage):
         self._head = b""  # of the HTTP request
         self._protocol: ServerProtocol | None = None  # until the HTTP request has arrived
         self._rest = b""  # received, and not handled yet
-        self._owed = 0  # missing bytes of a frame whose beginning the library has
+        self._frame_rest = 0  # missing bytes of a frame whose beginning the library has
         self._backlog = False  # _rest contains more than the beginning of a frame
         self._paused = False  # the protocol above has paused reading
         self._stopped = False  # the transport below is paused
-        self._stuffed = False  # the client reads too slowly
+        self._write_paused = False  # the client reads too slowly
         self._over = False  # further input is ignored
         self._closer: asyncio.TimerHandle | None = None
         self._empty = 0  # empty frames since the last one with content
@@ -146,18 +146,18 @@ class WebSocketStage(Stage):
         if self._over:
             return
         if self._protocol is None:
-            self._shake_hands(data)
+            self._handshake(data)
         else:
             self._take(self._rest + data if self._rest else data)
 
     def pause_writing(self) -> None:
         """Stop answering pings while the client does not read: the answers would accumulate."""
-        self._stuffed = True
+        self._write_paused = True
         self._upper.pause_writing()
 
     def resume_writing(self) -> None:
         """Answer pings again."""
-        self._stuffed = False
+        self._write_paused = False
         self._upper.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -177,7 +177,7 @@ class WebSocketStage(Stage):
         """Return extra information about the WebSocket, or that of the lower transport."""
         if name == "websocket" and self._protocol is not None:
             return self._protocol.subprotocol
-        if name == "incomplete" and (self._owed or self._rest):
+        if name == "incomplete" and (self._frame_rest or self._rest):
             return True
         return super().get_extra_info(name, default)
 
@@ -220,7 +220,7 @@ class WebSocketStage(Stage):
             self._paused = False
             self._adjust()
             if self._backlog:
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_soon(self._continue)
 
     def write(self, data: Sendable) -> None:
         """Send bytes as one frame."""
@@ -230,7 +230,7 @@ class WebSocketStage(Stage):
 
     # The handshake.
 
-    def _shake_hands(self, data: bytes) -> None:
+    def _handshake(self, data: bytes) -> None:
         """Answer the HTTP request when it is complete."""
         searched = max(0, len(self._head) - len(_HEAD_END))
         head = self._head + data
@@ -240,10 +240,10 @@ class WebSocketStage(Stage):
             self._stats.refused[0] += 1
             self.lower.abort()
             return
-        end = head.find(_HEAD_END, searched, _MOST_HEAD) + len(_HEAD_END)
+        end = head.find(_HEAD_END, searched, _MAX_HEAD) + len(_HEAD_END)
         if end < len(_HEAD_END):
             self._head = head
-            if len(head) >= _MOST_HEAD:
+            if len(head) >= _MAX_HEAD:
                 self._refuse_head()
             return
         self._head = b""
@@ -304,7 +304,7 @@ class WebSocketStage(Stage):
         at, end, odd = 0, len(data), 0
         self._backlog = False
         while at < end and not self._over:
-            if not self._owed:
+            if not self._frame_rest:
                 if protocol.current_size is None:  # not within a fragmented message
                     before, at = at, plain_frames(data, at, self._max_size, parts)
                     self._empty = self._empty if at == before else 0
@@ -318,10 +318,10 @@ class WebSocketStage(Stage):
                     self._backlog = True
                     break
                 odd += 1
-                self._owed = size
-            count = min(self._owed, end - at)
+                self._frame_rest = size
+            count = min(self._frame_rest, end - at)
             self._feed(protocol, data[at : at + count], parts)
-            self._owed -= count
+            self._frame_rest -= count
             at += count
         self._rest = data[at:]
         whole = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -332,7 +332,7 @@ class WebSocketStage(Stage):
             self.lower.close()
         elif self._backlog:
             self._adjust()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
 
     def _feed(self, protocol: ServerProtocol, data: bytes, parts: list[bytes]) -> None:
         """Pass one frame, or a part of it, to the library."""
@@ -381,10 +381,10 @@ class WebSocketStage(Stage):
         for part in protocol.data_to_send():
             if not part:
                 self._over = True
-            elif not self._stuffed or part[0] != _PONG:
+            elif not self._write_paused or part[0] != _PONG:
                 self.lower.write(part)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Handle the input left over in the last iteration."""
         if self._backlog and not self._paused and not self._over:
             self._take(self._rest)

@@ -96,7 +96,7 @@ class Abuser(asyncio.Protocol):
         if self.open and self.transport.get_write_buffer_size() < 2**18:
             self.transport.write(data)
 
-    def greet(self, name: str, *, password: str | None = None) -> None:
+    def send_connect(self, name: str, *, password: str | None = None) -> None:
         """Send a CONNECT; valid unless another password is given."""
         shown = self.target.password if password is None else password
         self.send(connect(name, clean=True, user=self.target.user, password=shown))
@@ -143,7 +143,7 @@ class GiantLength(Abuser):
         largest, behind_connect = divmod(self.number // len(KINDS) % 4, 2)
         first, length = 0x10, _LARGEST_CONNECT
         if behind_connect:
-            self.greet(f"giant-{self.number}")
+            self.send_connect(f"giant-{self.number}")
             first, length = 0x30, _LARGEST_PUBLISH
         begin = text("MQTT") + b"\x04\x02"
         self.send(bytes([first]) + (_LARGEST if largest else length) + begin)
@@ -164,7 +164,7 @@ class NeverReads(Abuser):
         # A large receive buffer of the system would hide that it does not read.
         end = self.transport.get_extra_info("socket")
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.greet(f"deaf-{self.number}")
+        self.send_connect(f"deaf-{self.number}")
         self.send(subscribe(f"deaf/{self.number}", qos=0))
 
     def tick(self) -> None:
@@ -209,7 +209,7 @@ class Flapping(Abuser):
 
     def begin(self) -> None:
         """Connect."""
-        self.greet(f"flap-{self.number}")
+        self.send_connect(f"flap-{self.number}")
 
     def answered(self) -> None:
         """Disconnect."""
@@ -223,7 +223,7 @@ class SubscriptionBomb(Abuser):
 
     def begin(self) -> None:
         """Connect and subscribe."""
-        self.greet(f"bomb-{self.number}")
+        self.send_connect(f"bomb-{self.number}")
         self.tick()
 
     def tick(self) -> None:
@@ -239,7 +239,7 @@ class WildcardBomb(Abuser):
 
     def begin(self) -> None:
         """Connect and subscribe."""
-        self.greet(f"wild-{self.number}")
+        self.send_connect(f"wild-{self.number}")
         self.tick()
 
     def tick(self) -> None:

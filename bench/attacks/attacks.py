@@ -94,7 +94,7 @@ def _attackers(attack: str, count: int = 1) -> Command:
     )
 
 
-def _crowd(plan: Plan, shown: Sequence[str]) -> list[str]:
+def _many_clients(plan: Plan, shown: Sequence[str]) -> list[str]:
     only = ("--only", plan.only) if plan.only else ()
     crowd = ("--tls-port", plan.tls_port, "--count", plan.count, "--pause", plan.pause)
     return program("attacks.abusers", plan.port, *crowd, *only, *shown)
@@ -146,7 +146,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "crowd": Attack(
         "5,000 connections that misbehave in ten ways",
-        _crowd,
+        _many_clients,
         settings=_GUARDED,
         rate=1000,
         come_back=60.0,

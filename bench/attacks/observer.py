@@ -18,7 +18,7 @@ _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>[-+.\deEi
 _TURN = re.compile(r"foldmq_turn_longest_(?P<work>processor_)?seconds")
 """The gauges of the longest turn of the event loop, if the broker has them."""
 _REACTIONS = re.compile(r"foldmq_\w*(refused|dropped|denied|failed|pauses|closed|limited)\w*_total")
-_TOLD = {"warning", "error", "critical"}
+_LOGGED_LEVELS = {"warning", "error", "critical"}
 
 
 class Observer:
@@ -75,7 +75,7 @@ class Observer:
             for text in log:
                 with contextlib.suppress(ValueError):
                     line = json.loads(text)
-                    if line["level"] in _TOLD:
+                    if line["level"] in _LOGGED_LEVELS:
                         why = line.get("limit") or line.get("reason") or ""
                         said[f"{line['level']}: {line['event']} {why}".strip()] += 1
         return {"counters": dict(grown), "log": dict(said)}

@@ -27,7 +27,7 @@ from bench.processes.helper_process import stdin
 
 _TICK = 0.005
 """Seconds between two rounds of publishing."""
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds to wait for an answer, and at the end for messages in transit."""
 _LATE = 1.0
 _HEAD = 16
@@ -57,7 +57,7 @@ def packets_in(data: bytearray) -> Iterator[tuple[int, bytes]]:
         del data[:at]
 
 
-class Books:
+class MessageCounts:
     """What all clients together sent and received."""
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ def _at(values: list[float], part: float) -> float | None:
     return round(1000 * values[min(len(values) - 1, int(part * len(values)))], 2)
 
 
-class GoodClient(asyncio.Protocol):
+class WellBehavedClient(asyncio.Protocol):
     """One client: receives on its own topic, and publishes to that of the next one."""
 
-    def __init__(self, books: Books, number: int, count: int, size: int) -> None:
+    def __init__(self, counts: MessageCounts, number: int, count: int, size: int) -> None:
         self.name = f"good-{number}"
-        self._books = books
+        self._counts = counts
         self._topic = f"good/{(number + 1) % count}"
         self._filler = bytes(max(0, size - _HEAD))
         self._data = bytearray()
@@ -136,8 +136,8 @@ class GoodClient(asyncio.Protocol):
                 acks += self._took(body)
             elif kind == PUBACK:
                 serial, at = self._sent.pop(int.from_bytes(body[:2], "big"))
-                self._books.acknowledged.add(serial)
-                self._books.acks.append(time.perf_counter() - at)
+                self._counts.acknowledged.add(serial)
+                self._counts.acks.append(time.perf_counter() - at)
             elif kind == CONNACK and body[1] == 0:
                 self.connected.set_result(None)
             elif kind == SUBACK:
@@ -147,7 +147,7 @@ class GoodClient(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
-        self._books.disconnects += 1
+        self._counts.disconnects += 1
 
     @property
     def waits(self) -> bool:
@@ -168,28 +168,28 @@ class GoodClient(asyncio.Protocol):
         now = time.perf_counter()
         payload = self._serial.to_bytes(8, "big") + round(now * 1e9).to_bytes(8, "big")
         self._sent[self._pid] = self._serial, now
-        self._books.sent += 1
-        self._books.on_way[self._serial] = now
+        self._counts.sent += 1
+        self._counts.on_way[self._serial] = now
         self._transport.write(publish(self._topic, payload + self._filler, self._pid))
 
     def _took(self, body: bytes) -> bytes:
         at = 2 + int.from_bytes(body[:2], "big")
         serial = int.from_bytes(body[at + 2 : at + 10], "big")
         sent = int.from_bytes(body[at + 10 : at + 18], "big") / 1e9
-        books = self._books
-        books.twice += serial in books.delivered
-        books.delivered.add(serial)
-        books.on_way.pop(serial, None)
-        books.latencies.append(time.perf_counter() - sent)
+        counts = self._counts
+        counts.twice += serial in counts.delivered
+        counts.delivered.add(serial)
+        counts.on_way.pop(serial, None)
+        counts.latencies.append(time.perf_counter() - sent)
         return packet(0x40, body[at : at + 2])
 
 
 async def run(arguments: argparse.Namespace) -> None:
     """Connect the clients, publish until stdin ends, and check that all messages arrived."""
     loop = asyncio.get_running_loop()
-    books = Books()
+    counts = MessageCounts()
     clients = [
-        GoodClient(books, number, arguments.clients, arguments.size)
+        WellBehavedClient(counts, number, arguments.clients, arguments.size)
         for number in range(arguments.clients)
     ]
     for number, client in enumerate(clients):
@@ -201,28 +201,28 @@ async def run(arguments: argparse.Namespace) -> None:
         )
         shown = {"user": arguments.user, "password": arguments.password}
         client.write(connect(client.name, clean=True, **shown))
-        await asyncio.wait_for(client.connected, _PATIENCE)
+        await asyncio.wait_for(client.connected, _TIMEOUT)
         client.write(subscribe(f"good/{number}"))
-        await asyncio.wait_for(client.subscribed, _PATIENCE)
+        await asyncio.wait_for(client.subscribed, _TIMEOUT)
     say({"ready": len(clients)})
     publishing = loop.create_task(_publish(clients, arguments.rate))
     words = await stdin()
     name = "begin"
     while (line := (await words.readline()).decode().split()) and line[0] == "phase":
-        say(books.phase(name))
+        say(counts.phase(name))
         name = line[1]
-    say(books.phase(name))
+    say(counts.phase(name))
     publishing.cancel()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             while (  # noqa: ASYNC110 - what is awaited has no event
-                any(client.waits for client in clients) or books.acknowledged - books.delivered
+                any(client.waits for client in clients) or counts.acknowledged - counts.delivered
             ):
                 await asyncio.sleep(0.02)
-    say(books.end())
+    say(counts.end())
 
 
-async def _publish(clients: list[GoodClient], rate: float) -> None:
+async def _publish(clients: list[WellBehavedClient], rate: float) -> None:
     """Publish at a constant rate, one client after the other, without waiting for answers."""
     begun = time.perf_counter()
     count = 0

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 from bench.brokers.broker_processes import Foldmq, Running, cpu, running
 from bench.brokers.mqtt_client import session_name
 from bench.loads.compared_loads import LOADS
-from bench.loads.recovery_loads import SETTLED, workplace
+from bench.loads.recovery_loads import SETTLED, work_directory
 from bench.measuring.load_generator import run_load
 from bench.measuring.metrics import Metric, Target, value
 from bench.measuring.progress import number, report, say
 from bench.measuring.rows import Row, own_rows
 from bench.processes.programs import program
-from bench.processes.watchers import Asker, Speaker, Tail, Top, idle_clients
+from bench.processes.watchers import InspectionLoad, PublishingClient, Tail, Top, idle_clients
 
 PAIRS = 9
 MESSAGES = 4_000_000
@@ -183,7 +183,7 @@ def measure_idle(options: argparse.Namespace) -> list[Row]:
 
     def run(watched: bool) -> dict[str, Any]:
         broker = Foldmq if watched else Unwatched
-        with workplace(options) as work, running(broker, work) as server:
+        with work_directory(options) as work, running(broker, work) as server:
             time.sleep(SETTLED)
             return _at_full_speed(server, messages)
 
@@ -198,7 +198,7 @@ def measure_top(options: argparse.Namespace) -> list[Row]:
     messages = MESSAGES // 10 if options.quick else MESSAGES
 
     def run(opened: bool) -> dict[str, Any]:
-        with workplace(options) as work, running(Foldmq, work) as server:
+        with work_directory(options) as work, running(Foldmq, work) as server:
             if not opened:
                 time.sleep(SETTLED)
                 return _at_full_speed(server, messages)
@@ -230,10 +230,10 @@ def measure_trace(options: argparse.Namespace) -> list[Row]:
 
     def run(traced: bool) -> dict[str, Any]:
         with (
-            workplace(options) as work,
+            work_directory(options) as work,
             running(Foldmq, work) as server,
             idle_clients(server.port, CLIENTS // part - 1),
-            Speaker(server.port, traced_name) as speaker,
+            PublishingClient(server.port, traced_name) as speaker,
             Tail(work, traced_name) if traced else contextlib.nullcontext() as tail,
         ):
             if tail:
@@ -261,11 +261,11 @@ def measure_list(options: argparse.Namespace) -> list[Row]:
     part = 10 if options.quick else 1
 
     def run(listing: bool) -> dict[str, Any]:
-        with workplace(options) as work:
+        with work_directory(options) as work:
             with (
                 running(Timed, work) as server,
                 idle_clients(server.port, CLIENTS // part, FILTERS),
-                Asker(work) if listing else contextlib.nullcontext() as asker,
+                InspectionLoad(work) if listing else contextlib.nullcontext() as asker,
             ):
                 time.sleep(SETTLED)
                 result = _paced(server, LISTED_RATE, LISTED_MESSAGES // part)
@@ -274,7 +274,7 @@ def measure_list(options: argparse.Namespace) -> list[Row]:
     return _measure("list", LIST, run, options)
 
 
-def _listed(asker: Asker, work: Path) -> dict[str, Any]:
+def _listed(asker: InspectionLoad, work: Path) -> dict[str, Any]:
     """Return the time of the lists, and how long the inspector held the event loop."""
     if asker.problem is not None:
         return {"problem": asker.problem}

@@ -100,7 +100,7 @@ class WithoutProjections(Foldmq):
 
 
 @contextlib.contextmanager
-def workplace(options: argparse.Namespace) -> Iterator[Path]:
+def work_directory(options: argparse.Namespace) -> Iterator[Path]:
     """Yield a directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as work:
         yield Path(work)
@@ -180,7 +180,7 @@ def measure_restart(options: argparse.Namespace) -> list[Row]:
     """Fill foldmq's log, kill it, remove its projections, and measure how fast it folds the log."""
     wanted = RESTART_ENTRIES // 50 if options.quick else RESTART_ENTRIES
     runs: list[dict[str, Any]] = []
-    with workplace(options) as work:
+    with work_directory(options) as work:
         entries = 0
         while entries < wanted:
             with running(Foldmq, work) as server:
@@ -206,7 +206,7 @@ def measure_recovery(options: argparse.Namespace) -> list[Row]:
     part = 10 if options.quick else 1
     sessions, messages = SESSIONS // part, TAIL_MESSAGES // part
     runs: list[dict[str, Any]] = []
-    with workplace(options) as work:
+    with work_directory(options) as work:
         with running(Foldmq, work) as server:
             fill_sessions(server, sessions)
             retain = f"retain -q 1 -p 4 -w 200 -s 1 -T 300 --keep -n {RETAINED // part}"
@@ -245,7 +245,7 @@ def measure_passive(options: argparse.Namespace) -> list[Row]:
     """Compare the memory of a broker that was started with offline sessions to an empty one's."""
     count = options.sessions or (SESSIONS // 10 if options.quick else SESSIONS)
     runs: list[dict[str, Any]] = []
-    with workplace(options) as empty, workplace(options) as work:
+    with work_directory(options) as empty, work_directory(options) as work:
         with running(Foldmq, empty):
             pass
         with running(Foldmq, work) as server:
@@ -284,7 +284,7 @@ def measure_open(options: argparse.Namespace) -> list[Row]:
     queues = QUEUES // 4 if options.quick else QUEUES
     result: dict[str, Any] = {}
     for kind, window in (("alone", 1), ("burst", QUEUED)):
-        with workplace(options) as work:
+        with work_directory(options) as work:
             with running(Foldmq, work) as server:
                 for index in range(queues):
                     fill_queue(server.port, f"queue-{index}", QUEUED, window)
@@ -312,7 +312,7 @@ def measure_log(options: argparse.Namespace) -> list[Row]:
     """
     messages = TAIL_MESSAGES // 10 if options.quick else TAIL_MESSAGES
     runs: list[dict[str, Any]] = []
-    with workplace(options) as work:
+    with work_directory(options) as work:
         with running(Foldmq, work) as server:
             fill(server, f"{_SINGLE} {messages}")
         for repetition in range(options.rounds):
@@ -372,7 +372,7 @@ def measure_projections(options: argparse.Namespace) -> list[Row]:
     pairs = max(2 if options.quick else PAIRS, options.rounds)
     for pair in range(pairs):
         for broker in brokers if pair % 2 else reversed(brokers):
-            with workplace(options) as work, running(broker, work) as server:
+            with work_directory(options) as work, running(broker, work) as server:
                 before = cpu(server.pid)
                 result = run_load(f"{_QOS1} {messages}".split(), server.port, server.pid)
                 result["us"] = (cpu(server.pid) - before) * 1e6 / messages

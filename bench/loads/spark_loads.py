@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.brokers.broker_processes import ROOT, BenchError, NatsServer, free_port
-from bench.loads.recovery_loads import workplace
+from bench.loads.recovery_loads import work_directory
 from bench.measuring.metrics import Metric, Target, value
 from bench.measuring.progress import number, report, say
 from bench.measuring.rows import Row, own_rows
@@ -44,7 +44,7 @@ def measure_spark(options: argparse.Namespace) -> list[Row]:
     """Fill a log in a separate NATS server, and run each job in a separate process."""
     entries = ENTRIES // 10 if options.quick else ENTRIES
     runs: list[dict[str, Any]] = []
-    with workplace(options) as work, nats_server(work) as url:
+    with work_directory(options) as work, nats_server(work) as url:
         written = _generate(url, entries)
         for repetition in range(options.rounds):
             result = _measure(url, written)

@@ -28,25 +28,25 @@ _DAYS = 256
 """Ticks that the calendar reaches ahead; more than any client's delay."""
 QUEUED_AT_MOST = 1000
 
-Deed: TypeAlias = Callable[[Client, list[int]], None]
+Action: TypeAlias = Callable[[Client, list[int]], None]
 """An action of a client with packet identifiers."""
 
 
-class Calendar:
+class Schedule:
     """Pending answers of clients, by tick."""
 
     def __init__(self) -> None:
         self.tick = 0
-        self._days: list[list[tuple[Deed, Client, int, list[int]]]] = [[] for _ in range(_DAYS)]
+        self._days: list[list[tuple[Action, Client, int, list[int]]]] = [[] for _ in range(_DAYS)]
 
-    def soon(self, do: Deed, client: Client, pids: list[int]) -> None:
+    def soon(self, do: Action, client: Client, pids: list[int]) -> None:
         """Schedule an action of a client after its delay, unless its connection ends before."""
         low, high = client.delay
         # A random number for every acknowledgement would double the cost.
         day = self.tick + low + (pids[0] * 7919 + self.tick) % (high - low + 1)
         self._days[day % _DAYS].append((do, client, client.generation, pids))
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Begin the next tick, and do its pending actions."""
         self.tick += 1
         today = self.tick % _DAYS
@@ -60,7 +60,7 @@ class MessageQueue:
     """Routes, queues and retained messages; writes events into ``draft``."""
 
     def __init__(self, flavour: Flavour, chance: random.Random, topics: list[str]) -> None:
-        self.calendar = Calendar()
+        self.schedule = Schedule()
         self.draft = Draft(0)
         self.retained: dict[int, Message] = {}
         self.topics = topics
@@ -159,7 +159,7 @@ class MessageQueue:
             self.take_effect(messages)
         else:
             client.inbound.update(zip(pids, messages, strict=True))
-            self.calendar.soon(self.release, client, pids)
+            self.schedule.soon(self.release, client, pids)
 
     def will(self, client: Client, topic: int, qos: int, *, retain: bool) -> Message:
         """Publish a client's will; it is not delivered yet."""
@@ -248,7 +248,7 @@ class MessageQueue:
         self.draft.add(event, len(pids))
         for pid in pids:
             client.inflight[pid] = qos
-        self.calendar.soon(self._ack if qos == 1 else self._receive, client, pids)
+        self.schedule.soon(self._ack if qos == 1 else self._receive, client, pids)
 
     def _enqueue(
         self,
@@ -294,18 +294,18 @@ class MessageQueue:
 
     def resume(self, client: Client) -> None:
         """Send unfinished deliveries again, then queued messages."""
-        calendar, draft = self.calendar, self.draft
+        schedule, draft = self.schedule, self.draft
         for pids in self._parts(list(client.releasing)):
             draft.add(Redelivered(client.name, to_runs(pids), "resumed"), len(pids))
-            calendar.soon(self._complete, client, pids)
+            schedule.soon(self._complete, client, pids)
         for pids in self._parts(list(client.inflight)):
             draft.add(Redelivered(client.name, to_runs(pids), "resumed"), len(pids))
             for qos, answer in ((1, self._ack), (2, self._receive)):
                 some = [pid for pid in pids if client.inflight[pid] == qos]
                 if some:
-                    calendar.soon(answer, client, some)
+                    schedule.soon(answer, client, some)
         for pids in self._parts(list(client.inbound)):
-            calendar.soon(self.release, client, pids)
+            schedule.soon(self.release, client, pids)
         self._drain(client)
 
     def _parts(self, values: list[int]) -> Iterator[list[int]]:
@@ -334,10 +334,10 @@ class MessageQueue:
     # Acknowledgements.
 
     def _ack(self, client: Client, pids: list[int]) -> None:
-        if client.delay[0] > 10 and pids[0] % 8 == 0 and self.calendar.tick % 2:
+        if client.delay[0] > 10 and pids[0] % 8 == 0 and self.schedule.tick % 2:
             # Too late: it is sent again before the answer comes.
             self.draft.add(Redelivered(client.name, to_runs(pids), "ack_wait"), len(pids))
-            self.calendar.soon(self._ack, client, pids)
+            self.schedule.soon(self._ack, client, pids)
             return
         for pid in pids:
             del client.inflight[pid]
@@ -349,7 +349,7 @@ class MessageQueue:
         for pid in pids:
             client.releasing[pid] = client.inflight.pop(pid)
         self.draft.add(Received(client.name, to_runs(pids)), len(pids))
-        self.calendar.soon(self._complete, client, pids)
+        self.schedule.soon(self._complete, client, pids)
 
     def _complete(self, client: Client, pids: list[int]) -> None:
         for pid in pids:

@@ -106,8 +106,8 @@ class Traffic:
         mail = self._queue
         mail.draft = draft
         self.time_ms += max(1, entries * 1000 // self._rate)
-        mail.calendar.go_on()
-        while self._later and self._later[0][0] <= mail.calendar.tick:
+        mail.schedule.advance()
+        while self._later and self._later[0][0] <= mail.schedule.tick:
             _, _, live, client = heapq.heappop(self._later)
             live(client)
         missed = 0
@@ -128,7 +128,7 @@ class Traffic:
 
     def _plan(self, ticks: int, live: Callable[[Client], None], client: Client) -> None:
         self._planned += 1
-        day = self._queue.calendar.tick + 1 + ticks
+        day = self._queue.schedule.tick + 1 + ticks
         heapq.heappush(self._later, (day, self._planned, live, client))
 
     # Connecting.
@@ -142,7 +142,7 @@ class Traffic:
             client.end()
         client.generation += 1
         client.connected = client.known = True
-        tick = self._queue.calendar.tick
+        tick = self._queue.schedule.tick
         draft = self._queue.draft
         draft.add(
             SessionOpened(

@@ -17,10 +17,10 @@ import uvloop
 
 from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds without a message after which the run ends."""
 PAYLOAD = bytes(64)
-MOST_UNSENT = 8 * 1024 * 1024
+MAX_UNSENT = 8 * 1024 * 1024
 
 
 def nothing() -> None:
@@ -49,7 +49,7 @@ async def take(url: str, subject: str, count: int) -> dict[str, float]:
     await ready.wait()
     print("ready", flush=True)
     idle_since, seen = time.perf_counter(), 0
-    while taken < count and time.perf_counter() - idle_since < PATIENCE * (1 if seen else 6):
+    while taken < count and time.perf_counter() - idle_since < TIMEOUT * (1 if seen else 6):
         if taken > seen:
             idle_since, seen = time.perf_counter(), taken
         await asyncio.sleep(0.05)
@@ -63,7 +63,7 @@ async def send(url: str, subject: str, count: int, rate: float) -> dict[str, flo
     begun, sent = time.perf_counter(), 0
     while sent < count:
         due = min(count, int((time.perf_counter() - begun) * rate))
-        if due > sent and link.unsent < MOST_UNSENT:
+        if due > sent and link.unsent < MAX_UNSENT:
             link.write(line * (due - sent))
             sent = due
         await asyncio.sleep(0.001)

@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 
 from bench.brokers.broker_processes import ROOT, BenchError
 
-_PATIENCE = 150.0
+_TIMEOUT = 150.0
 """Seconds to wait for an answer."""
 
 
@@ -34,17 +34,17 @@ class Helper:
             self._process.kill()
         self._process.wait()
 
-    def tell(self, word: str) -> None:
+    def send(self, word: str) -> None:
         """Send a line, unless the process has ended."""
         with contextlib.suppress(BrokenPipeError):
             _file(self._process.stdin).write(f"{word}\n".encode())
             _file(self._process.stdin).flush()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Return the next answer."""
         out = _file(self._process.stdout).fileno()
         while b"\n" not in self._read:
-            if not select.select([out], [], [], _PATIENCE)[0]:
+            if not select.select([out], [], [], _TIMEOUT)[0]:
                 raise BenchError(f"{self._name} does not answer")
             data = os.read(out, 2**16)
             if not data:

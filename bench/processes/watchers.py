@@ -35,8 +35,8 @@ from protocol.errors import FoldmqError
 
 _AT_ONCE, _SOURCES = 200, 20  # connections made at a time, and the addresses they come from
 _SPARE_FILES = 500
-_SPEAKS_EVERY = 0.1  # seconds
-_PATIENCE = 60.0
+_PUBLISH_EVERY = 0.1  # seconds
+_TIMEOUT = 60.0
 _COLUMNS, _LINES = 120, 40
 
 
@@ -46,7 +46,7 @@ def _foldmq(words: list[str], work: Path) -> list[str]:
 
 def _until(condition: Callable[[], object], process: subprocess.Popen[bytes], what: str) -> None:
     """Wait until a condition holds; raise BenchError if it does not."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             raise BenchError(f"{what} does not work (status {process.poll()})")
@@ -126,7 +126,7 @@ def idle_clients(port: int, count: int, filters: int = 0) -> Iterator[None]:
         yield
 
 
-class Speaker:
+class PublishingClient:
     """A client that publishes a few messages."""
 
     def __init__(self, port: int, name: str) -> None:
@@ -136,20 +136,20 @@ class Speaker:
         self._topic = f"spoken/{name}"
         self._silent = threading.Event()
         self.problem: str | None = None
-        self._speaking = threading.Thread(target=self._speak)
-        self._speaking.start()
+        self._publishing = threading.Thread(target=self._publish)
+        self._publishing.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._silent.set()
-        self._speaking.join()
+        self._publishing.join()
         self._client.close()
 
-    def _speak(self) -> None:
+    def _publish(self) -> None:
         try:
-            while not self._silent.wait(_SPEAKS_EVERY):
+            while not self._silent.wait(_PUBLISH_EVERY):
                 self._client.send(publish(self._topic, b"a little", 1))
                 self._client.expect(PUBACK)
         except (BenchError, OSError) as error:
@@ -182,7 +182,7 @@ class Tail:
         return kinds.count("packet_in")
 
 
-class Asker:
+class InspectionLoad:
     """Requests all actors, page by page, then the busiest ones, repeatedly."""
 
     def __init__(self, work: Path) -> None:

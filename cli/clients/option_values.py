@@ -12,7 +12,7 @@ _LEVELS = {
     **dict.fromkeys(("311", "3.1.1", "4", "mqttv311"), 4),
     **dict.fromkeys(("31", "3.1", "3", "mqttv31"), 3),
 }
-_MOST_BYTES = 65_535
+_MAX_BYTES = 65_535
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -85,8 +85,8 @@ def as_bytes(flag: str, text: str | None) -> bytes | None:
     if text is None:
         return None
     data = text.encode("utf-8", "surrogateescape")
-    if len(data) > _MOST_BYTES:
-        raise BadArgumentError(f"{flag}: has {len(data)} bytes, at most {_MOST_BYTES} fit")
+    if len(data) > _MAX_BYTES:
+        raise BadArgumentError(f"{flag}: has {len(data)} bytes, at most {_MAX_BYTES} fit")
     return data
 
 
@@ -108,5 +108,5 @@ def _check_text(flag: str, text: str) -> None:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise BadArgumentError(f'{flag} "{escaped(text)}": is not UTF-8') from None
-    if size > _MOST_BYTES:
-        raise BadArgumentError(f"{flag}: has {size} bytes, at most {_MOST_BYTES} fit")
+    if size > _MAX_BYTES:
+        raise BadArgumentError(f"{flag}: has {size} bytes, at most {_MAX_BYTES} fit")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cli.common.memory import (
         GarbageCollector,
         keep_large_blocks,
-        trim_after_crowds,
+        trim_after_peaks,
         tune_collector,
     )
     from cli.common.option_groups import given_flags, with_option_groups
@@ -30,7 +30,7 @@ else:
             "endpoints": "Endpoint endpoint",
             "interpreter": "interpreter",
             "logging_setup": "logging_setup",
-            "memory": "GarbageCollector keep_large_blocks trim_after_crowds tune_collector",
+            "memory": "GarbageCollector keep_large_blocks trim_after_peaks tune_collector",
             "option_groups": "given_flags with_option_groups",
             "package_version": "version",
             "progress_bar": "progress",
@@ -70,7 +70,7 @@ __all__ = [
     "size",
     "text",
     "time_ago",
-    "trim_after_crowds",
+    "trim_after_peaks",
     "tune_collector",
     "version",
     "whole_span",

@@ -18,7 +18,7 @@ _SCHEMES: dict[str, Kind] = {
     "ws": "ws",
     "wss": "wss",
 }
-_MOST_PATH = 107
+_MAX_PATH = 107
 """Maximum length of the path of a Unix socket in bytes (unix(7))."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 EXPECTED = "must be host:port, tls://host:port, ws://host:port, wss://host:port or unix:/path"
@@ -82,6 +82,6 @@ def _path(text: str) -> str:
         path = path.removeprefix("//")
     if not path or not path.isprintable() or path.endswith("/"):
         raise ValueError("must be unix:/path, a file that the broker creates")
-    if len(path.encode()) > _MOST_PATH:
-        raise ValueError(f"must have a path of at most {_MOST_PATH} bytes")
+    if len(path.encode()) > _MAX_PATH:
+        raise ValueError(f"must have a path of at most {_MAX_PATH} bytes")
     return path

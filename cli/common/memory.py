@@ -134,7 +134,7 @@ def _next_pause(pause: float, took: float) -> float:
     return min(_LATEST, pause * 1.5) if took < _SHORT else pause
 
 
-async def trim_after_crowds(ended: Callable[[], int]) -> None:
+async def trim_after_peaks(ended: Callable[[], int]) -> None:
     """Return memory to the system once many connections have ended and no more are ending.
 
     ``ended`` returns how many have ended so far. A thread that allocates meanwhile waits for some

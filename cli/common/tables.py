@@ -19,11 +19,11 @@ Cell = str | int | None
 _BLOCK = 500
 """Number of rows collected to determine the widths."""
 _GAP = "  "
-_LEAST = 12
+_MIN = 12
 """Minimum width of a name."""
 _WRAPPED = 40
 """Width of a wrapped column from which on it leaves room to others."""
-_LEAST_LINE = 20
+_MIN_LINE = 20
 """Minimum width of a line of a wrapped column."""
 _PADDED = 40
 """Maximum width that columns are padded to without a terminal."""
@@ -129,7 +129,7 @@ class Table(Generic[T]):
         over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._width
         while over > 0 and names:
             longest = max(names, key=widths.__getitem__)
-            if widths[longest] <= _LEAST:
+            if widths[longest] <= _MIN:
                 break
             widths[longest] -= 1
             over -= 1
@@ -155,7 +155,7 @@ class Table(Generic[T]):
         """Return a cell in lines that fit behind ``before`` columns of the terminal."""
         room = self._width - before
         parts = [cell]
-        if self.terminal and room >= _LEAST_LINE:
+        if self.terminal and room >= _MIN_LINE:
             parts = textwrap.wrap(cell, room, break_on_hyphens=False) or [""]
         return ("\n" + " " * before).join(painted(part, style, self._out) for part in parts)
 

@@ -16,7 +16,7 @@ Severity = Literal["problem", "warning", "notice"]
 """In the order of urgency."""
 _SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "notice")
 
-_TOLD = ("queue_full", "denied")
+_MERGED_CODES = ("queue_full", "denied")
 """Problems whose sentences include drops."""
 _REMEMBERED = 16
 """Number of connects and takeovers of a client that the broker remembers."""
@@ -43,7 +43,9 @@ def merge_advice(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any
     Drops because of a full queue are reported with the queue, those of denied messages with the
     denial.
     """
-    known = {(one["client"], one["code"]): dict(one) for one in problems if one["code"] in _TOLD}
+    known = {
+        (one["client"], one["code"]): dict(one) for one in problems if one["code"] in _MERGED_CODES
+    }
     found: list[Mapping[str, Any]] = []
     for one in problems:
         client = one["client"]

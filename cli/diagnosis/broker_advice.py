@@ -18,7 +18,7 @@ _WEEK: Final = 7 * 86_400.0
 _HOUR_MS: Final = 3_600_000
 _LITTLE: Final = 10**9
 """Free bytes below which the disk is nearly full."""
-_LEAST_SECONDS: Final = 60.0
+_MIN_SECONDS: Final = 60.0
 """Minimum uptime in seconds for a known rate of writing."""
 
 
@@ -86,7 +86,7 @@ def advise_on_disk(
         if log.get("disk_free") is None:
             return
         free = log["disk_free"]
-        rate = log["bytes"] / seconds if seconds >= _LEAST_SECONDS else 0.0
+        rate = log["bytes"] / seconds if seconds >= _MIN_SECONDS else 0.0
         total += rate
         needed += growth(rate, log.get("stream_bytes") or 0, limit)
     if free is None:

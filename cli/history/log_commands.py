@@ -81,7 +81,7 @@ def _log(
     wanted = log_events.event_selection(
         session, topic, types or (), (start, end), count, follow=follow
     )
-    log_events.run_events(source, wanted, log_events.Look(as_json, payload))
+    log_events.run_events(source, wanted, log_events.EventOutput(as_json, payload))
 
 
 @log_app.command("verify")
@@ -133,7 +133,7 @@ def _usage(
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
-    asked = log_usage.usage_question(by, levels, top, (start, end), as_json=as_json)
+    asked = log_usage.usage_options(by, levels, top, (start, end), as_json=as_json)
     log_usage.run_usage(flags, asked)
 
 

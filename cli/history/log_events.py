@@ -43,7 +43,7 @@ from projections.replay import (
     EVENT_TYPES,
     EventEntry,
     EventFilter,
-    TopicBook,
+    MessageTopics,
     event_object,
     payload_words,
     refs_of,
@@ -70,7 +70,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class EventOutput:
     """The output format of events."""
 
     as_json: bool = False
@@ -110,12 +110,12 @@ def _event_type(given: str) -> type:
     return found
 
 
-def run_events(flags: SourceFlags, wanted: Selection, look: Look) -> None:
+def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
     """Print the selected events."""
     asyncio.run(_run(flags, wanted, look))
 
 
-async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
+async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
     async with open_logs(flags, wanted.session) as logs:
         for source in logs.values():
             if wanted.follow and not source.live:
@@ -240,7 +240,7 @@ async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
 class _LogPrinter:
     """Prints events of one or several logs."""
 
-    def __init__(self, reader: MergedReader, look: Look) -> None:
+    def __init__(self, reader: MergedReader, look: EventOutput) -> None:
         width = max(len(short_name(log)) for log in reader.readers)
         self._printers = {
             log: _EventPrinter(one.topics, look, log, width) for log, one in reader.readers.items()
@@ -258,7 +258,9 @@ class _LogPrinter:
 class _EventPrinter:
     """Prints events of a log, which has a name if there are several."""
 
-    def __init__(self, topics: TopicBook, look: Look, log: str = "", width: int = 0) -> None:
+    def __init__(
+        self, topics: MessageTopics, look: EventOutput, log: str = "", width: int = 0
+    ) -> None:
         self._topics = topics
         self._look = look
         self._log = log

@@ -32,7 +32,7 @@ _NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class UsageQuestion:
+class UsageOptions:
     """The options of ``foldmq log usage``."""
 
     by: str
@@ -42,16 +42,16 @@ class UsageQuestion:
     as_json: bool
 
 
-def usage_question(
+def usage_options(
     by: str, levels: int, top: int, bounds: tuple[str | None, str | None], *, as_json: bool
-) -> UsageQuestion:
+) -> UsageOptions:
     """Return the options from the flags; raises UsageError."""
     if by not in _BY:
         raise UsageError(f"--by {text.escaped(by)}: must be one of {', '.join(_BY)}")
-    return UsageQuestion(by, levels, top, bounds, as_json)
+    return UsageOptions(by, levels, top, bounds, as_json)
 
 
-def run_usage(flags: SourceFlags, asked: UsageQuestion) -> None:
+def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
     """Read the logs and print the bytes of the largest topics or clients.
 
     A log of several that cannot be read is left out, and IncompleteLogs raised at the end.
@@ -70,7 +70,7 @@ def run_usage(flags: SourceFlags, asked: UsageQuestion) -> None:
 
 
 async def _read(
-    flags: SourceFlags, asked: UsageQuestion, failures: LogFailures
+    flags: SourceFlags, asked: UsageOptions, failures: LogFailures
 ) -> dict[str, DiskUse]:
     """Return the disk use by log; a single log has an empty name."""
     start, end = (None if one is None else parse_point(one) for one in asked.bounds)
@@ -96,7 +96,7 @@ def _object(
     uses: Mapping[str, DiskUse],
     use: DiskUse,
     found: Mapping[str | None, int],
-    asked: UsageQuestion,
+    asked: UsageOptions,
     failures: LogFailures,
 ) -> dict[str, object]:
     rows = [{asked.by: name, "bytes": size} for name, size in _largest(found)[: asked.top]]
@@ -110,7 +110,7 @@ def _object(
     return result
 
 
-def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageQuestion) -> None:
+def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageOptions) -> None:
     total = max(1, use.bytes)
     columns: list[Column[tuple[str, int]]] = [
         Column(asked.by, lambda row: row[0], ready=True),

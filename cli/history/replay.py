@@ -21,7 +21,7 @@ from eventstore.errors import NotFound, UsageError
 from eventstore.format import Position, format_position
 from eventstore.reading import LogPoint, LogSource, PointSpec, time_of
 from projections.indexing import session_at
-from projections.replay import AsOf, Replay, TopicBook, options_text
+from projections.replay import AsOf, MessageTopics, Replay, options_text
 from projections.several_logs import JoinedRetained, JoinedState, fold_logs, short_name
 from projections.state import (
     FLAG_BITS,
@@ -113,7 +113,7 @@ async def _session(
             members = _members(replay.state, found)
     if found is None:
         raise NotFound(f"no session {text.name(name)} as of {as_of}")
-    topics = TopicBook(source, carried)
+    topics = MessageTopics(source, carried)
     await topics.load(_refs(found))
     if not as_json:
         return session_at_lines(found, as_of, topics, _until(as_of, moment), members)
@@ -322,7 +322,7 @@ def _joined_retained_object(one: JoinedRetained) -> dict[str, object]:
 def session_at_lines(
     state: SessionState,
     as_of: AsOf,
-    topics: TopicBook,
+    topics: MessageTopics,
     now_ms: int,
     members: Sequence[tuple[SessionState, SubscriptionState]] = (),
 ) -> Iterator[str]:
@@ -392,7 +392,7 @@ def _value(value: object) -> str:
     return text.name(str(value))
 
 
-def _subscription_lines(state: SessionState, topics: TopicBook) -> Iterator[str]:
+def _subscription_lines(state: SessionState, topics: MessageTopics) -> Iterator[str]:
     if not state.subscriptions:
         yield "  no subscriptions"
         return
@@ -433,7 +433,7 @@ def _member_object(member: SessionState, held: SubscriptionState) -> dict[str, o
 
 
 def _in_flight_lines(
-    title: str, table: dict[int, InFlight], topics: TopicBook, now_ms: int
+    title: str, table: dict[int, InFlight], topics: MessageTopics, now_ms: int
 ) -> Iterator[str]:
     if not table:
         return
@@ -444,13 +444,13 @@ def _in_flight_lines(
         yield f"    packet {pid:<6} {_message(sent.ref, topics)}, QoS {qos}, sent {age} ago"
 
 
-def _message(ref: Position, topics: TopicBook) -> str:
+def _message(ref: Position, topics: MessageTopics) -> str:
     known = topics.get(ref)
     about = f" {text.name(known.topic)}, {text.size(known.size)}" if known is not None else ""
     return f"message {format_position(ref)}{about}"
 
 
-def session_object(state: SessionState, topics: TopicBook | None) -> dict[str, object]:
+def session_object(state: SessionState, topics: MessageTopics | None) -> dict[str, object]:
     """Return a session as a JSON object; topics of its messages only with ``topics``."""
     will = state.will
     return {
@@ -496,7 +496,9 @@ def _subscription_object(held: SubscriptionState) -> dict[str, object]:
     }
 
 
-def _sent_objects(table: dict[int, InFlight], topics: TopicBook | None) -> list[dict[str, object]]:
+def _sent_objects(
+    table: dict[int, InFlight], topics: MessageTopics | None
+) -> list[dict[str, object]]:
     return [
         {
             "packet_id": pid,
@@ -508,7 +510,7 @@ def _sent_objects(table: dict[int, InFlight], topics: TopicBook | None) -> list[
     ]
 
 
-def _message_object(ref: Position, topics: TopicBook | None) -> dict[str, object]:
+def _message_object(ref: Position, topics: MessageTopics | None) -> dict[str, object]:
     known = topics.get(ref) if topics is not None else None
     topic = {} if known is None else {"topic": known.topic, "size": known.size}
     return {"position": format_position(ref), **topic}

@@ -13,7 +13,7 @@ from eventstore.reading import LogSource
 from projections.audit import Violation
 from projections.verification import ExchangeAudit, LogVerifier, audit_exchange, verify_log
 
-_MOST_PROBLEMS = 100
+_MAX_PROBLEMS = 100
 
 
 @dataclass(slots=True)
@@ -28,11 +28,11 @@ class _Problems:
     def __call__(self, sequence: int, what: str) -> None:
         self.count += 1
         if self.as_json:
-            if self.count <= _MOST_PROBLEMS:
+            if self.count <= _MAX_PROBLEMS:
                 self.listed.append({"record": sequence, "what": what})
-        elif self.count <= _MOST_PROBLEMS:
+        elif self.count <= _MAX_PROBLEMS:
             sys.stdout.write(f"{self.prefix}record {sequence} {what}\n")
-        elif self.count == _MOST_PROBLEMS + 1:
+        elif self.count == _MAX_PROBLEMS + 1:
             sys.stdout.write(f"{self.prefix}further problems are only counted\n")
 
     def found(self, violation: Violation) -> None:

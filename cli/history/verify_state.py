@@ -28,7 +28,7 @@ _LOOKED_AT = 1000
 """Maximum number of damaged messages in JSON output."""
 _SHOWN = 5
 """Maximum number of elements of a field on a line."""
-_MOST_ELEMENTS = 100
+_MAX_ELEMENTS = 100
 
 
 def run_verify_state(
@@ -236,8 +236,8 @@ def _object(divergence: Divergence) -> dict[str, object]:
         "fields": [
             {
                 "field": known.name,
-                "log": known.log[:_MOST_ELEMENTS],
-                one.where: known.other[:_MOST_ELEMENTS],
+                "log": known.log[:_MAX_ELEMENTS],
+                one.where: known.other[:_MAX_ELEMENTS],
                 "equal_up_to": _position(known.trail.equal_at),
                 "parts_at": _position(known.trail.parts_at),
             }

@@ -23,9 +23,9 @@ from projections.explanation import (
     WantedStories,
     explain_no_message,
     find_histories,
+    log_story_lines,
     published_anywhere,
     story_object,
-    told_lines,
 )
 from projections.replay import message_at
 
@@ -128,7 +128,7 @@ def _write(found: list[LogStory], node: str | None, client: str | None, *, as_js
             sys.stdout.write("\n")
         if log:
             sys.stdout.write(f"log {log}\n")
-        for line in told_lines(one, node, client, now_ms, paint):
+        for line in log_story_lines(one, node, client, now_ms, paint):
             sys.stdout.write(line + "\n")
 
 

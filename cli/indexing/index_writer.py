@@ -21,7 +21,7 @@ SEGMENT_RECORDS = 256
 _AT_ONCE = 64
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENT_SESSIONS = 20_000
-_LEAST_FREE = 128 * 1024 * 1024
+_MIN_FREE = 128 * 1024 * 1024
 """Bytes left free on the file system for the log."""
 _POLL_SECONDS = 1.0
 _IDLE_SECONDS = 60.0
@@ -153,7 +153,7 @@ class IndexWriter:
                         await self._take_some(last)
                         update(self._builder.taken)
             except CutMeanwhile:
-                await self._start_anew()
+                await self._start_at_first_record()
             else:
                 return
 
@@ -165,7 +165,7 @@ class IndexWriter:
             if _is_full(self._builder):
                 self.close_segment()
 
-    async def _start_anew(self) -> None:
+    async def _start_at_first_record(self) -> None:
         """Begin with the first record of the log now: earlier ones were never indexed."""
         source = self.source
         self.source = await open_log(source.client, source.stream, source.where, live=source.live)
@@ -179,9 +179,9 @@ class IndexWriter:
 
     def _write(self) -> None:
         files = self._files
-        if shutil.disk_usage(files.path).free < _LEAST_FREE:
+        if shutil.disk_usage(files.path).free < _MIN_FREE:
             raise NoRoomForIndex(
-                f"less than {text.size(_LEAST_FREE)} are free on the disk with {files.path}: the "
+                f"less than {text.size(_MIN_FREE)} are free on the disk with {files.path}: the "
                 "index is not written"
             )
         try:

@@ -43,7 +43,7 @@ STATES = (
 """The states of sessions, of connections and of the others."""
 LOG_COLUMN: Column[Row] = Column("LOG", lambda row: row["log"])
 """The log of a row, in a list of several logs."""
-_MOST_AT_TOP = 500
+_MAX_AT_TOP = 500
 """Maximum number of rows that the broker sorts."""
 
 
@@ -161,7 +161,7 @@ async def gather_top(
 
     Of several brokers, those are the first of each.
     """
-    if by is not None and limit is not None and limit <= _MOST_AT_TOP:
+    if by is not None and limit is not None and limit <= _MAX_AT_TOP:
         with contextlib.suppress(TooLarge):
             return await gather(brokers, endpoint, None, top={"by": by, "count": limit}, **request)
     return await gather(brokers, endpoint, None, **request)

@@ -10,7 +10,7 @@ from cli.live import LiveBroker
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from projections.replay import TopicBook
+    from projections.replay import MessageTopics
 
 _READ = 1000
 """Maximum number of messages read from the log."""
@@ -29,18 +29,18 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
         return
     # Most sessions have no message to look up: reading the log takes long to import.
     from eventstore.reading import open_log
-    from projections.replay import TopicBook
+    from projections.replay import MessageTopics
 
     # Optional: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):
         source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
-        book = TopicBook(source)
+        book = MessageTopics(source)
         await book.load(row["ref"] for row in rows)
         _take(book, rows)
         unknown = [row for row in rows if row["topic"] is None]
         if thorough and unknown:
             # Usually all topics are known, and the whole log need not be read.
-            book = TopicBook(source, thorough=True, progress=progress)
+            book = MessageTopics(source, thorough=True, progress=progress)
             await book.load(row["ref"] for row in unknown)
             _take(book, unknown)
 
@@ -58,12 +58,12 @@ async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
     from eventstore.reading import open_log
-    from projections.replay import TopicBook
+    from projections.replay import MessageTopics
 
     # Optional: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):
         source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
-        book = TopicBook(source)
+        book = MessageTopics(source)
         await book.load(row["ref"] for row in rows[:_READ])
         for row in rows:
             known = book.get(row["ref"])
@@ -79,7 +79,7 @@ def _messages(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from found[name]["rows"]
 
 
-def _take(book: "TopicBook", rows: list[dict[str, Any]]) -> None:
+def _take(book: "MessageTopics", rows: list[dict[str, Any]]) -> None:
     for row in rows:
         known = book.get(row["ref"])
         if known is not None:

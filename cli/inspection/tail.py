@@ -74,7 +74,7 @@ async def _run(
         broker = brokers.only("this is an actor") if client is None else brokers.of_session(client)
         async with open_trace(broker, **asked) as trace:
             log = f" in log {broker.node}" if brokers.logs else ""
-            _say(_begun(wanted, trace, log))
+            _print_notice(_begun(wanted, trace, log))
             async for portion in trace.portions():
                 if printer.full(portion):
                     return
@@ -83,7 +83,7 @@ async def _run(
                 if portion.cause == "lease":
                     raise Refused(f"the trace has ended: {text.escaped(str(portion.ended))}")
                 if portion.ended is not None:
-                    _say(f"the trace has ended: {text.escaped(portion.ended, 400)}")
+                    _print_notice(f"the trace has ended: {text.escaped(portion.ended, 400)}")
 
 
 async def _follow_all(
@@ -92,12 +92,12 @@ async def _follow_all(
     """Print the trace of a topic in all logs; raises NoLiveBroker if it ends without some."""
     async with open_traces(brokers, **asked) as traces:
         logs = ", ".join(one.node for one in brokers.present)
-        _say(f"tracing topic {text.name(asked['topic'])} in logs {logs}")
+        _print_notice(f"tracing topic {text.name(asked['topic'])} in logs {logs}")
         async for portion in traces.portions():
             if portion.cause == "away":
-                _say(f"{portion.ended}; its lines are missing until it is back")
+                _print_notice(f"{portion.ended}; its lines are missing until it is back")
             elif portion.cause == "back":
-                _say(f"tracing log {portion.log}")
+                _print_notice(f"tracing log {portion.log}")
             if printer.full(portion):
                 break
     brokers.check_complete()
@@ -115,7 +115,7 @@ def _begun(wanted: Mapping[str, str], trace: LiveTrace, log: str) -> str:
     return f"tracing client {text.name(value)}{log}, which {away}: waiting for it"
 
 
-def _say(what: str) -> None:
+def _print_notice(what: str) -> None:
     sys.stderr.write(f"foldmq: {what}\n")
     sys.stderr.flush()
 

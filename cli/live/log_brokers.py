@@ -83,7 +83,7 @@ class LogBrokers:
             return f"node {name(self.owner)}"
         return f"{name(self.owner)}, {len(self.logs)} logs"
 
-    def anew(self) -> LogBrokers:
+    def refreshed(self) -> LogBrokers:
         """Return the same brokers, also those that did not answer."""
         return LogBrokers(self._brokers, self.logs, self.directory)
 

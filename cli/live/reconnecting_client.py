@@ -132,7 +132,7 @@ class ReconnectingClient:
         except TimeoutError:
             raise NoLiveBroker("no reply in time") from None
         late = dict(self.polled.absent) if self.polled is not None else {}
-        brokers = held.brokers.anew() if again or self.polled is None else self.polled
+        brokers = held.brokers.refreshed() if again or self.polled is None else self.polled
 
         async def ask(broker: LiveBroker) -> dict[str, Any]:
             return await self._reply(broker, endpoint, request, late=broker.node in late)
@@ -163,7 +163,7 @@ class ReconnectingClient:
 
     async def open(self) -> LogBrokers:
         """Return the brokers, after a search if needed; raises NoLiveBroker."""
-        return (await self._connected()).brokers.anew()
+        return (await self._connected()).brokers.refreshed()
 
     async def _connected(self) -> OpenBrokers:
         async with self._opening:

@@ -20,7 +20,7 @@ _SECONDS = 10.0
 _TRIES = 5
 _AGAIN = 1.0
 _POLL = 0.05
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds to wait until the log contains the state that the broker reported."""
 
 
@@ -128,7 +128,7 @@ class StateClient:
         was replaced meanwhile.
         """
         needed = sequence_of(bound - 1)
-        polling = Polling(_POLL, _PATIENCE)
+        polling = Polling(_POLL, _TIMEOUT)
         while True:
             if (await self._source.bounds())[1] >= needed:
                 if not needed or (await self._source.some([needed]))[-1].last:

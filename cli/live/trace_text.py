@@ -212,7 +212,7 @@ def _payload(message: Mapping[str, Any]) -> str:
 def _gets(_of: TraceWords, line: Line) -> str:
     if "packet" in line:
         return f"<- {text.escaped(line['message']['connection'])} {packet_words(line['packet'])}"
-    return f"<- {_told(line)}"
+    return f"<- {_object_text(line)}"
 
 
 def _sends(_of: TraceWords, line: Line) -> str:
@@ -220,14 +220,14 @@ def _sends(_of: TraceWords, line: Line) -> str:
     to = text.escaped(str(line["to"])) + (f" ({text.name(client, _WHO)})" if client else "")
     if line.get("more"):
         to += f" and {line['more']:,} more"
-    said = packet_words(line["packet"]) if "packet" in line else _told(line)
+    said = packet_words(line["packet"]) if "packet" in line else _object_text(line)
     return f"-> {to} {said}"
 
 
-def _told(line: Line) -> str:
+def _object_text(line: Line) -> str:
     what = text.escaped(str(line["what"]))
     about = line.get("message") or {}
-    make = _TOLD.get(what)
+    make = _OBJECT_TEXTS.get(what)
     said = make(about) if make is not None else _fields(about)
     return f"{what}: {said}" if said else what
 
@@ -268,7 +268,7 @@ def _fields(about: Mapping[str, Any]) -> str:
     return " ".join(f"{text.escaped(key)} {text.name(str(value))}" for key, value in about.items())
 
 
-_TOLD: dict[str, Callable[[Mapping[str, Any]], str]] = {
+_OBJECT_TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "ConnectionAttached": _connection_words,
     "Batch": _batch_words,
     "ConnectRequest": _connection_words,

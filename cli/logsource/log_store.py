@@ -26,9 +26,9 @@ from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, ClusterBusy, LogUnavailable, LostLog
 from eventstore.format import (
-    LEAST_RECORD,
+    MIN_RECORD,
     RECORD_OVERHEAD,
-    STORED_MOST,
+    STORED_MAX,
     largest_packet,
     largest_record,
 )
@@ -136,7 +136,7 @@ def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
 
 def _or_raise(settings: Settings, largest: int) -> str:
     """Return another remedy; none if the limit is that of JetStream's file store."""
-    if settings.nats_url is None or largest >= STORED_MOST - RECORD_OVERHEAD:
+    if settings.nats_url is None or largest >= STORED_MAX - RECORD_OVERHEAD:
         return ""
     return (
         ", or raise max_payload of the NATS server or max_msg_size of the stream above "
@@ -225,10 +225,10 @@ async def open_store(
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)
-    if max_payload < LEAST_RECORD:
+    if max_payload < MIN_RECORD:
         raise BadNatsOptions(
             f"max_payload of the NATS server at {access.where} is {max_payload} bytes: raise it "
-            f"to at least {LEAST_RECORD} (the default)"
+            f"to at least {MIN_RECORD} (the default)"
         )
     look = _LOOK_SECONDS if in_cluster(client) else None
     await _when_led(client, lambda: check_jetstream(client, look))

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-MOST_CONNECTIONS = 128
+MAX_CONNECTIONS = 128
 LONGEST = 10.0
 """Maximum duration of a connection in seconds."""
 _LONGEST_LINE = 4096
 """Maximum length of the request line and of each header."""
 _SLICE = 0.0005
 """Seconds of writing metrics before other tasks run."""
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 """Seconds to wait for the broker's status."""
 _REFUSAL_EVERY = 60.0
 """Seconds between log lines about a host name that is not allowed."""
@@ -108,7 +108,7 @@ class HttpMonitor:
         loop = asyncio.get_running_loop()
 
         def accept() -> asyncio.BaseProtocol:
-            if len(http.connections) >= MOST_CONNECTIONS:
+            if len(http.connections) >= MAX_CONNECTIONS:
                 return _Refusal()
             handler = http()
             loop.call_later(LONGEST, _cut, handler)
@@ -123,7 +123,7 @@ class HttpMonitor:
         name = server.sockets[0].getsockname()
         return Address(name[0], name[1])
 
-    def trouble(self) -> list[str]:
+    def not_ready_reasons(self) -> list[str]:
         """Return why the broker is not ready; empty if it is ready."""
         if self.inspection is None:
             if self.member is None:
@@ -160,7 +160,7 @@ class HttpMonitor:
         if path == "/healthz":
             return web.json_response({"alive": True})
         if path == "/readyz":
-            trouble = self.trouble()
+            trouble = self.not_ready_reasons()
             found: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
             if self.member is not None and not foreign:
                 found |= self.member.state
@@ -197,12 +197,12 @@ class HttpMonitor:
     async def _status(self) -> dict[str, Any]:
         """Return the broker's status, with the contents of sessions if available."""
         inspection = self.inspection
-        ready = not self.trouble()
+        ready = not self.not_ready_reasons()
         cluster = self.member.metrics() if self.member is not None else None
         if inspection is None:
             return {"ready": ready, "cluster": cluster}
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 found = await inspection.inspector.ask_for("status")
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")

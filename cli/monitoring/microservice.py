@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _LARGEST_REQUEST = 512 * 1024
 _HEADER_BYTES = 4096
 _STOP_SECONDS = 2.0
-_MOST_ASKING = 256
+_MAX_ASKING = 256
 """Maximum number of concurrent requests."""
-_MOST_PUBLISHING = 64
-_MOST_PENDING = 1024 * 1024
+_MAX_PUBLISHING = 64
+_MAX_PENDING = 1024 * 1024
 """Maximum number of bytes buffered for NATS."""
 _SEMANTIC = re.compile(r"\d+\.\d+\.\d+([-+].*)?")
 
@@ -66,7 +66,7 @@ async def serve_inspector(
     tracer = Tracer(inspection.node, inspection.admission, TracePublisher(client).publish)
     stack.callback(tracer.close)
     inspection.handlers.update(tracer.handlers())
-    desk = _Desk(inspection, client)
+    desk = _RequestServer(inspection, client)
     for endpoint in inspection.inspector.endpoints:
         await service.add_endpoint(
             name=endpoint.replace(".", "_"),
@@ -84,7 +84,7 @@ class TracePublisher:
 
     def publish(self, subject: str, data: bytes) -> None:
         """Publish, unless too much is buffered: the log uses the same connection."""
-        if len(self._tasks) >= _MOST_PUBLISHING or self._client.pending_data_size > _MOST_PENDING:
+        if len(self._tasks) >= _MAX_PUBLISHING or self._client.pending_data_size > _MAX_PENDING:
             return
         task = asyncio.get_running_loop().create_task(self._publish(subject, data))
         self._tasks.add(task)
@@ -95,7 +95,7 @@ class TracePublisher:
             await self._client.publish(subject, data)
 
 
-class _Desk:
+class _RequestServer:
     """Serves requests over NATS, a limited number of them at the same time."""
 
     def __init__(self, inspection: BrokerInspection, client: Client) -> None:
@@ -107,16 +107,16 @@ class _Desk:
         """Return the handler of an endpoint; requests run concurrently."""
 
         async def handle(request: Request) -> None:
-            if len(self._open) >= _MOST_ASKING:
+            if len(self._open) >= _MAX_ASKING:
                 await self._respond(request, *_refusal("busy: try again in a moment", 503))
                 return
-            task = asyncio.get_running_loop().create_task(self._attend(endpoint, request))
+            task = asyncio.get_running_loop().create_task(self._serve(endpoint, request))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
 
         return handle
 
-    async def _attend(self, endpoint: str, request: Request) -> None:
+    async def _serve(self, endpoint: str, request: Request) -> None:
         try:
             answer = await self._inspection.inspector.ask_for(endpoint, _read(request.data))
         except TooLarge as refused:

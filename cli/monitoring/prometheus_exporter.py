@@ -43,10 +43,10 @@ def process_families() -> list[Metric]:
 
 def text(family: Metric) -> bytes:
     """Return one metric in Prometheus' text format."""
-    return generate_latest(_Alone(family))
+    return generate_latest(_SingleMetric(family))
 
 
-class _Alone(Collector):
+class _SingleMetric(Collector):
     """A registry for prometheus_client with one metric."""
 
     def __init__(self, family: Metric) -> None:

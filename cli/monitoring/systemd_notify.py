@@ -68,7 +68,7 @@ class Notifier:
             yield
             return
         self.starting("starting")
-        self._beat()
+        self._notify_periodically()
         try:
             yield
         except FoldmqError as error:
@@ -82,39 +82,41 @@ class Notifier:
 
     def starting(self, what: str) -> None:
         """Report the progress of the start and extend its timeout by a minute."""
-        self._tell(f"EXTEND_TIMEOUT_USEC={_LONGEST_START * 1_000_000}", _status(what))
+        self._notify(f"EXTEND_TIMEOUT_USEC={_LONGEST_START * 1_000_000}", _status(what))
 
     def ready(self, describe: Callable[[], str]) -> None:
         """Report that clients are served, and from now on the status from ``describe``."""
         self._describe = describe
-        self._tell("READY=1", *self._news())
+        self._notify("READY=1", *self._changed_status())
 
     def reloading(self) -> None:
         """Report that the settings are being reloaded; call :meth:`reloaded` afterwards."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
+        self._notify("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
     def reloaded(self) -> None:
         """Report that the reload has ended, successfully or not."""
-        self._tell("READY=1")
+        self._notify("READY=1")
 
     def stopping(self, what: str) -> None:
         """Report that the broker stops, and why."""
         self._describe = None
-        self._tell("STOPPING=1", _status(what))
+        self._notify("STOPPING=1", _status(what))
 
-    def _beat(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._beat)
-        lines = self._news()
+    def _notify_periodically(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(
+            self._interval, self._notify_periodically
+        )
+        lines = self._changed_status()
         if self.watchdog:
             lines.append("WATCHDOG=1")
-        self._tell(*lines)
+        self._notify(*lines)
 
     @property
     def _interval(self) -> float:
         return min(self.watchdog / _PINGS, _STATUS_EVERY) if self.watchdog else _STATUS_EVERY
 
-    def _news(self) -> list[str]:
+    def _changed_status(self) -> list[str]:
         """Return the status line if it has changed."""
         status = _status(self._describe()) if self._describe is not None else ""
         if not status or status == self._status:
@@ -122,7 +124,7 @@ class Notifier:
         self._status = status
         return [status]
 
-    def _tell(self, *lines: str) -> None:
+    def _notify(self, *lines: str) -> None:
         if self._socket is None or not lines:
             return
         try:

@@ -39,12 +39,12 @@ READY: Final = b"ready"
 COUNTS: Final = struct.Struct("!II")
 GIVEN: Final = struct.Struct("!Bf")
 """The number of the listener of a socket, and the seconds that its client has waited."""
-_MOST_SAID: Final = 16
+_MAX_SAID: Final = 16
 """A message of the main process: clients that it passes on, and those that wait for a leader."""
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16
-_PATIENCE: Final = 15.0
+_TIMEOUT: Final = 15.0
 """Seconds without an answer about another log after which the NATS server is changed, over which
 this process writes its own log."""
 _OF_NATS_CLIENTS: Final = (
@@ -190,7 +190,7 @@ class ProcessMember:
     def _read(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                said, descriptors, _, _ = socket.recv_fds(self._channel, _MOST_SAID, 1)
+                said, descriptors, _, _ = socket.recv_fds(self._channel, _MAX_SAID, 1)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -247,5 +247,5 @@ def _log_of(store: Store, name: str) -> EventLog:
         f"foldmq.log.{name}",
         projections=kept,
         replicas=store.log.replicas,
-        max_wait=_PATIENCE,
+        max_wait=_TIMEOUT,
     )

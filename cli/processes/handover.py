@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 """Connections accepted in one turn of the event loop."""
-_MOST_PEEKED = 64 * 1024
+_MAX_PEEKED = 64 * 1024
 """Bytes of a CONNECT that are examined; a client whose identifier lies behind them is closed."""
 _AGAIN = 0.01
 """Seconds after which an incomplete CONNECT is examined again."""
@@ -97,7 +97,7 @@ class Handover:
         if client not in self._waiting:
             return
         try:
-            data = client.recv(_MOST_PEEKED, socket.MSG_PEEK)
+            data = client.recv(_MAX_PEEKED, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             self._loop.add_reader(client.fileno(), self._readable, number, client)
             return
@@ -105,7 +105,7 @@ class Handover:
             self._drop(client)
             return
         found = client_id_in(data)
-        if not data or (found is Peeked.INCOMPLETE and len(data) >= _MOST_PEEKED):
+        if not data or (found is Peeked.INCOMPLETE and len(data) >= _MAX_PEEKED):
             self._drop(client)
         elif found is Peeked.INCOMPLETE:
             # The event loop would report the same bytes again and again.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
+_BACK_OFF, _MAX_BACK_OFF = 0.1, 5.0
 """Seconds before a process that has ended is started again, at first and at most."""
 _STARTS = 5
 """Starts in a row that may fail before the others are stopped."""
@@ -298,7 +298,7 @@ class Member:
             was_ready = self.ready.is_set()
             self.ready.clear()
             failures = 0 if was_ready else failures + 1
-            pause = _BACK_OFF if was_ready else min(2 * pause, _MOST_BACK_OFF)
+            pause = _BACK_OFF if was_ready else min(2 * pause, _MAX_BACK_OFF)
             if failures >= _STARTS or (failures and 0 < code != 75):
                 self._supervisor.fail(ProcessFailed(self.number, code))
                 return

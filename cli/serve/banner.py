@@ -16,7 +16,7 @@ from cli.web.auth import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 
-PATIENCE = 1.0  # seconds before the first output
+FIRST_OUTPUT_SECONDS = 1.0  # seconds before the first output
 _LINE_EVERY = 0.2  # seconds between updates on a terminal
 _LOG_EVERY = 5.0  # seconds between log lines elsewhere
 
@@ -34,7 +34,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._tell = tell
         self._terminal = self._stream.isatty()
-        self._next = time.monotonic() + PATIENCE
+        self._next = time.monotonic() + FIRST_OUTPUT_SECONDS
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:

@@ -44,7 +44,7 @@ ready."""
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """Another node leads, or the log has to be read again: this process restarts.
 
-    ``sockets`` are its listening sockets, see ``Listeners.bequeath``. ``ordered`` says that this
+    ``sockets`` are its listening sockets, see ``Listeners.inheritance``. ``ordered`` says that this
     node has handed over the leadership.
     """
 
@@ -81,7 +81,7 @@ class ClusterMember:
         )
         self._standby: Standby | None = None
         self._leader: Leader | None = None
-        self._said_goodbye = False
+        self._stop_announced = False
         self.count: Callable[[], tuple[int, int]] = self._count
         """Returns the number of clients that this node passes on, and of those that wait."""
         self.spreads = 1
@@ -119,7 +119,7 @@ class ClusterMember:
         )
         standby.listen, standby.count = self.listening, self.count
         self._standby = standby
-        stack.push_async_callback(self._say_goodbye)
+        stack.push_async_callback(self._announce_stop)
         await self._messages.listen(self._take)
         await self._messages.answer(self._status)
         if self.edges is not None:
@@ -219,7 +219,7 @@ class ClusterMember:
         """Announce that this node has ended, after its last record; ``to`` is to lead."""
         if self._leader is not None:
             self._leader.to = to
-        await self._say_goodbye()
+        await self._announce_stop()
 
     async def _spread(self, led: ClusterHooks) -> None:
         """Hand over once to the node that is to lead this log, unless there are clients.
@@ -265,11 +265,11 @@ class ClusterMember:
         edges = self.edges
         return (edges.clients, edges.parked) if edges is not None else (0, 0)
 
-    async def _say_goodbye(self) -> None:
+    async def _announce_stop(self) -> None:
         """Announce to the other nodes that this node has ended, so that they do not wait for it."""
         part = self._part
-        if part is not None and not self._said_goodbye:
-            self._said_goodbye = True
+        if part is not None and not self._stop_announced:
+            self._stop_announced = True
             part.role = Role.STOPPED
             await self._messages.publish(part.status().encode())
 

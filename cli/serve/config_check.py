@@ -12,7 +12,7 @@ from cli.logsource import check_cluster_key, check_files, fit_packet_size, nats_
 from cli.serve.factories import Access, Listeners, make_permissions
 from cli.settings import Settings, load_settings, read_layers
 from eventstore.datadir import DataDir
-from eventstore.format import STORED_MOST, largest_record
+from eventstore.format import STORED_MAX, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def check_configuration(settings: Settings) -> None:
         nats_tls(settings)
         # A NATS server that is not embedded may accept less: only a start tells.
         subject = _SUBJECT.format(settings.cluster or _NODE)
-        fit_packet_size(settings, largest_record(STORED_MOST, subject))
+        fit_packet_size(settings, largest_record(STORED_MAX, subject))
     finally:
         listeners.close()
 

@@ -115,14 +115,14 @@ class _PageBeside:
     def __init__(self, settings: Settings, *, told: bool = False) -> None:
         """``told``: a log line names the address, since there is no banner."""
         self.web = WebProcess(settings)
-        self._told = told
+        self._announced = told
 
     @contextlib.asynccontextmanager
     async def served(self, datadir: DataDir) -> AsyncIterator[None]:
         """Serve the page; raises ListenError if an explicit address is not available."""
         async with self.web as web:
             await web.start(datadir)
-            if web.address is not None and self._told:
+            if web.address is not None and self._announced:
                 _log.info("web page", address=web.address)
             yield
 

@@ -18,7 +18,7 @@ from cli.serve.main_process import run_partitioned, supervise
 from cli.serve.service import Service
 from cli.settings import ConfigError, Settings, load_settings
 from eventstore.errors import RecordTooLarge
-from eventstore.format import LEAST_RECORD
+from eventstore.format import MIN_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
             else:
                 runner.run(Service(settings, reread, _refused_before(), process).run())
         except RecordTooLarge as refused:
-            if refused.size <= LEAST_RECORD:
+            if refused.size <= MIN_RECORD:
                 raise
             reason, what = str(refused), "restarting from the log: clients are disconnected"
             environment[_REFUSED_VARIABLE] = str(refused.size)

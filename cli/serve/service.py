@@ -17,7 +17,7 @@ from actors.broker import Broker
 from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import watch_loop
-from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_crowds, tune_collector
+from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_peaks, tune_collector
 from cli.indexing import IndexProcess
 from cli.logsource import (
     Store,
@@ -137,7 +137,7 @@ class Service:
                 self._reload_on_hangup(broker),
                 garbage.collect_young(),
                 garbage.collect_when_idle(),
-                trim_after_crowds(
+                trim_after_peaks(
                     lambda: broker.node.counters.accepted - len(broker.admission.connections)
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
@@ -150,11 +150,11 @@ class Service:
                     task.cancel()
             self._notifier.stopping("draining")
             if not self._moves_to:
-                self._listeners.forsake()
+                self._listeners.close_kept()
             await self._drain(broker)
             if self._restarts:
                 reason = f"the leadership was handed over to node {self._moves_to}"
-                raise SteppedDown(reason, self._listeners.bequeath(), ordered=True)
+                raise SteppedDown(reason, self._listeners.inheritance(), ordered=True)
         log.info("stopped")
 
     @property
@@ -169,7 +169,7 @@ class Service:
         except (Fenced, FellBehind, Replaced) as error:
             if self._member is None:
                 raise
-            raise SteppedDown(str(error), self._listeners.bequeath()) from None
+            raise SteppedDown(str(error), self._listeners.inheritance()) from None
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Broker:
         settings = self._settings
@@ -351,7 +351,7 @@ class Service:
     def _describe(self) -> str:
         """Return a status line of the serving broker."""
         inspection = self._monitor.inspection
-        trouble = self._monitor.trouble()
+        trouble = self._monitor.not_ready_reasons()
         if trouble or inspection is None:
             return "; ".join(trouble)
         return f"{inspection.node.directory.attached} clients"

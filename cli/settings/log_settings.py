@@ -33,7 +33,7 @@ _PATHS: Final = (
     "nats_cert",
     "nats_key",
 )
-MOST_PARTITIONS: Final = 32
+MAX_PARTITIONS: Final = 32
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
@@ -156,8 +156,8 @@ def _value(name: str, value: object, layers: list[Layer]) -> Any:
             number = None
         if number is None:
             problem = "must be a whole number"
-        elif not 1 <= number <= MOST_PARTITIONS:
-            problem = f"must be at {f'most {MOST_PARTITIONS}' if number > 0 else 'least 1'}"
+        elif not 1 <= number <= MAX_PARTITIONS:
+            problem = f"must be at {f'most {MAX_PARTITIONS}' if number > 0 else 'least 1'}"
         else:
             return number
     elif not isinstance(value, str | Path):

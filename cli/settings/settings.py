@@ -52,7 +52,7 @@ from cli.settings.storage_settings import (
 _SECRETS = ("nats_password", "bridge_password")
 
 _MIB = 2**20
-_LEAST_KEPT = 16 * _MIB
+_MIN_KEPT = 16 * _MIB
 _OPTIONS = BrokerOptions(node="")
 
 
@@ -411,9 +411,9 @@ def _allowed(name: str, error: ErrorDetails) -> str:
 def check_settings(settings: Settings) -> None:
     """Raise ConfigError with the remedy if settings contradict each other."""
     _check_listeners(settings)
-    if 0 < settings.keep_bytes < _LEAST_KEPT:
+    if 0 < settings.keep_bytes < _MIN_KEPT:
         raise ConfigError(
-            f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or "
+            f"keep_bytes = {settings.keep_bytes}: must be at least {_MIN_KEPT // _MIB} MiB, or "
             "0 for unlimited"
         )
     if settings.keep_until_archived and not (settings.keep or settings.keep_bytes):

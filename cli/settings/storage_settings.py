@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from cli.settings.log_settings import MOST_PARTITIONS
+from cli.settings.log_settings import MAX_PARTITIONS
 from cli.settings.setting_types import ExpandedPath, OptionalAddress, Seconds, SyncOrSeconds
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ClusterFields(BaseModel):
     partitions: int = Field(
         default=1,
         ge=1,
-        le=MOST_PARTITIONS,
+        le=MAX_PARTITIONS,
         description="Number of logs of the cluster. Each has a leader of its own and the sessions "
         "of some clients, by a hash of the client identifier. All nodes need the same number, and "
         "it cannot change later.",

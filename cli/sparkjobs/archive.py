@@ -26,7 +26,7 @@ class Brokers:
         self._where = where
         self._live = live
 
-    def tell(self, archived: ArchiveExtent) -> None:
+    def notify(self, archived: ArchiveExtent) -> None:
         """Notify the broker of the archived part of its log.
 
         Raises NoLiveBroker, NoAnswer, or Refused with its message.
@@ -34,14 +34,14 @@ class Brokers:
         node = archived.stream.removeprefix(LOG_STREAM_PREFIX)
         if not self._live or node == archived.stream:
             raise NoLiveBroker(f"no broker is running on {self._where}")
-        asyncio.run(self._tell(node, archived))
+        asyncio.run(self._notify_now(node, archived))
 
-    def try_to_tell(self, archived: ArchiveExtent) -> None:
+    def try_to_notify(self, archived: ArchiveExtent) -> None:
         """Notify the broker now if possible; it is notified again at the end."""
         with contextlib.suppress(FoldmqError):
-            self.tell(archived)
+            self.notify(archived)
 
-    async def _tell(self, node: str, archived: ArchiveExtent) -> None:
+    async def _notify_now(self, node: str, archived: ArchiveExtent) -> None:
         client = await self._access.open()
         try:
             await LiveBroker(node, self._where, client).ask(
@@ -82,7 +82,7 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
         report = Report()
         for one in logs:
             with job.busy(f"archiving {text.count_of(one.records, 'record')}"), _noted(report):
-                report.archived.append(archive_one(job.spark(), one, brokers.try_to_tell))
+                report.archived.append(archive_one(job.spark(), one, brokers.try_to_notify))
         return report
 
     def nothing(logs: list[PendingArchive]) -> Report | None:
@@ -100,7 +100,7 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
     for archived in report.archived:
         told = False
         with _noted(report):
-            told = _told(brokers, archived)
+            told = _notify(brokers, archived)
         write_result(
             text.json_line(_as_object(archived, told=told)) if as_json else _words(archived)
         )
@@ -122,12 +122,12 @@ def _brokers(found: Found) -> Brokers:
     return Brokers(found.options, found.where, live=found.live)
 
 
-def _told(brokers: Brokers, archived: ArchiveExtent) -> bool:
+def _notify(brokers: Brokers, archived: ArchiveExtent) -> bool:
     """Notify the broker of a log; return whether it was reached. Raises NoAnswer or Refused."""
     if not archived.through:
         return False
     try:
-        brokers.tell(archived)
+        brokers.notify(archived)
     except NoAnswer:
         raise
     except NoLiveBroker as error:

@@ -23,7 +23,7 @@ from spark.runtime import is_submitted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditOptions:
     """The options of an audit."""
 
     at: str | None
@@ -57,7 +57,7 @@ def run_prepare(flags: SparkFlags) -> None:
     write_result("prepared: jobs on this machine start with the stored classes of Spark")
 
 
-def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
+def run_audit(flags: SparkFlags, wanted: AuditOptions) -> bool:
     """Audit, print the report; return whether there is no violation.
 
     Raises NoLiveBroker if the broker is to be compared and does not answer.

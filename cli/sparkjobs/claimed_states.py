@@ -41,7 +41,7 @@ async def claims_of_brokers(found: Found) -> ClaimedStates:
     for log in found.logs:
         node = await log.node()
         if not log.live:
-            raise _nobody(node, f"no broker is running on {log.where}")
+            raise _no_broker(node, f"no broker is running on {log.where}")
         claims.rows += await _of_broker(log, node)
     return claims
 
@@ -64,18 +64,18 @@ async def _of_broker(log: LogSource, node: str) -> list[StateClaim]:
         said = await broker.all()
         await broker.until_stored(said.end)
     except NoBroker as error:
-        raise _nobody(error.node, error.why) from None
-    return list(_told(node, said))
+        raise _no_broker(error.node, error.why) from None
+    return list(_claims_in(node, said))
 
 
-def _nobody(node: str, why: str) -> NoLiveBroker:
+def _no_broker(node: str, why: str) -> NoLiveBroker:
     return NoLiveBroker(
         f"no broker answers for node {text.name(node)} ({why}): start it, or give --no-broker to "
         "audit only the log"
     )
 
 
-def _told(node: str, said: LiveState) -> Iterator[StateClaim]:
+def _claims_in(node: str, said: LiveState) -> Iterator[StateClaim]:
     yield StateClaim(BROKER, node, ALL, "", said.begun, None)
     for page in said.pages:
         for kind, some in ((SESSION, page.sessions), (RETAINED, page.retained)):

@@ -100,7 +100,7 @@ async def until(found: Found, at: PointSpec | None) -> dict[str, str]:
     """
     if at is None:
         return {}
-    said = _said(found, at)
+    said = _moment_text(found, at)
     for log in found.logs:
         await _check_kept(found, log, at)
         if at.position is not None:
@@ -110,7 +110,7 @@ async def until(found: Found, at: PointSpec | None) -> dict[str, str]:
 
 def since(found: Found, begin: PointSpec | None) -> dict[str, str]:
     """Return the option for the start of the log to read; raises as :func:`until`."""
-    return {} if begin is None else _known(found, {"from": _said(found, begin)})
+    return {} if begin is None else _known(found, {"from": _moment_text(found, begin)})
 
 
 def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
     return option
 
 
-def _said(found: Found, moment: PointSpec) -> str:
+def _moment_text(found: Found, moment: PointSpec) -> str:
     if moment.time_ms is not None:
         return text.iso(moment.time_ms)
     if len(found.streams) > 1:

@@ -145,17 +145,17 @@ def as_text_columns(found: DataFrame) -> DataFrame:
             base64 = F.when(readable.isNull(), F.base64(column))
             columns += [readable.alias(field.name), base64.alias(f"{field.name}_base64")]
         else:
-            columns.append(_told(column, field.dataType, field.name).alias(field.name))
+            columns.append(_as_text(column, field.dataType, field.name).alias(field.name))
     return found.select(*columns)
 
 
-def _told(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
+def _as_text(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
     if isinstance(kind, StructType):
-        inner = [_told(column[one.name], one.dataType, one.name).alias(one.name) for one in kind]
+        inner = [_as_text(column[one.name], one.dataType, one.name).alias(one.name) for one in kind]
         return F.when(column.isNotNull(), F.struct(*inner))
     if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
         element = kind.elementType
-        return F.transform(column, lambda one: _told(one, element, name))
+        return F.transform(column, lambda one: _as_text(one, element, name))
     if isinstance(kind, TimestampType | TimestampNTZType):
         return F.date_format(column, _ISO)
     if isinstance(kind, LongType) and name in _POSITIONS:

@@ -9,7 +9,7 @@ import typer
 from cli.program import Program
 from cli.sparkjobs.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
-_MOST = 2**31 - 1
+_MAX = 2**31 - 1
 """Maximum number of rows of a Spark query."""
 _LEVELS = 65_536
 """Maximum number of topic levels: a topic has at most 65,535 bytes."""
@@ -37,7 +37,7 @@ _Html = Annotated[
 ]
 _Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Print at most N rows."),
+    typer.Option("--limit", metavar="N", min=1, max=_MAX, help="Print at most N rows."),
 ]
 
 spark_app = Program(no_args_is_help=True)
@@ -123,7 +123,7 @@ def _audit(
     """
     from cli.sparkjobs import audit
 
-    wanted = audit.Wanted(at, html, as_json, stored, no_broker, cluster)
+    wanted = audit.AuditOptions(at, html, as_json, stored, no_broker, cluster)
     if not audit.run_audit(spark, wanted):
         raise typer.Exit(1)
 
@@ -207,7 +207,7 @@ def _stats(
     top: Annotated[
         int | None,
         typer.Option(
-            "--top", metavar="N", min=1, max=_MOST, help="Number of groups to print. [default: 20]"
+            "--top", metavar="N", min=1, max=_MAX, help="Number of groups to print. [default: 20]"
         ),
     ] = None,
     output: Annotated[

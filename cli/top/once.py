@@ -25,9 +25,9 @@ from cli.top.text import (
     header,
     health,
     plain,
+    top_problems,
     top_summary,
     topic_rows,
-    troubles,
 )
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ async def run_once(
     Raises NoLiveBroker, also behind a frame without the logs whose brokers do not answer.
     """
     monitor = WatchedBroker(link, interval)
-    monitor.took(await monitor.questions.statuses(topics=True))
+    monitor.took(await monitor.queries.statuses(topics=True))
     await asyncio.sleep(interval)
-    frame = monitor.took(await monitor.questions.statuses(topics=True))
+    frame = monitor.took(await monitor.queries.statuses(topics=True))
     frame = replace(frame, history=History())
-    actors = await monitor.questions.actors(sort)
+    actors = await monitor.queries.actors(sort)
     if as_json:
         sys.stdout.write(text.json_line(snapshot_object(frame, actors)) + "\n")
     else:
@@ -110,7 +110,7 @@ def snapshot_text(
     seconds = f"over {frame.rates.seconds:.1f} s" if frame.rates else "just started"
     moment = f"{text.clock(status['time_ms'])[:19]}  {seconds}"
     yield plain(header(frame, where, width, health(status), moment))
-    for reason in troubles(status):
+    for reason in top_problems(status):
         yield f"! {reason}"
     for line in top_summary(frame, min(width, _NO_CURVES)):
         yield plain(line)

@@ -91,13 +91,13 @@ class Top(App[str]):
         monitor, view = self.monitor, self.screen
         if status:
             topics = isinstance(view, View) and view.topics
-            monitor.took(await monitor.questions.statuses(topics=topics))
+            monitor.took(await monitor.queries.statuses(topics=topics))
         if isinstance(view, View) and view.ready and monitor.frame is not None:
             try:
                 await view.load()
             except NoLiveBroker:
                 # The next poll finds out, and names the log.
-                if not monitor.questions.several:
+                if not monitor.queries.several:
                     raise
         self._show()
 

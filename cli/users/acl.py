@@ -31,7 +31,7 @@ _LONGEST = 300
 """Maximum number of characters shown of a rule."""
 
 
-class Question(NamedTuple):
+class PermissionQuery(NamedTuple):
     """An action of a client to check."""
 
     user: str | None
@@ -44,7 +44,7 @@ class Question(NamedTuple):
 
 
 def check_permission(
-    question: Question, permissions: Path | None, config: Path | None, *, as_json: bool
+    question: PermissionQuery, permissions: Path | None, config: Path | None, *, as_json: bool
 ) -> bool:
     """Print whether it is allowed and the rule that decides; return whether it is.
 
@@ -59,7 +59,7 @@ def check_permission(
     return explained.allowed
 
 
-def _validate(question: Question) -> None:
+def _validate(question: PermissionQuery) -> None:
     validate = validate_topic_name if question.action == "publish" else validate_topic_filter
     try:
         validate(question.topic)
@@ -78,7 +78,7 @@ def _permissions(path: Path | None, config: Path | None) -> Permissions:
     return Permissions()
 
 
-def _explain(permissions: Permissions, question: Question) -> Explanation:
+def _explain(permissions: Permissions, question: PermissionQuery) -> Explanation:
     publish = question.action == "publish"
     if (is_reserved_topic if publish else is_reserved_filter)(question.topic):
         return Explanation(False, None, "reserved for the broker, whatever the permissions")
@@ -86,7 +86,7 @@ def _explain(permissions: Permissions, question: Question) -> Explanation:
     return access.explain(question.action, question.topic)
 
 
-def _sentence(question: Question, groups: Sequence[str], explained: Explanation) -> str:
+def _sentence(question: PermissionQuery, groups: Sequence[str], explained: Explanation) -> str:
     user = "no user" if question.user is None else f"user {text.name(question.user)}"
     if groups:
         user += f" (groups {', '.join(map(text.name, groups))})"

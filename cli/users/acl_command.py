@@ -63,6 +63,6 @@ def _check(
     from cli.users import acl
 
     who = None if user == acl.NO_USER else user
-    question = acl.Question(who, client, action, topic, groups or ())
+    question = acl.PermissionQuery(who, client, action, topic, groups or ())
     if not acl.check_permission(question, permissions, config, as_json=as_json):
         raise typer.Exit(1)

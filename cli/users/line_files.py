@@ -11,7 +11,7 @@ from typing import Final
 
 from cli.settings import ConfigError
 
-PATIENCE: Final = 5.0
+LOCK_TIMEOUT: Final = 5.0
 """Seconds to wait for another process that changes the file, which takes milliseconds."""
 _LOOK_AGAIN: Final = 0.02
 
@@ -24,7 +24,7 @@ def locked(path: Path) -> Iterator[None]:
     replaces the file, so a process that has waited for the lock checks that it still holds the
     current file. The broker takes no lock.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             held = os.open(path if path.exists() else _real(path).parent, os.O_RDONLY)

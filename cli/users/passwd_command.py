@@ -77,7 +77,7 @@ def _passwd(
             typer.echo(f"{text.name(name)} {kind}")
         return
     if source is not None:
-        _tell(file, passwd.import_users(file, source))
+        _print_result(file, passwd.import_users(file, source))
         return
     name = user or ""
     if delete:
@@ -92,7 +92,7 @@ def _passwd(
         typer.echo(f"this password cannot be used with SCRAM-SHA-256: {made.without_scram}")
 
 
-def _tell(file: Path, imported: "Imported") -> None:
+def _print_result(file: Path, imported: "Imported") -> None:
     typer.echo(f"{text.count_of(len(imported.added), 'user')} added to {file}")
     for user in imported.kept:
         typer.echo(f"user {text.name(user)} already exists, password unchanged")

@@ -13,8 +13,17 @@ from cli.web.auth import AuditTrail, TokenAudit, Tokens
 from cli.web.changes import ChangePages
 from cli.web.history import Histories, LogActivities, StateDiffs
 from cli.web.live import Samples, TopicTails, WebLogClient
-from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages, WhyPage
-from eventstore.task_end import end_tasks
+from cli.web.pages import (
+    AccessMiddleware,
+    Lists,
+    Pages,
+    SessionPages,
+    Site,
+    TimePages,
+    TopicPages,
+    WhyPage,
+)
+from eventstore.task_cancellation import end_tasks
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
@@ -47,7 +56,7 @@ def make_app(
     tails = TopicTails(link)
     activities, diffs = LogActivities(link), StateDiffs(link)
     trail = AuditTrail(record)
-    Guard(site, tokens, trail, hosts, port).install(app)
+    AccessMiddleware(site, tokens, trail, hosts, port).install(app)
     Pages(link, site, samples, activities).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)

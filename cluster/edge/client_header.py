@@ -22,7 +22,7 @@ from actors.transports import BadHeader, encode_header, read_header, read_values
 if TYPE_CHECKING:
     from actors.transports import Peer
 
-GREETING: Final = b"foldmq peer 1\n"
+MAGIC: Final = b"foldmq peer 1\n"
 """The leader's greeting; the number changes with the protocol between nodes."""
 NONCE_SIZE: Final = 32
 _CLIENT, _HMAC = 0xE0, 0xE1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _CONNACK: Final = 0x20
-_MOST_HEAD: Final = 5
+_MAX_HEAD: Final = 5
 
 
 class ConnackWatch:
@@ -33,7 +33,7 @@ class ConnackWatch:
                 at += 1
                 if not data[at - 1] & 0x80:
                     break
-                if at >= _MOST_HEAD:
+                if at >= _MAX_HEAD:
                     return False
             else:
                 self._head = data

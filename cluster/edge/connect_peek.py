@@ -6,7 +6,7 @@ from enum import Enum
 
 _CONNECT = 0x10
 _MQTT_5 = 5
-_MOST_LENGTH = 4
+_MAX_LENGTH = 4
 """Bytes of the remaining length, and of the length of the properties."""
 
 
@@ -49,7 +49,7 @@ def client_id_in(data: bytes) -> str | Peeked:
 
 def _after_length(data: bytes, at: int) -> int | Peeked:
     """Return the offset behind a variable byte integer."""
-    for end in range(at, at + _MOST_LENGTH):
+    for end in range(at, at + _MAX_LENGTH):
         if end >= len(data):
             return Peeked.INCOMPLETE
         if data[end] < 0x80:

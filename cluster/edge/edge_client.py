@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from actors.transports import HandshakeError, WebSocketStage, identity, local_peer
 from cluster.edge.client_header import (
-    GREETING,
+    MAGIC,
     NONCE_SIZE,
     BadClientHeader,
     ForwardedClient,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting for one side above which the other side is not read."""
-MOST_PARKED: Final = 64 * 1024
+MAX_PARKED: Final = 64 * 1024
 """Bytes of a client that waits for a leader, above which it is not read; its identifier has to be
 among them where there are several logs."""
 _FRAME_ROOM: Final = 1024 * 1024
@@ -193,7 +193,7 @@ class EdgeClient(asyncio.Protocol):
             self._upstream.write(data)
         elif self.stage is not ClientStage.ENDED:
             self._early.append(data)
-            if not self._held and sum(map(len, self._early)) > MOST_PARKED:
+            if not self._held and sum(map(len, self._early)) > MAX_PARKED:
                 self._held = True
                 self._pause_reading()
             if self.stage is ClientStage.SILENT:
@@ -348,11 +348,11 @@ class Upstream(asyncio.Protocol):
             self._client.take(data)
             return
         self._head += data
-        size = len(GREETING) + NONCE_SIZE
+        size = len(MAGIC) + NONCE_SIZE
         if self._transport is None or self.answered.done() or len(self._head) < size:
             return
         if len(self._head) == size:
-            self._greet(self._head)
+            self._send_header(self._head)
             return
         try:
             answer = PeerAnswer(self._head[size : size + 1])
@@ -364,12 +364,12 @@ class Upstream(asyncio.Protocol):
             self._client.opened(self)
         self.answered.set_result(answer)
 
-    def _greet(self, head: bytes) -> None:
-        if not head.startswith(GREETING):
+    def _send_header(self, head: bytes) -> None:
+        if not head.startswith(MAGIC):
             self.answered.set_result(PeerAnswer.LATER)
             return
         try:
-            self.write(self._client.header(head[len(GREETING) :]))
+            self.write(self._client.header(head[len(MAGIC) :]))
         except BadClientHeader:
             self.answered.set_result(PeerAnswer.REFUSED)
 

@@ -13,7 +13,7 @@ from actors.connection import name_in_log
 from actors.limits import ClientLimits
 from actors.transports import Acceptor, HandshakeError, build_stack
 from cluster.edge.connect_peek import Peeked, client_id_in
-from cluster.edge.edge_client import MOST_PARKED, ClientStage, EdgeClient, Upstream
+from cluster.edge.edge_client import MAX_PARKED, ClientStage, EdgeClient, Upstream
 from cluster.edge.leader_link import LeaderLink
 from eventstore.partitions import partition_of
 
@@ -223,7 +223,7 @@ class Edges:
             return True
         found = client_id_in(data)
         if found is Peeked.INCOMPLETE:
-            if len(data) >= MOST_PARKED:
+            if len(data) >= MAX_PARKED:
                 self._limits.refused.add("connect_too_long", self._now(), address=client.address)
                 client.drop()
             return False

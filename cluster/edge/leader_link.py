@@ -25,7 +25,7 @@ _OPENING_AT_MOST: Final = 64
 """Connections to the leader that are being opened at a time."""
 _OPEN_SECONDS: Final = 5.0
 """Seconds in which the leader has to accept a connection."""
-_SAID_EVERY: Final = 10.0
+_LOG_EVERY: Final = 10.0
 """Seconds between log lines about a leader that cannot be reached."""
 
 
@@ -79,7 +79,7 @@ class LeaderLink:
         self._not_before = 0.0
         """When to try again to reach the leader, in monotonic seconds."""
         self._again: asyncio.TimerHandle | None = None
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
     @property
     def parked(self) -> int:
@@ -222,12 +222,12 @@ class LeaderLink:
             client.drop()
         elif client.stage is ClientStage.PARKED:
             self._not_before = self._now() + _AGAIN
-            self._say(leader, problem)
+            self._log_problem(leader, problem)
 
-    def _say(self, leader: LeaderPlace, problem: str) -> None:
+    def _log_problem(self, leader: LeaderPlace, problem: str) -> None:
         now = self._now()
-        if now - self._said_at >= _SAID_EVERY and self.leader == leader:
-            self._said_at = now
+        if now - self._logged_at >= _LOG_EVERY and self.leader == leader:
+            self._logged_at = now
             where = {"address": f"{leader.host}:{leader.port}"} if leader.port else {}
             _log.warning(
                 "clients wait: the leader does not accept their connections",

@@ -12,7 +12,7 @@ from actors.configuration import Quota
 from actors.connection import Connection, Listener, ListenerOptions
 from actors.transports import Acceptor, StackOptions, Stage, build_stack
 from cluster.edge.client_header import (
-    GREETING,
+    MAGIC,
     NONCE_SIZE,
     BadClientHeader,
     ForwardedClient,
@@ -35,9 +35,9 @@ _HEADER_SECONDS: Final = 5.0
 """Seconds in which a node has to send its header, TLS included."""
 _WAITING_AT_MOST: Final = 1024
 """Connections without a valid header; beyond it the oldest one is closed."""
-_SAID_EVERY: Final = 10.0
+_LOG_EVERY: Final = 10.0
 """Seconds between log lines about connections without a valid header."""
-_MOST_NAMES: Final = 256
+_MAX_NAMES: Final = 256
 """Listeners of other nodes of which options are kept."""
 
 
@@ -64,7 +64,7 @@ class PeerListener:
         )
         self._listeners: dict[ForwardedClient, Listener] = {}
         self._waiting: dict[PeerStage, None] = {}
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
     def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Accept connections on bound, listening sockets, until the broker drains."""
@@ -88,8 +88,8 @@ class PeerListener:
     def refused(self, address: str, reason: str) -> None:
         """Log a connection that has no valid header."""
         now = self.node.clock.monotonic()
-        if now - self._said_at >= _SAID_EVERY:
-            self._said_at = now
+        if now - self._logged_at >= _LOG_EVERY:
+            self._logged_at = now
             _log.warning(
                 "connection to cluster_listen refused: it is not a node of this cluster",
                 address=address,
@@ -139,7 +139,7 @@ class PeerListener:
             quota=own.options.quota if own is not None else quota,
         )
         listener = Listener(self.node, self.admission, options)
-        if len(self._listeners) >= _MOST_NAMES:
+        if len(self._listeners) >= _MAX_NAMES:
             self._listeners.clear()
         self._listeners[key] = listener
         return listener
@@ -165,7 +165,7 @@ class PeerStage(Stage):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the greeting."""
         super().connection_made(transport)
-        self.lower.write(GREETING + self._nonce)
+        self.lower.write(MAGIC + self._nonce)
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(_HEADER_SECONDS, self.refuse, "it sent no header in time")
 

@@ -29,7 +29,7 @@ LOG_SESSION: Final = "$log/"
 No client can have such an identifier."""
 
 
-MOST_DROPPED_TOPICS: Final[int] = 8
+MAX_DROPPED_TOPICS: Final[int] = 8
 """Maximum number of topics that a MessageDropped names; if it has that many, other topics may have
 been dropped, too."""
 LONGEST_DROPPED_TOPIC: Final[int] = 1024

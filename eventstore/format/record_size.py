@@ -4,7 +4,7 @@ JetStream limits the size of a message in three places: the server (``max_payloa
 included), the stream (``max_msg_size``, likewise), and the file store, which accepts 32 MiB
 including its overhead. The smallest of them limits a record, and so an event with its payloads.
 
-Every event without a payload fits into :data:`LEAST_RECORD` bytes, however long its names are:
+Every event without a payload fits into :data:`MIN_RECORD` bytes, however long its names are:
 lists that could grow beyond that are split over several events. An event with the payload of one
 message fits if :data:`NAMES` bytes are left beside the payload.
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Final
 
-LEAST_RECORD: Final = 1024 * 1024
+MIN_RECORD: Final = 1024 * 1024
 """The least that the limit of a record may be, in bytes: the default of NATS's ``max_payload``."""
 
-STORED_MOST: Final = 32 * 1024 * 1024
+STORED_MAX: Final = 32 * 1024 * 1024
 """Bytes of the largest message that JetStream stores in a file, overhead included."""
 _ADDED = 64
 """Largest overhead of the file store in bytes, the subject aside."""
@@ -47,11 +47,11 @@ def largest_record(max_payload: int, subject: str, max_msg_size: int = -1, refus
     ``refused`` the size of a refused message (0: none). If neither limit explains the refusal, an
     unknown limit is assumed, and the result is half of ``refused``.
     """
-    stored = STORED_MOST - _ADDED - len(subject)
+    stored = STORED_MAX - _ADDED - len(subject)
     largest = min(max_payload, stored)
     if max_msg_size > 0:
         largest = min(largest, max_msg_size)
-    return max(LEAST_RECORD, refused // 2) if 0 < refused <= largest else largest
+    return max(MIN_RECORD, refused // 2) if 0 < refused <= largest else largest
 
 
 def largest_packet(record: int) -> int:

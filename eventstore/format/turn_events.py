@@ -123,7 +123,7 @@ class TurnReleased:
 
 TurnEvent: TypeAlias = TurnPublished | TurnDelivered | TurnAcked | TurnReleased
 
-STANDS_FOR: Final = {
+SINGLE_EVENT_OF: Final = {
     "MessagePublished": "TurnPublished",
     "Delivered": "TurnDelivered",
     "Acked": "TurnAcked",

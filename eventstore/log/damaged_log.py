@@ -107,7 +107,7 @@ class SessionNeeds(Protocol):
     def before(self, first: Position) -> dict[str, set[Position]]:
         """Return the messages before a position that sessions need, by session."""
 
-    def begun_anew(self, session: str) -> list[Event]:
+    def reset_events(self, session: str) -> list[Event]:
         """Return the events that remove everything from a session except its subscriptions."""
 
 
@@ -130,7 +130,7 @@ async def salvage(
     node = _check_source(damaged)
     _check_target(damaged, new)
     existed = new.path.exists()
-    with _undisturbed(damaged), new:
+    with _exclusive_access(damaged), new:
         try:
             return await _build(damaged, new, node, progress, needs)
         except BaseException:
@@ -186,7 +186,7 @@ def _check_target(damaged: DataDir, new: DataDir) -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed(damaged: DataDir) -> Iterator[None]:
+def _exclusive_access(damaged: DataDir) -> Iterator[None]:
     """Keep brokers and NATS servers away from the damaged store."""
     with damaged:
         held = take_lock(damaged.nats_lock)
@@ -355,7 +355,7 @@ async def _finish(
         raise CorruptLog(good.sequence + 1, "is damaged, as are messages from before the cut")
     for session, refs in good.needs.before(position(good.begin, 0)).items():
         if refs - good.carried:
-            await _add(new, good, node, good.needs.begun_anew(session))
+            await _add(new, good, node, good.needs.reset_events(session))
             emptied.append(session)
     first = good.first
     cut = LogCut(good.begin, first.previous.hex(), first.time_ms, "salvage")

@@ -115,7 +115,7 @@ class Journal:
         self.stats = JournalStats()
         self.observer: JournalObserver | None = None
         """The observer, while there is a trace."""
-        self.on_relief: Callable[[], None] = _nothing
+        self.on_input_resumed: Callable[[], None] = _nothing
         """Called when the congestion is over."""
         self.on_durable: Callable[[int, bytes], None] = _nothing
         """Called with sequence and link of the last record on disk, before the output that waited
@@ -144,13 +144,13 @@ class Journal:
         self.last: Position = sequence << INDEX_BITS
         """Position of the last appended entry; before there is one, of the last record of the
         log."""
-        self._sealed: deque[PendingRecord] = deque()
+        self._finished: deque[PendingRecord] = deque()
         self._inflight: deque[PendingRecord] = deque()
         self._pending_bytes = 0
         self.gated = 0
         """Bytes that wait at the gate for all sinks."""
         self._was_congested = False
-        self._ceiling: int | None = None
+        self._append_limit: int | None = None
         self._deferred = False
         self._flush = False
         self._in_turn = False
@@ -196,7 +196,7 @@ class Journal:
     @property
     def pending(self) -> list[PendingRecord]:
         """The closed records that are not known to be on disk, in order."""
-        return [*self._inflight, *self._sealed]
+        return [*self._inflight, *self._finished]
 
     @property
     def pending_bytes(self) -> int:
@@ -206,7 +206,7 @@ class Journal:
     @property
     def oldest(self) -> float | None:
         """Monotonic time of the start of the oldest record that is not on disk; None: all are."""
-        for waiting in (self._inflight, self._sealed):
+        for waiting in (self._inflight, self._finished):
             if waiting:
                 return waiting[0].begun
         return None
@@ -214,7 +214,7 @@ class Journal:
     @property
     def idle(self) -> bool:
         """True when everything appended is on disk and every effect released."""
-        waiting = self._inflight or self._sealed or self._events
+        waiting = self._inflight or self._finished or self._events
         return not (waiting or self._turn or self._releasing)
 
     @property
@@ -233,27 +233,30 @@ class Journal:
     @property
     def full(self) -> bool:
         """True when the log has no room for more events: input waits until the log is cut."""
-        return self._ceiling is not None and self.stats.bytes + self.pending_bytes > self._ceiling
+        return (
+            self._append_limit is not None
+            and self.stats.bytes + self.pending_bytes > self._append_limit
+        )
 
     @property
     def releasing(self) -> bool:
         """True while some of the effects that may be released are not written yet."""
         return bool(self._releasing)
 
-    def raise_ceiling(self, appended: int | None) -> None:
+    def limit_appends(self, appended: int | None) -> None:
         """Set how many bytes may be appended since the start before input has to wait.
 
         None: there is no such bound.
         """
-        self._ceiling = appended
-        self._relieve()
+        self._append_limit = appended
+        self._resume_input()
 
-    def _relieve(self) -> None:
+    def _resume_input(self) -> None:
         """Resume input when there is room for it."""
         waiting = self._pending_bytes + self._size + self.gated
         if self._was_congested and waiting < self._max_pending // 2 and not self.full:
             self._was_congested = False
-            self.on_relief()
+            self.on_input_resumed()
 
     def append(
         self,
@@ -280,7 +283,7 @@ class Journal:
             if need > self.max_event:
                 raise EventTooLarge(event.e, need, self.max_event)
         if self._events and not self._in_turn and self._stale():
-            self._seal(last=True)
+            self._finish_record(last=True)
         self._in_turn = True
         if self._events:
             if (
@@ -288,7 +291,7 @@ class Journal:
                 or self._index + count > MAX_INDEX
                 or len(self._events) >= _MAX_EVENTS
             ):
-                self._seal(last=False)
+                self._finish_record(last=False)
                 self._begin_record()
         else:
             self._begin_record()
@@ -384,8 +387,8 @@ class Journal:
             effects, self._turn = self._turn, GatedOutput()
             if self._events:
                 self._effects.append(effects)
-            elif self._sealed:
-                self._sealed[-1].effects.append(effects)
+            elif self._finished:
+                self._finished[-1].effects.append(effects)
             elif self._inflight:
                 self._inflight[-1].effects.append(effects)
             else:
@@ -424,7 +427,7 @@ class Journal:
             self.stats.commit.observe(now - record.begun)
             releasing += record.effects
         # A small record goes first: it is synced while the output is written to the sockets.
-        small = not self._sealed and self._size < self._parallel_from
+        small = not self._finished and self._size < self._parallel_from
         try:
             if small:
                 self._close_record()
@@ -434,7 +437,7 @@ class Journal:
                 self._release_some()
         if not small:
             self._close_record()
-        self._relieve()
+        self._resume_input()
 
     def resend(self) -> None:
         """Send every record that is on its way again, in order."""
@@ -455,7 +458,7 @@ class Journal:
             effects = releasing[0]
             for sink, chunks in islice(self._left, room):
                 room -= 1
-                self._give(sink, chunks, effects)
+                self._write_output(sink, chunks, effects)
             if not room:
                 self.call_soon(self._release_some)
                 return
@@ -463,9 +466,9 @@ class Journal:
             releasing.popleft()
             if releasing:
                 self._left = iter(releasing[0].items())
-        self._relieve()
+        self._resume_input()
 
-    def _give(self, sink: OutputSink, chunks: list[bytes], effects: GatedOutput) -> None:
+    def _write_output(self, sink: OutputSink, chunks: list[bytes], effects: GatedOutput) -> None:
         if sink.waits_for is effects:
             sink.waits_for = None
         if chunks:
@@ -488,7 +491,7 @@ class Journal:
         worth a separate sync. They are written with the next record that an effect waits for; after
         a crash before that, the message is delivered again, which is permitted.
         """
-        self._pump()
+        self._send_records()
         if self._split:
             return
         due = self._effects or self._flush
@@ -496,16 +499,16 @@ class Journal:
         # current sync ends join it, which reduces the latency of each message and the broker's
         # work.
         most = self.max_inflight if self._part or self._size >= self._parallel_from else 1
-        free = not self._sealed and len(self._inflight) < most
+        free = not self._finished and len(self._inflight) < most
         # If a record becomes full within a turn, output of earlier turns in it waits until the
         # turn's last part is stored: so a large record is closed between two turns.
         large = self._size > self.max_record // 2 or len(self._events) > _MAX_EVENTS // 2
         if self._events and ((due and free) or large):
             self._flush = False
-            self._seal(last=True)
-        self._pump()
+            self._finish_record(last=True)
+        self._send_records()
 
-    def _seal(self, *, last: bool) -> None:
+    def _finish_record(self, *, last: bool) -> None:
         """Close the open record.
 
         If the current turn continues in the next record, this one is not the ``last`` part: it is
@@ -527,7 +530,7 @@ class Journal:
         record = PendingRecord(
             self._next, pieces, effects, count, self._index, last=last, begun=self._begun
         )
-        self._sealed.append(record)
+        self._finished.append(record)
         self._pending_bytes += record.size
         self._link = record.link
         self._next += 1
@@ -536,9 +539,9 @@ class Journal:
         self._payloads = []
         self._payload_bytes = self._size = self._index = 0
 
-    def _pump(self) -> None:
-        while self._sealed and len(self._inflight) < self.max_inflight:
-            record = self._sealed.popleft()
+    def _send_records(self) -> None:
+        while self._finished and len(self._inflight) < self.max_inflight:
+            record = self._finished.popleft()
             self._inflight.append(record)
             self._store.send(record)
 

@@ -18,7 +18,7 @@ _WORD = b'"LogCut"'
 _LOOK_BACK = 64
 """Number of records that are searched first; each further attempt searches 4 times as many, up to a
 bound."""
-_LOOK_MOST = 4096
+_LOOK_MAX = 4096
 
 
 class RecordedCut(NamedTuple):
@@ -81,7 +81,7 @@ async def find_cut(
         if found is not None:
             return found
         stop = start - 1
-        back = min(4 * back, _LOOK_MOST)
+        back = min(4 * back, _LOOK_MAX)
     return None
 
 

@@ -25,7 +25,7 @@ from eventstore.errors import (
 )
 from eventstore.format import (
     HEADERS,
-    LEAST_RECORD,
+    MIN_RECORD,
     RECORD_OVERHEAD,
     largest_record,
     previous_of,
@@ -38,7 +38,7 @@ from eventstore.nats import (
     check_replication,
     read_info,
 )
-from eventstore.task_end import end_tasks
+from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +52,10 @@ _log = structlog.get_logger("foldmq")
 ACK_TIMEOUT = 5.0
 """Seconds after which an append without an answer is investigated."""
 _WATCH_EVERY = 0.5
-_RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
+_RETRY_FIRST, _RETRY_MAX = 0.05, 1.0
 _ALIGN_TIMEOUT = 2.0
 """Time limit in seconds of the first check of the stream after a failure; later ones are longer."""
-_ROOM_MOST = 1.0
+_ROOM_MAX = 1.0
 """Longest time in seconds between the end of a failure and the next append."""
 _INSPECT_EVERY = 10.0
 """Seconds between checks that the stream still holds the records that were stored in it."""
@@ -109,16 +109,16 @@ def _wait_times(replicas: int) -> _WaitTimes:
             ack=ACK_TIMEOUT,
             look=_ALIGN_TIMEOUT,
             look_most=REQUEST_SECONDS,
-            retry_most=_RETRY_MOST,
-            room=_ROOM_MOST,
+            retry_most=_RETRY_MAX,
+            room=_ROOM_MAX,
             server=None,
         )
     return _WaitTimes(
         ack=0.6 * ACK_TIMEOUT,
         look=_ALIGN_TIMEOUT / 2,
         look_most=_ALIGN_TIMEOUT / 2,
-        retry_most=_RETRY_MOST / 4,
-        room=_ROOM_MOST / 10,
+        retry_most=_RETRY_MAX / 4,
+        room=_ROOM_MAX / 10,
         server=ACK_TIMEOUT / 2,
     )
 
@@ -157,11 +157,11 @@ class LogWriter:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
         self._lost = False
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._stream_most = max_msg_size
         """The stream's max_msg_size when it was last requested."""
         self._refused = refused
-        self._least = LEAST_RECORD
+        self._least = MIN_RECORD
         self._max_record = 0
         self.outage: str | None = None
         """The reason why nothing can currently be appended; None if appends work."""
@@ -179,7 +179,7 @@ class LogWriter:
         self._journal = journal
         self._max_record = journal.max_record
         largest = self._largest()
-        self._least = min(largest, LEAST_RECORD)
+        self._least = min(largest, MIN_RECORD)
         journal.max_event = largest - RECORD_OVERHEAD
         journal.max_record = min(self._max_record, largest // 2)
         self._look_at_replicas(journal, self._replicas)
@@ -303,13 +303,13 @@ class LogWriter:
 
     def _committed(self, sequence: int) -> None:
         if self._recovering is None and self.outage is not None:
-            _log.info("log is written again", outage_s=round(self._trouble_age(), 1))
+            _log.info("log is written again", outage_s=round(self._outage_seconds(), 1))
             self.outage = None
-            self._told.clear()
+            self._logged.clear()
         if self._journal is not None:
             self._journal.committed(sequence)
 
-    def _trouble_age(self) -> float:
+    def _outage_seconds(self) -> float:
         return self._clock.monotonic() - self.outage_since
 
     async def _watch(self) -> None:
@@ -398,21 +398,21 @@ class LogWriter:
 
     async def _recover(self) -> None:
         """Reconcile the stream with the journal's pending records; retry until it works."""
-        self._tell()
+        self._log_outage()
         delay = _RETRY_FIRST
-        patience = self._wait_times.look
+        timeout = self._wait_times.look
         verdicts = 0
         while True:
             try:
                 if self._recovery is not None:
                     await self._recovery.restart()
-                await self._align(patience)
+                await self._align(timeout)
             except NatsUnavailable as error:
                 self._note(str(error))
                 await self._change_server()
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, self._wait_times.retry_most)
-                patience = min(patience * 2, self._wait_times.look_most)
+                timeout = min(timeout * 2, self._wait_times.look_most)
                 continue
             except EventStoreError as error:
                 verdicts += 1
@@ -423,7 +423,7 @@ class LogWriter:
                 continue
             break
         # The next failure is a new one; pause before it, since a full disk fails immediately.
-        age = self._trouble_age()
+        age = self._outage_seconds()
         if age > _RETRY_FIRST:
             await asyncio.sleep(min(age / 4, self._wait_times.room))
         self._recovering = None
@@ -450,11 +450,11 @@ class LogWriter:
         """Record the latest reason; log it when it has changed."""
         if self._nc.is_connected:
             self.outage = reason
-            self._tell()
+            self._log_outage()
 
-    def _tell(self) -> None:
-        if self.outage is not None and self.outage not in self._told:
-            self._told.add(self.outage)
+    def _log_outage(self) -> None:
+        if self.outage is not None and self.outage not in self._logged:
+            self._logged.add(self.outage)
             _log.warning("log cannot be written", reason=self.outage)
 
     async def _align(self, seconds: float) -> None:

@@ -131,7 +131,7 @@ class BatchClient:
             link._client,
             options,
             timeout=timeout,
-            on_reconnect=link._came_up,
+            on_reconnect=link._on_connected,
             on_closed=link._given_up,
             on_error=on_error,
             no_echo=True,
@@ -142,7 +142,7 @@ class BatchClient:
             await disconnect(link._client)
             raise
         link._open = True
-        link._came_up(first=True)
+        link._on_connected(first=True)
         return link
 
     @property
@@ -256,7 +256,7 @@ class BatchClient:
 
     # A new connection.
 
-    def _came_up(self, *, first: bool = False) -> None:
+    def _on_connected(self, *, first: bool = False) -> None:
         connection = self._transport.connection
         if connection is None or connection.over or connection is self._connection:
             return

@@ -29,7 +29,7 @@ PING: Final = b"PING\r\n"
 _PORT: Final = 4222
 _WRITE_BYTES: Final = 128 * 1024
 """Size in bytes from which data is written to the socket before the end of the loop's turn."""
-_FAREWELL_SECONDS: Final = 1.0
+_CLOSE_SECONDS: Final = 1.0
 """Seconds that the server of a closed connection gets to read the pending data."""
 
 
@@ -182,7 +182,7 @@ class BatchConnection(asyncio.Protocol):
     async def readline(self) -> bytes:
         """Return one line of the greeting; raise ConnectionError if the connection has ended."""
         while (end := self._lines.find(b"\n") + 1) == 0:
-            await self._hear()
+            await self._wait_for_input()
         line = bytes(self._lines[:end])
         del self._lines[:end]
         if line.startswith(b"PONG") and self._pings:
@@ -197,12 +197,12 @@ class BatchConnection(asyncio.Protocol):
             self._lines.clear()
             self.data_received(rest)
         while not self._lines:
-            await self._hear()
+            await self._wait_for_input()
         lines = bytes(self._lines)
         self._lines.clear()
         return lines
 
-    async def _hear(self) -> None:
+    async def _wait_for_input(self) -> None:
         if self._error is not None:
             raise self._error
         self._heard.clear()
@@ -299,7 +299,7 @@ class BatchTransport(Transport):
         if self.connection is None:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.connection.gone.wait()
         self.connection.abort()
 

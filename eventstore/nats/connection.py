@@ -171,14 +171,14 @@ async def dial(
         await _give_up(client, opening)
         raise
     finally:
-        watch.hopeless.cancel()
+        watch.final_error.cancel()
     watch.healthy()
     connected()
 
 
 async def _opened(opening: asyncio.Task[None], watch: _ConnectionErrors, seconds: float) -> None:
     await asyncio.wait(
-        {opening, watch.hopeless}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        {opening, watch.final_error}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
     )
     if not opening.done():
         raise watch.unavailable(None)
@@ -226,27 +226,27 @@ class _ConnectionErrors:
     """Converts the errors of nats-py to single lines, and recognizes permanent ones."""
 
     def __init__(self, where: str, tell: Callable[[str], None]) -> None:
-        self.hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.final_error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._where = where
         self._tell = tell
         self._last: Exception | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._connected_once = False
 
     def healthy(self) -> None:
         self._connected_once = True
-        self._told.clear()
+        self._logged.clear()
 
     async def error(self, error: Exception) -> None:
         if self._last is None or not _is_final(self._last):  # the decisive error is kept
             self._last = error
         if not self._connected_once:
-            if _is_final(error) and not self.hopeless.done():
-                self.hopeless.set_result(None)
+            if _is_final(error) and not self.final_error.done():
+                self.final_error.set_result(None)
             return
         text = describe_error(error)
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             self._tell(f"NATS at {self._where}: {text}")
 
     def unavailable(self, error: Exception | None) -> NatsUnavailable:

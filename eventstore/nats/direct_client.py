@@ -25,7 +25,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE
 
-from eventstore.task_end import keeping_cancellation
+from eventstore.task_cancellation import keeping_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -68,7 +68,7 @@ _PAUSE_SECONDS: Final = (0.35, 0.65)
 MAX_WAIT: Final[float] = 5.0
 """Seconds without an answer after which a server that reaches JetStream's leader is left."""
 _LONGEST_WAIT: Final = 60.0
-_CUT_OFF_MOST: Final = 8.0
+_CUT_OFF_MAX: Final = 8.0
 """Most seconds between two changes from servers that do not reach it."""
 _LOOKS: Final = 3
 _LOOK_AGAIN_SECONDS: Final = 1.0
@@ -183,7 +183,7 @@ class ServerWatch:
         if reached:
             wait = min(self._max_wait * 2.0**self._changes, _LONGEST_WAIT)
         else:
-            wait = min(2.0 ** (self._changes - 1), _CUT_OFF_MOST) if self._changes else 0.0
+            wait = min(2.0 ** (self._changes - 1), _CUT_OFF_MAX) if self._changes else 0.0
         if now - max(self._since, self._left) < wait:
             return False
         self._left = now

@@ -21,7 +21,7 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.format import LEAST_RECORD
+from eventstore.format import MIN_RECORD
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, NO_STREAM, require
 from eventstore.nats.replication import (
@@ -222,10 +222,8 @@ def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str]) -> None:
         if (config.get(setting) or -1) > 0 and config.get("discard") != "new":
             value = f"{config[setting]} with discard old"
             raise WeakDurability(where, setting, value, "-1: old records must stay")
-    if 0 < (size := config.get("max_msg_size") or -1) < LEAST_RECORD:
-        raise WeakDurability(
-            where, "max_msg_size", size, f"{LEAST_RECORD} at least, or -1: no bound"
-        )
+    if 0 < (size := config.get("max_msg_size") or -1) < MIN_RECORD:
+        raise WeakDurability(where, "max_msg_size", size, f"{MIN_RECORD} at least, or -1: no bound")
     present = config.get("subjects") or []
     if not set(subjects) <= set(present):
         raise WeakDurability(where, "subjects", _shown(present), ", ".join(subjects))

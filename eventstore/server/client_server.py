@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "nats-clients"
 """Directory of this server's files in the data directory."""
 
-_ANYBODY: Final = "anybody"
+_NO_AUTH_USER: Final = "anybody"
 _MEMORY_STORE: Final = 64 * 1024 * 1024
-_LEAST_PENDING: Final = 64 * 1024 * 1024
+_MIN_PENDING: Final = 64 * 1024 * 1024
 
 
-_KEPT_OUT: Final = (f"{PRIVATE_PREFIX}>",)
+_DENIED_SUBJECTS: Final = (f"{PRIVATE_PREFIX}>",)
 
 
 class ClientServer(NatsProcess):
@@ -163,7 +163,7 @@ class ClientServer(NatsProcess):
             **self._admission(),
             **(self._tls.configuration() if self._tls is not None else {}),
             "max_payload": self.max_payload,
-            "max_pending": max(_LEAST_PENDING, 2 * self.max_payload),
+            "max_pending": max(_MIN_PENDING, 2 * self.max_payload),
             "ping_interval": "20s",
             **self._logging(),
             "jetstream": self._jetstream(),
@@ -172,14 +172,14 @@ class ClientServer(NatsProcess):
     def _admission(self) -> dict[str, object]:
         users: list[dict[str, object]] = [{"user": self.user, "password": self.password}]
         users += [
-            user.entry(_KEPT_OUT if self._callout_user not in (None, user.identity) else ())
+            user.entry(_DENIED_SUBJECTS if self._callout_user not in (None, user.identity) else ())
             for user in self._users
         ]
         if self._users:
             return {"authorization": {"users": users, "timeout": 5}}
         # clients without credentials get this user; its password is random and known to no client
-        users.append({"user": _ANYBODY, "password": self._unknown_password})
-        return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _ANYBODY}
+        users.append({"user": _NO_AUTH_USER, "password": self._unknown_password})
+        return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _NO_AUTH_USER}
 
     def _jetstream(self) -> object:
         if not self._store:

@@ -11,7 +11,7 @@ from typing import Final
 
 from eventstore.errors import DataDirBusy
 
-_PATIENCE_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 5.0
 
 
 def processes_with(arguments: list[str]) -> list[int]:
@@ -57,7 +57,7 @@ async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not _signal(pid, number, arguments, path):
             return
-        for _ in range(round(_PATIENCE_SECONDS / 0.02)):
+        for _ in range(round(_TIMEOUT_SECONDS / 0.02)):
             if not _has_arguments(pid, arguments):
                 return
             await asyncio.sleep(0.02)

@@ -340,14 +340,14 @@ class PortTaken(NatsUnavailable):
     """Another process listens on the port."""
 
 
-async def end_process(process: asyncio.subprocess.Process | None, patience: float) -> None:
-    """Ask a process to end, and kill it if it has not ended after ``patience`` seconds."""
+async def end_process(process: asyncio.subprocess.Process | None, grace: float) -> None:
+    """Ask a process to end, and kill it if it has not ended after ``grace`` seconds."""
     if process is None or process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(grace):
             await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):

@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from projections.audit.checks import is_clean_start
     from projections.audit.expected_messages import packed_size
     from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.session_audit import SessionAudit
     from projections.audit.shared_subscription_audit import SharedAudit
     from projections.audit.shared_subscription_steps import ASSIGNED, SHARE, SharedStep
+    from projections.audit.state_checks import is_clean_start
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
         HeldSubscription,
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "is_clean_start": "checks",
+    "is_clean_start": "state_checks",
     "packed_size": "expected_messages",
     "UNEXPECTED": "rules",
     "RULES": "rules",

@@ -14,7 +14,7 @@ from eventstore.format import (
     Returned,
     from_runs,
 )
-from projections.audit import checks
+from projections.audit import state_checks
 from projections.audit.ordering import RedeliveryOrder
 from projections.audit.rules import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
@@ -49,10 +49,10 @@ class AcknowledgementAudit:
         self.open: dict[Position, ExpectedMessage] = {}
         """Messages in flight to the client."""
 
-    def _tell(self, at: Position, what: str) -> None:
+    def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.ACKNOWLEDGEMENT, at, what))
 
-    def _tell_all(self, found: Iterable[Violation]) -> None:
+    def _report_all(self, found: Iterable[Violation]) -> None:
         for violation in found:
             self._found(violation)
 
@@ -77,20 +77,20 @@ class AcknowledgementAudit:
 
     def sent(self, state: SessionState, pids: list[int], at: Position) -> None:
         """Check messages that are sent for the first time."""
-        self._tell_all(self._unfinished.sent(state.receive_maximum, pids, at))
+        self._report_all(self._unfinished.sent(state.receive_maximum, pids, at))
         if self._resending is not None:
-            self._tell_all(self._resending.overtaken(at))
+            self._report_all(self._resending.overtaken(at))
 
     def redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
         """Check packets that are sent again."""
         publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
-        self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
+        self._report_all(self._unfinished.sent(state.receive_maximum, publications, at))
         if event.cause != "resumed":
             return
         if self._resending is not None:
-            self._tell_all(self._resending.again(event, at))
+            self._report_all(self._resending.again(event, at))
         elif self._saw_opening:
-            self._tell(at, "packets were sent again as resumed, but no session was resumed")
+            self._report(at, "packets were sent again as resumed, but no session was resumed")
 
     def acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
         """Check PUBACK packets, and messages whose delivery ends without one."""
@@ -99,11 +99,11 @@ class AcknowledgementAudit:
         self._unfinished.ended(event.pids)
         codes = from_runs(event.reasons)
         if codes:
-            self._tell_all(checks.ended_unsent(state, event, at))
+            self._report_all(state_checks.ended_unsent(state, event, at))
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:
-                self._tell(at + number, f"PUBACK {pid}: not in flight at QoS 1")
+                self._report(at + number, f"PUBACK {pid}: not in flight at QoS 1")
             elif codes and codes[number] >= _ERROR:
                 self.open.pop(sent.ref, None)  # refused, or not sent again
             elif not sent.flags & RETAIN_FLAG:
@@ -134,7 +134,7 @@ class AcknowledgementAudit:
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.releasing.get(pid)
             if sent is None:
-                self._tell(at + number, f"PUBCOMP {pid}: no PUBREL was sent")
+                self._report(at + number, f"PUBCOMP {pid}: no PUBREL was sent")
             elif not sent.flags & RETAIN_FLAG:
                 self._done(2, sent.ref, ms)
 

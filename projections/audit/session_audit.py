@@ -36,7 +36,7 @@ from eventstore.format import (
     format_position,
     from_runs,
 )
-from projections.audit import checks
+from projections.audit import state_checks
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.ordering import TopicOrder
@@ -54,7 +54,7 @@ from projections.audit.rules import (
     WillAudit,
 )
 from projections.audit.shared_subscription_steps import SHARE, SharedSteps
-from projections.audit.subscription_options import (
+from projections.audit.subscription_option_checks import (
     OwnMessages,
     filters_without_retained,
     is_subscribed,
@@ -206,7 +206,7 @@ class SessionAudit:
             fold.take(event, at, time_ms, payload)
         except INCONSISTENCIES as error:
             self._broken = True
-            self._tell(Rule.EVENT, at, f"{kind.__name__} does not fit: {error!r:.100}")
+            self._report(Rule.EVENT, at, f"{kind.__name__} does not fit: {error!r:.100}")
             return
         state = fold.state
         if self._known:
@@ -214,7 +214,7 @@ class SessionAudit:
             if state is not None and kind in _QUEUE_CHANGES:
                 self._check_bytes(state, event, at)
         if self._shared is not None:
-            self._tell_shared(self._shared, event, at)
+            self._report_shared(self._shared, event, at)
         if state is None:
             self._forget()
 
@@ -231,7 +231,7 @@ class SessionAudit:
         elif self._known:
             self._check_with_state(event, kind, at, time_ms)
 
-    def _tell_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
+    def _report_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
         """Report an event that concerns shared subscriptions."""
         if shared.begun:
             shared.take(event, at, self._turn)
@@ -242,7 +242,7 @@ class SessionAudit:
         state = self.fold.state
         if state is None:
             if kind is Delivered or kind is Queued:
-                self._tell(Rule.NO_SUBSCRIPTION, at, "there is no session to deliver to")
+                self._report(Rule.NO_SUBSCRIPTION, at, "there is no session to deliver to")
             return
         check = _CHECKS_WITH_STATE.get(kind)
         if check is not None:
@@ -251,9 +251,9 @@ class SessionAudit:
             answered = ANSWERS.get(kind)
             if answered is not None:
                 answered(self._answers, state, event, at, time_ms)
-        pure = checks.WITH_STATE.get(kind)
+        pure = state_checks.WITH_STATE.get(kind)
         if pure is not None:
-            self._tell_all(pure(state, event, at))
+            self._report_all(pure(state, event, at))
 
     def finish(self) -> None:
         """Check what is left at the end of the log."""
@@ -261,7 +261,7 @@ class SessionAudit:
             return
         state = self.fold.state
         if state is not None:
-            self._tell_all(self._expected.overdue(_BEYOND))
+            self._report_all(self._expected.overdue(_BEYOND))
         self._end_turn()
         self._ends.finish(state)
         self._wills.finish(state)
@@ -285,10 +285,10 @@ class SessionAudit:
     def _case(self, rule: str) -> None:
         self._counted[rule] += 1
 
-    def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
+    def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
 
-    def _tell_all(self, found: Iterable[Violation]) -> None:
+    def _report_all(self, found: Iterable[Violation]) -> None:
         for violation in found:
             self._found(violation)
 
@@ -296,7 +296,7 @@ class SessionAudit:
         """Forget the session, which ended: no more messages must be delivered to it."""
         self._owner.ended(self._turn)
         # Messages of the turn in which it ended are not overdue.
-        self._tell_all(self._expected.overdue(self._turn))
+        self._report_all(self._expected.overdue(self._turn))
         self._expected.clear()
         self._queue.clear()
         self._order.clear()
@@ -308,7 +308,7 @@ class SessionAudit:
     def _opened(self, event: SessionOpened, at: Position, _ms: int) -> None:
         state = self.fold.state
         if self._known:
-            self._tell_all(checks.opened(state, event, at))
+            self._report_all(state_checks.opened(state, event, at))
         if not event.resumed:
             self._forget()
             self._known = True
@@ -317,7 +317,7 @@ class SessionAudit:
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._answers.ended()
         if self._known:
-            self._tell_all(checks.ended(self.fold.state, event, at))
+            self._report_all(state_checks.ended(self.fold.state, event, at))
             if isinstance(event, SessionClosed):
                 self._ends.closed(self.fold.state, event, at)
             else:
@@ -347,7 +347,7 @@ class SessionAudit:
         for topic_filter in event.filters if self._known and state is not None else ():
             if not is_subscribed(state, topic_filter):
                 what = f"unsubscribed from {topic_filter!r:.200}, which was not subscribed to"
-                self._tell(Rule.NO_SUBSCRIPTION, at, what)
+                self._report(Rule.NO_SUBSCRIPTION, at, what)
         self._in_turn.unsubscribed(event)
         self._drops.unsubscribed(event)
 
@@ -355,26 +355,26 @@ class SessionAudit:
 
     def _delivered(self, state: SessionState, event: Delivered, at: Position, ms: int) -> None:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
-        self._tell_all(checks.identifiers(state, pids, len(refs), at))
+        self._report_all(state_checks.identifiers(state, pids, len(refs), at))
         self._answers.sent(state, pids, at)
         known = self._check_subscription(state, event.filter, at)
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
             held = state.subscriptions.get(event.filter)
-            self._tell_all(checks.from_the_head(held, refs, flags, at))
-            self._tell_all(checks.sent_in_time(held, refs, ms, at))
+            self._report_all(state_checks.from_the_head(held, refs, flags, at))
+            self._report_all(state_checks.sent_in_time(held, refs, ms, at))
         if event.filter.startswith(SHARE):
             return  # the shared subscription records the outcome of these messages in Assigned
         if event.retain:
             if event.queued < 0 and known:
-                self._tell_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
+                self._report_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
                 if self._in_turn.granted_once(event.filter):
                     held = state.subscriptions.get(event.filter)
-                    self._tell_all(self._local.replayed(held, refs, at))
+                    self._report_all(self._local.replayed(held, refs, at))
             return
         topic_filter, qos, queued = event.filter, event.qos, event.queued >= 0
         if not queued:
-            self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
+            self._report_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         for number, ref in enumerate(refs):
             if not queued:
                 message = self._expected.pop(ref)
@@ -385,7 +385,7 @@ class SessionAudit:
                 self._check_sent(message, ref, at + number)
                 if not self._expected.match(topic_filter, message.topic):
                     what = f"{topic_filter!r:.200} does not match the topic"
-                    self._tell(Rule.NO_SUBSCRIPTION, at + number, what)
+                    self._report(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
                 message = self._queue.pop(ref, None)
                 if message is None:  # queued before the log began
@@ -394,29 +394,29 @@ class SessionAudit:
             self._open[ref] = message
             if not self._order.delivered(message.stream, message.at):
                 what = f"message {format_position(ref)} came after a later one of its topic"
-                self._tell(Rule.ORDER, at + number, what)
+                self._report(Rule.ORDER, at + number, what)
 
     def _check_bytes(self, state: SessionState, event: Any, at: Position) -> None:
         """Check the size of a queue that messages left; report a wrong size once."""
         topic_filter = getattr(event, "filter", None) or event.session.split("/", 2)[-1]
         held = state.subscriptions.get(topic_filter)
         if held is not None and self._off.get(topic_filter, 0) != held.queued_bytes:
-            wrong = checks.bytes_left(held, at)
+            wrong = state_checks.bytes_left(held, at)
             if wrong:
                 self._off[topic_filter] = held.queued_bytes
-                self._tell_all(wrong)
+                self._report_all(wrong)
 
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         known = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
         if event.retain:
             if known:
-                self._tell_all(self._in_turn.replayed(None, refs, event.qos, at))
+                self._report_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
         if event.behind >= 0:
-            self._tell_all(checks.put_behind(state, event, at))
+            self._report_all(state_checks.put_behind(state, event, at))
             return  # a member of this shared subscription returned these messages
-        self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
+        self._report_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         ends = expiries_of(event.expires, len(refs)) or [0] * len(refs)
         for number, ref in enumerate(refs):
             message = self._expected.pop(ref)
@@ -424,7 +424,7 @@ class SessionAudit:
                 self._unexpected(ref, at + number)
                 continue
             self._timed += bool(message.expires)
-            self._tell_all(checks.expiry_differs(message, ref, ends[number], at + number))
+            self._report_all(state_checks.expiry_differs(message, ref, ends[number], at + number))
             # The filter need not match: a message is queued behind the waiting messages of another
             # filter of the session, so that it does not overtake a message of its topic.
             self._queue[ref] = message
@@ -433,7 +433,7 @@ class SessionAudit:
 
     def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
-        self._tell_all(checks.dropped(state, event, refs, at))
+        self._report_all(state_checks.dropped(state, event, refs, at))
         messages = [self._queue.get(ref) or self._expected.get(ref) for ref in refs]
         first = messages[0] if messages else None
         self._drops.dropped(state, event, refs, None if first is None else first.size, at)
@@ -454,7 +454,7 @@ class SessionAudit:
             elif (ref in self._open or ref in self._queue) and not self._in_turn.granted:
                 # With a newly granted filter this may be a retained message that is sent again.
                 what = f"message {format_position(ref)} was dropped although it was accepted before"
-                self._tell(Rule.UNDELIVERED, at, what)
+                self._report(Rule.UNDELIVERED, at, what)
             elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
 
@@ -474,17 +474,18 @@ class SessionAudit:
 
         Members of a shared subscription have their own limits.
         """
-        if event.filter.startswith(SHARE) or checks.is_shared(state):
+        if event.filter.startswith(SHARE) or state_checks.is_shared(state):
             return
         known = [one for one in messages if one is not None]
         if known:
             sizes = [
-                checks.largest_packet(state, one.topic, one.size, one.properties) for one in known
+                state_checks.largest_packet(state, one.topic, one.size, one.properties)
+                for one in known
             ]
             self._drops.too_large(min(sizes), state.packet_maximum, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
-        self._tell_all(checks.expired(state, event, at, ms))
+        self._report_all(state_checks.expired(state, event, at, ms))
         for ref in from_runs(event.refs):
             message = self._queue.pop(ref, None)
             if message is not None:
@@ -495,9 +496,9 @@ class SessionAudit:
         refs = from_runs(event.refs)
         if event.queued >= 0:
             held = state.subscriptions.get(event.session.split("/", 2)[-1])
-            self._tell_all(checks.from_the_head(held, refs, None, at))
+            self._report_all(state_checks.from_the_head(held, refs, None, at))
             if not event.member.startswith(LOG_SESSION):  # otherwise they expire in that log
-                self._tell_all(checks.sent_in_time(held, refs, ms, at))
+                self._report_all(state_checks.sent_in_time(held, refs, ms, at))
         found = []
         for number, ref in enumerate(refs):
             if event.queued < 0:
@@ -518,20 +519,20 @@ class SessionAudit:
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:
         if topic_filter in state.subscriptions or self._in_turn.left(topic_filter):
             return True
-        self._tell(Rule.NO_SUBSCRIPTION, at, f"no subscription {topic_filter!r:.200}")
+        self._report(Rule.NO_SUBSCRIPTION, at, f"no subscription {topic_filter!r:.200}")
         return False
 
     def _unexpected(self, ref: Position, at: Position) -> None:
         if ref >= self._begin and not self._takes_assigned():
             what = f"message {format_position(ref)} was not to be delivered to it"
-            self._tell(UNEXPECTED, at, what, ref)
+            self._report(UNEXPECTED, at, what, ref)
 
     def _takes_assigned(self) -> bool:
         """Return whether other logs assign messages to it, which match no subscription."""
         state = self.fold.state
         return (
             state is not None
-            and checks.is_shared(state)
+            and state_checks.is_shared(state)
             and any(
                 held.options & (SHARED_HOME | SHARED_PART) for held in state.subscriptions.values()
             )
@@ -541,17 +542,17 @@ class SessionAudit:
         """Check that the outcome of a message is recorded in its turn, and its QoS."""
         self._check_turn(message, at)
         if not message.may_be_at(qos):
-            self._tell(Rule.QOS, at, f"at QoS {qos}, which its subscriptions do not allow")
+            self._report(Rule.QOS, at, f"at QoS {qos}, which its subscriptions do not allow")
 
     def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
         """Check that a message that was sent at once had not expired."""
         if message.expires:
             self._timed += 1
-            self._tell_all(checks.taken_in_time(message, ref, at))
+            self._report_all(state_checks.taken_in_time(message, ref, at))
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:
-            self._tell(
+            self._report(
                 Rule.UNDELIVERED, at, "the outcome of a message was recorded in a later turn"
             )
 

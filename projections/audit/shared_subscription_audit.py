@@ -108,7 +108,7 @@ class SharedAudit:
         """Check what is left at the end of the log."""
         self._end_turn()
 
-    def _tell(self, at: Position, what: str, rule: str = Rule.SHARED) -> None:
+    def _report(self, at: Position, what: str, rule: str = Rule.SHARED) -> None:
         if self._whole <= self._turn.begins < self._unsure:
             self._found(Violation(rule, at, what, session=self.group))
 
@@ -135,15 +135,15 @@ class SharedAudit:
             turn.assigned[member, ref].append(_Assigned(step.at + number, level))
             turn.returned[ref] -= turn.returned[ref] > 0
         if member not in turn.came:
-            self._tell(step.at, f"assigned to {shown(member)}, which was not connected")
+            self._report(step.at, f"assigned to {shown(member)}, which was not connected")
         elif member not in self._granted and member not in turn.granted:
-            self._tell(step.at, f"assigned to {shown(member)}, which is not a member")
+            self._report(step.at, f"assigned to {shown(member)}, which is not a member")
         for topic, origin, effect in step.streams:
             turn.topics.setdefault(topic, {}).setdefault(member, step.at)
             before = self._order.pop((topic, origin), 0)
             if before > effect:
                 what = f"assigned a message of topic {shown(topic)} after a later one"
-                self._tell(step.at, what, Rule.ORDER)
+                self._report(step.at, what, Rule.ORDER)
             self._order[topic, origin] = max(before, effect)
         while len(self._order) > _STREAMS:
             del self._order[next(iter(self._order))]
@@ -195,7 +195,7 @@ class SharedAudit:
             there = self._out.get(ref)
             if there is not None:
                 what = f"message {format_position(ref)} was sent to {shown(step.member)} while"
-                self._tell(step.at + number, f"{what} {shown(there[0])} had it")
+                self._report(step.at + number, f"{what} {shown(there[0])} had it")
             self._out[ref] = step.member, step.number
             self._turn.sent[step.member, ref].append((step.at + number, step.number))
 
@@ -205,18 +205,18 @@ class SharedAudit:
 
     def _waits_for_one(self, step: SharedStep) -> None:
         what = f"messages wait for {shown(step.member)} that may go to any member"
-        self._tell(step.at, what)
+        self._report(step.at, what)
 
     def _finished(self, step: SharedStep) -> None:
         for ref in step.refs:
-            self._let_go(step.member, ref)
+            self._finish_delivery(step.member, ref)
 
     def _returned(self, step: SharedStep) -> None:
         for ref in step.refs:
-            self._let_go(step.member, ref)
+            self._finish_delivery(step.member, ref)
             self._turn.returned[ref] += 1
 
-    def _let_go(self, member: str, ref: Position) -> None:
+    def _finish_delivery(self, member: str, ref: Position) -> None:
         there = self._out.get(ref)
         if there is not None and there[0] == member:
             del self._out[ref]
@@ -230,16 +230,16 @@ class SharedAudit:
         for ref, count in turn.returned.items():
             if count > 0:
                 what = f"message {format_position(ref)} was returned but not queued again"
-                self._tell(turn.begins, what)
+                self._report(turn.begins, what)
         for ref, at in turn.requeued:
             what = f"message {format_position(ref)} was queued again, but no member returned it"
-            self._tell(at, what)
+            self._report(at, what)
         late, self._late = self._late, []
         for ref, member, at in late if self._there else ():
             if self._out.get(ref, ("", 0))[0] == member:
                 del self._out[ref]
             what = f"message {format_position(ref)} was not returned when {shown(member)} left"
-            self._tell(at, what)
+            self._report(at, what)
         self._follow_topics(turn)
 
     def _compare(
@@ -250,16 +250,16 @@ class SharedAudit:
         message = f"message {format_position(ref)}"
         granted = self._turn.granted.get(member) or {self._granted.get(member, 0)}
         for at, _ in sent[len(assigned) :]:
-            self._tell(at, f"{message} was sent to {shown(member)} but not assigned to it")
+            self._report(at, f"{message} was sent to {shown(member)} but not assigned to it")
         if 0 not in granted:
             for one in assigned[len(sent) :]:
-                self._tell(
+                self._report(
                     one.at, f"{message} is assigned to {shown(member)}, which did not get it"
                 )
         for one, (at, qos) in zip(assigned, sent, strict=False):
             if one.level and qos not in {min(one.level, level) for level in granted}:
                 what = f"{message} was sent to {shown(member)} at the wrong QoS {qos}"
-                self._tell(at, what, Rule.QOS)
+                self._report(at, what, Rule.QOS)
 
     def _follow_topics(self, turn: _Turn) -> None:
         """Check that each topic went to one member while the members did not change."""
@@ -271,7 +271,7 @@ class SharedAudit:
                 before = self._kept.setdefault(topic, member)
                 if before != member:
                     what = f"topic {shown(topic)} went to {shown(member)} instead of"
-                    self._tell(at, f"{what} {shown(before)}, although the members are the same")
+                    self._report(at, f"{what} {shown(before)}, although the members are the same")
                     self._kept[topic] = member
         if len(self._kept) > _STREAMS:
             self._kept.clear()

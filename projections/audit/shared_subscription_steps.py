@@ -73,13 +73,22 @@ class SharedStep(NamedTuple):
 class SharedSteps:
     """Extracts the steps of one session."""
 
-    __slots__ = ("_clean", "_connected", "_groups", "_home", "_sent", "_session", "_tell", "begun")
+    __slots__ = (
+        "_clean",
+        "_connected",
+        "_groups",
+        "_home",
+        "_report",
+        "_sent",
+        "_session",
+        "begun",
+    )
 
     def __init__(self, session: str, tell: Callable[[SharedStep], object], *, begun: bool) -> None:
         self.begun = begun
         """False: the state of the session at the beginning of the log is not known yet."""
         self._session = session
-        self._tell = tell
+        self._report = tell
         self._connected = False
         self._clean = False
         self._home = False
@@ -96,7 +105,7 @@ class SharedSteps:
             return
         if self._session.startswith(SHARE):
             self._home = any(held.options & SHARED_HOME for held in state.active())
-            self._tell(SharedStep(self._session, at, 0, BEGUN))
+            self._report(SharedStep(self._session, at, 0, BEGUN))
             return
         self._connected, self._clean = state.connected, state.clean
         for held in state.active():
@@ -136,7 +145,7 @@ class SharedSteps:
             if message is not None and event.by_topic
         ]
         refs = from_runs(event.refs)
-        self._tell(
+        self._report(
             SharedStep(event.session, at, turn, ASSIGNED, event.member, refs, 0, levels, streams)
         )
 
@@ -149,13 +158,13 @@ class SharedSteps:
         refs: Sequence[Position] = (),
         number: int = 0,
     ) -> None:
-        self._tell(SharedStep(group, at, turn, what, self._session, refs, number))
+        self._report(SharedStep(group, at, turn, what, self._session, refs, number))
 
     # Sessions.
 
     def _opened(self, event: SessionOpened, at: Position, turn: Position) -> None:
         if self._session.startswith(SHARE):
-            self._tell(SharedStep(self._session, at, turn, BEGUN))
+            self._report(SharedStep(self._session, at, turn, BEGUN))
             return
         if not event.resumed:
             self._end(at, turn)
@@ -174,7 +183,7 @@ class SharedSteps:
 
     def _expired(self, _event: SessionExpired, at: Position, turn: Position) -> None:
         if self._session.startswith(SHARE):
-            self._tell(SharedStep(self._session, at, turn, ENDED))
+            self._report(SharedStep(self._session, at, turn, ENDED))
         else:
             self._end(at, turn)
 
@@ -219,7 +228,7 @@ class SharedSteps:
         elif event.behind >= 0:
             refs = from_runs(event.refs)
             number = int(self._home)
-            self._tell(SharedStep(event.session, at, turn, REQUEUED, "", refs, number))
+            self._report(SharedStep(event.session, at, turn, REQUEUED, "", refs, number))
 
     def _finished(self, event: Acked | Refused | Completed, at: Position, turn: Position) -> None:
         if self._sent:

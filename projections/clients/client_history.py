@@ -15,18 +15,18 @@ import orjson
 if TYPE_CHECKING:
     from eventstore.format import Position
 
-MOST_CLIENTS: Final[int] = 20_000
-_MOST_CONNECTS = 16
+MAX_CLIENTS: Final[int] = 20_000
+_MAX_CONNECTS = 16
 """Number of connects whose times are kept."""
-_MOST_TAKEOVERS = 16
+_MAX_TAKEOVERS = 16
 """Number of takeovers whose times are kept."""
-_MOST_HOSTS = 3
+_MAX_HOSTS = 3
 """Maximum addresses kept for a client."""
-_MOST_DENIED = 8
+_MAX_DENIED = 8
 """Maximum denied topics and filters kept for a client."""
 _FRESH_MS = 60_000
 """Maximum milliseconds between two samples of a client from which a rate is computed."""
-_LEAST_MS = 900
+_MIN_MS = 900
 
 
 class ClientHistory:
@@ -99,10 +99,10 @@ class ClientHistory:
         """
         last = self._sample
         fresh = last is not None and last[0] > begun_ms and now_ms - last[0] <= _FRESH_MS
-        if fresh and last is not None and now_ms - last[0] < _LEAST_MS and self._rates is not None:
+        if fresh and last is not None and now_ms - last[0] < _MIN_MS and self._rates is not None:
             return self._rates
         before = last if fresh and last is not None else (begun_ms, 0, 0)
-        seconds = max(now_ms - before[0], _LEAST_MS) / 1000
+        seconds = max(now_ms - before[0], _MIN_MS) / 1000
         self._rates = (taken - before[1]) / seconds, (sent - before[2]) / seconds
         self._sample = now_ms, taken, sent
         return self._rates
@@ -186,7 +186,7 @@ class ClientHistories:
         history = self._of.get(client)
         if history is None:
             history = self._of[client] = ClientHistory(now_ms)
-            if len(self._of) > MOST_CLIENTS:
+            if len(self._of) > MAX_CLIENTS:
                 oldest, gone = self._of.popitem(last=False)
                 if self.dirty is not None:
                     self.dirty.setdefault(oldest, gone.saved)
@@ -201,10 +201,10 @@ class ClientHistories:
         history = self._changed(client, now_ms)
         if history.host is not None and history.host != host:
             others = [one for one in history.hosts if one != host]
-            history.earlier_hosts = tuple(others[1 - _MOST_HOSTS :])
+            history.earlier_hosts = tuple(others[1 - _MAX_HOSTS :])
         history.host = host
         history.connects += 1
-        history.opened_ms = (*history.opened_ms[1 - _MOST_CONNECTS :], now_ms)
+        history.opened_ms = (*history.opened_ms[1 - _MAX_CONNECTS :], now_ms)
 
     def closed(self, client: str, reason: str, now_ms: int) -> None:
         """Record that the connection of a client ended."""
@@ -212,7 +212,7 @@ class ClientHistories:
         history.last_close, history.closed_ms = reason, now_ms
         if reason == "taken_over":
             history.takeovers += 1
-            history.taken_ms = (*history.taken_ms[1 - _MOST_TAKEOVERS :], now_ms)
+            history.taken_ms = (*history.taken_ms[1 - _MAX_TAKEOVERS :], now_ms)
 
     def session_ended(self, client: str) -> None:
         """Record that the session of a client ended: its history is no longer stored."""
@@ -248,7 +248,7 @@ class ClientHistories:
         if history.denied is None:
             history.denied = {}
         asked = f"{what} {topic}"
-        if asked in history.denied or len(history.denied) < _MOST_DENIED:
+        if asked in history.denied or len(history.denied) < _MAX_DENIED:
             history.denied[asked] = history.denied.get(asked, 0) + count
 
     # The stored histories.

@@ -136,7 +136,7 @@ class ChangedStates:
             for part in turns.take(record)[1]:
                 for at, event in _retained_events(part):
                     if isinstance(event, Released):
-                        await self._recall(fold, event, first, carried)
+                        await self._load_unreleased(fold, event, first, carried)
                     fold.take(part, event, position(part.sequence, at))
             self.done = record.sequence - first + 1
             await self._pause()
@@ -151,7 +151,7 @@ class ChangedStates:
         except BadIndex:
             return {}
 
-    async def _recall(
+    async def _load_unreleased(
         self, fold: _RetainedChanges, event: Released, first: int, carried: dict[int, list[int]]
     ) -> None:
         """Read the retained messages that were sent before the first record and are released."""

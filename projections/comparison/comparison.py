@@ -122,7 +122,7 @@ class Comparison:
         self._checks: list[Check] = []
         self._only = only
         self._found: list[Difference] = []
-        self._crowd = _FREEZE_FROM
+        self._freeze_above = _FREEZE_FROM
         self.watch: Callable[[Event], None] | None = None
         """Called after each event."""
         self.on_record: Callable[[Record], Difference | None] | None = None
@@ -155,9 +155,12 @@ class Comparison:
         else:
             for record in turn:
                 self._events(record)
-        if turn[-1].sequence % _FREEZE_EVERY == 0 and len(self.node.sessions.live) > self._crowd:
+        if (
+            turn[-1].sequence % _FREEZE_EVERY == 0
+            and len(self.node.sessions.live) > self._freeze_above
+        ):
             freeze_offline(self.node, after)
-            self._crowd = max(_FREEZE_FROM, 2 * len(self.node.sessions.live))
+            self._freeze_above = max(_FREEZE_FROM, 2 * len(self.node.sessions.live))
 
     def _events(self, record: Record) -> None:
         base = position(record.sequence, 0)

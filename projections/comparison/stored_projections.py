@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from projections.state import RetainedMessage, SessionState
 
 _SECONDS = 10.0
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _POLL = 0.05
 
 
@@ -105,7 +105,7 @@ class ProjectionReader:
         except LostLog:
             found.useless = "there are none"
             return found
-        polling = Polling(_POLL, _PATIENCE)
+        polling = Polling(_POLL, _TIMEOUT)
         await self._read(done, last, again=False)
         while True:
             # Messages that were stored after their key was read have later sequences.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from projections.explanation.missing_message import explain_no_message
     from projections.explanation.story_json import story_object
-    from projections.explanation.story_text import TextStyle, story_lines, told_lines
+    from projections.explanation.story_text import TextStyle, log_story_lines, story_lines
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -27,7 +27,7 @@ else:
             "stories_elsewhere",
             "missing_message": "explain_no_message",
             "story_json": "story_object",
-            "story_text": "TextStyle story_lines told_lines",
+            "story_text": "TextStyle story_lines log_story_lines",
         },
     )
 
@@ -37,10 +37,10 @@ __all__ = [
     "WantedStories",
     "explain_no_message",
     "find_histories",
+    "log_story_lines",
     "not_taken",
     "published_anywhere",
     "stories_elsewhere",
     "story_lines",
     "story_object",
-    "told_lines",
 ]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore import display
 from eventstore.format import (
+    MAX_DROPPED_TOPICS,
     MAX_INDEX,
-    MOST_DROPPED_TOPICS,
     MessageDropped,
     Subscribed,
     SubscriptionDenied,
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
     from projections.replay import ClientPast, EventEntry
 
-_MOST_TOPICS: Final = 20_000
+_MAX_TOPICS: Final = 20_000
 """Maximum number of topics that are compared with the requested one."""
-_MOST_ALIKE: Final = 3
+_MAX_ALIKE: Final = 3
 _ALIKE: Final = 0.75
-_MOST_READ: Final = 16
+_MAX_READ: Final = 16
 
 
 async def explain_no_message(
@@ -61,7 +61,9 @@ async def explain_no_message(
     found = ["messages of QoS 0 are recorded only if they are retained"]
     if client is not None:
         past = await client_past(source, client, last)
-        found.append(f"{display.name(client)} {_standing(past, topic, then=until is not None)}")
+        found.append(
+            f"{display.name(client)} {_unrecorded_reason(past, topic, then=until is not None)}"
+        )
         found += await _of_client(source, topic, client, last)
     found += await _refused(source, topic, last)
     found += await _wills(source, topic, last)
@@ -70,7 +72,7 @@ async def explain_no_message(
         known.pop(topic, None)
         alike = [
             one
-            for one in get_close_matches(topic, known, _MOST_ALIKE, _ALIKE)
+            for one in get_close_matches(topic, known, _MAX_ALIKE, _ALIKE)
             if known[one] or await _is_published(source, one, last)
         ]
         if alike:
@@ -82,7 +84,7 @@ def _has_wildcard(topic: str) -> bool:
     return "+" in topic or "#" in topic
 
 
-def _standing(past: ClientPast, topic: str, *, then: bool) -> str:
+def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
     """Return why a client would have got a message of QoS 0 on a topic, or not.
 
     ``then``: at a point in the past, not now.
@@ -121,7 +123,7 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
             and event.reason == "slow_reader"
             and may_concern(event, covers)
         ):
-            if not event.topics or len(event.topics) >= MOST_DROPPED_TOPICS:
+            if not event.topics or len(event.topics) >= MAX_DROPPED_TOPICS:
                 unnamed.add(entry, event)
             else:
                 (named if all(map(covers, event.topics)) else shared).add(entry, event)
@@ -133,7 +135,7 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
     who = display.name(client)
     found = [
         f"{who} was denied {display.name(name)} at {place}: {denial_text(code)}"
-        for name, (code, place) in islice(reversed(filters.items()), _MOST_ALIKE)
+        for name, (code, place) in islice(reversed(filters.items()), _MAX_ALIKE)
     ]
     for unread, note in (
         (named, ""),
@@ -181,9 +183,9 @@ async def _drops(
     chosen = EventFilter((MessageDropped,), client)
     first = source.begin
     if source.index is not None:
-        first = chosen.begin_of_block(source, source.begin, last, _MOST_READ)
+        first = chosen.begin_of_block(source, source.begin, last, _MAX_READ)
         if first > source.begin:
-            first = chosen.begin_of_block(source, source.begin, first - 1, _MOST_READ)
+            first = chosen.begin_of_block(source, source.begin, first - 1, _MAX_READ)
         async for entry in _entries(
             source, EventFilter((MessageDropped,), client, topic), first - 1
         ):
@@ -204,7 +206,7 @@ class _Unread:
         """Count the messages of an event."""
         self.count += event.count
         self._latest = _place(entry)
-        if len(event.topics) < MOST_DROPPED_TOPICS:
+        if len(event.topics) < MAX_DROPPED_TOPICS:
             self._topics.update(dict.fromkeys(event.topics))
 
     def text(self, who: str) -> str:
@@ -232,7 +234,7 @@ async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
     return [
         f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
         f"{drop_text(reason, received=False)}"
-        for (who, name, reason), place in islice(reversed(found.items()), _MOST_ALIKE)
+        for (who, name, reason), place in islice(reversed(found.items()), _MAX_ALIKE)
     ]
 
 
@@ -266,7 +268,7 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
             armed.pop(entry.event.session, None)
             armed[entry.event.session] = entry
     found = []
-    for session, entry in list(armed.items())[-_MOST_ALIKE:]:
+    for session, entry in list(armed.items())[-_MAX_ALIKE:]:
         will = entry.event
         if not isinstance(will, WillArmed):
             continue
@@ -298,7 +300,7 @@ async def _is_published(source: LogSource, topic: str, last: int) -> bool:
     if source.index is None:
         return False
     try:
-        named = source.index.topic(topic, 0, last)[-_MOST_READ:]
+        named = source.index.topic(topic, 0, last)[-_MAX_READ:]
     except BadIndex:
         return True
     return any(
@@ -317,7 +319,7 @@ async def _topics(source: LogSource, last: int) -> dict[str, bool]:
     read = False
 
     def note(topic: str) -> bool:
-        if len(found) < _MOST_TOPICS or topic in found:
+        if len(found) < _MAX_TOPICS or topic in found:
             found[topic] = read
         return False
 

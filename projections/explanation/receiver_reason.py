@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 def receiver_reason(story: MessageStory) -> str:
     """Return why the log records no delivery of a message to the session."""
-    standing = story.standing
-    if story.share and not (standing is not None and story.share in standing.shared):
+    subscriber = story.subscriber
+    if story.share and not (subscriber is not None and story.share in subscriber.shared):
         return f"was not a receiver: the message was assigned to {display.name(story.share)} only"
-    if standing is None:
+    if subscriber is None:
         cut = f": {story.beginning}" if story.beginning else ""
         return f"is not known at that time: the log does not go back that far{cut}"
-    if not standing.known:
-        return f"had no session at that time{_earlier(standing)}{_denied(standing)}"
-    if story.share or (not standing.filters and standing.shared):
-        return _shared_reason(story, standing)
-    if not standing.filters:
-        there = "was connected but" if standing.connected else "was offline and"
+    if not subscriber.known:
+        return f"had no session at that time{_earlier(subscriber)}{_denied(subscriber)}"
+    if story.share or (not subscriber.filters and subscriber.shared):
+        return _shared_reason(story, subscriber)
+    if not subscriber.filters:
+        there = "was connected but" if subscriber.connected else "was offline and"
         return (
-            f"{there} had no matching subscription{_changes(standing)}{_denied(standing)}"
-            f"{_alike(story, standing)}"
+            f"{there} had no matching subscription{_changes(subscriber)}{_denied(subscriber)}"
+            f"{_alike(story, subscriber)}"
         )
-    if len(standing.no_local) == len(standing.filters):
-        which = ", ".join(display.name(one) for one in standing.no_local)
+    if len(subscriber.no_local) == len(subscriber.filters):
+        which = ", ".join(display.name(one) for one in subscriber.no_local)
         return f"published the message itself, and its subscription ({which}) has No Local"
-    granted = ", ".join(f"{display.name(one)} QoS {qos}" for one, qos in standing.filters)
-    if story.qos and any(qos for _, qos in standing.filters):
+    granted = ", ".join(f"{display.name(one)} QoS {qos}" for one, qos in subscriber.filters)
+    if story.qos and any(qos for _, qos in subscriber.filters):
         return f"was subscribed ({granted}), but nothing is recorded for it"
-    if not standing.connected:
+    if not subscriber.connected:
         return f"was subscribed ({granted}) but offline: QoS 0 messages are not queued"
-    if standing.unread is not None:
-        return f"was subscribed ({granted}) and connected, but {_unread(standing.unread)}"
+    if subscriber.unread is not None:
+        return f"was subscribed ({granted}) and connected, but {_unread(subscriber.unread)}"
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
-def _earlier(standing: SubscriberState) -> str:
+def _earlier(subscriber: SubscriberState) -> str:
     """Return how the earlier session of a client ended."""
-    earlier = standing.earlier
+    earlier = subscriber.earlier
     if earlier is None:
-        if standing.seen is None:
+        if subscriber.seen is None:
             return ""
         first = (
-            "its first one began later" if standing.seen else "the log does not know this client"
+            "its first one began later" if subscriber.seen else "the log does not know this client"
         )
         return f": {first}"
     return f": {ended_session_text(earlier)}"
@@ -86,24 +86,24 @@ def _unread(drops: UnreadDrops) -> str:
     )
 
 
-def _denied(standing: SubscriberState) -> str:
+def _denied(subscriber: SubscriberState) -> str:
     """Return the matching filters that were denied to the session."""
     return "".join(
         f"; it was denied {display.name(one.filter)} at {format_position(one.at)}, "
         f"{display.clock(one.time_ms)}: {denial_text(one.code)}"
-        for one in standing.denied
+        for one in subscriber.denied
     )
 
 
-def _changes(standing: SubscriberState) -> str:
+def _changes(subscriber: SubscriberState) -> str:
     """Return which matching subscriptions ended just before, or began just after."""
     said = ""
-    if standing.ended is not None:
-        said += f"; {display.name(standing.ended.filter)} was unsubscribed at "
-        said += _place(standing.ended)
-    if standing.begun is not None:
-        said += f"; {display.name(standing.begun.filter)} was subscribed only at "
-        said += _place(standing.begun)
+    if subscriber.ended is not None:
+        said += f"; {display.name(subscriber.ended.filter)} was unsubscribed at "
+        said += _place(subscriber.ended)
+    if subscriber.begun is not None:
+        said += f"; {display.name(subscriber.begun.filter)} was subscribed only at "
+        said += _place(subscriber.begun)
     return said
 
 
@@ -111,25 +111,25 @@ def _place(change: SubscriptionChange) -> str:
     return f"{format_position(change.at)}, {display.clock(change.time_ms)}"
 
 
-def _alike(story: MessageStory, standing: SubscriberState) -> str:
+def _alike(story: MessageStory, subscriber: SubscriberState) -> str:
     """Return the filters of the session that nearly match."""
-    if not standing.alike or story.topic is None:
+    if not subscriber.alike or story.topic is None:
         return ""
-    which = ", ".join(display.name(one) for one in standing.alike)
-    verb = "matches" if len(standing.alike) == 1 else "match"
+    which = ", ".join(display.name(one) for one in subscriber.alike)
+    verb = "matches" if len(subscriber.alike) == 1 else "match"
     return f"; {which} nearly {verb}: the topic is {display.name(story.topic)}"
 
 
-def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
+def _shared_reason(story: MessageStory, subscriber: SubscriberState) -> str:
     """Return why a member of shared subscriptions has no record of a message."""
     members = [
         step.detail
         for copy in story.copies
-        if copy.session in standing.shared
+        if copy.session in subscriber.shared
         for step in copy.steps
         if step.what == "assigned"
     ]
-    which = ", ".join(display.name(one) for one in standing.shared)
+    which = ", ".join(display.name(one) for one in subscriber.shared)
     if members:
         others = ", ".join(
             shared_member_text(one).removeprefix("member ") for one in dict.fromkeys(members)
@@ -145,6 +145,6 @@ def shared_member_text(member: str) -> str:
     return f"member {display.name(member)}"
 
 
-def is_loss(standing: SubscriberState) -> bool:
+def is_loss(subscriber: SubscriberState) -> bool:
     """Return whether a session lacks a message because of a denial or a drop."""
-    return bool(standing.denied) or standing.unread is not None
+    return bool(subscriber.denied) or subscriber.unread is not None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
     """Return the history of a message as a JSON object, with all sessions."""
-    standing = story.standing
+    subscriber = story.subscriber
     return {
         "position": format_position(story.ref),
         "time": None if story.time_ms is None else display.iso(story.time_ms),
@@ -37,24 +37,24 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
         "steps": [_step_object(step) for step in story.steps],
         "client": client,
         "standing": None
-        if standing is None
+        if subscriber is None
         else {
-            "known": standing.known,
-            "connected": standing.connected,
-            "subscriptions": [{"filter": one, "qos": qos} for one, qos in standing.filters],
-            **({"shared": [*standing.shared]} if standing.shared else {}),
-            **({"no_local": [*standing.no_local]} if standing.no_local else {}),
+            "known": subscriber.known,
+            "connected": subscriber.connected,
+            "subscriptions": [{"filter": one, "qos": qos} for one, qos in subscriber.filters],
+            **({"shared": [*subscriber.shared]} if subscriber.shared else {}),
+            **({"no_local": [*subscriber.no_local]} if subscriber.no_local else {}),
             **(
-                {"denied": [_denied_object(one) for one in standing.denied]}
-                if standing.denied
+                {"denied": [_denied_object(one) for one in subscriber.denied]}
+                if subscriber.denied
                 else {}
             ),
-            **({"alike": [*standing.alike]} if standing.alike else {}),
-            **({"seen": standing.seen} if standing.seen is not None else {}),
-            **({"earlier": _earlier_object(standing.earlier)} if standing.earlier else {}),
-            **({"ended": _change_object(standing.ended)} if standing.ended else {}),
-            **({"begun": _change_object(standing.begun)} if standing.begun else {}),
-            **({"unread": _unread_object(standing.unread)} if standing.unread else {}),
+            **({"alike": [*subscriber.alike]} if subscriber.alike else {}),
+            **({"seen": subscriber.seen} if subscriber.seen is not None else {}),
+            **({"earlier": _earlier_object(subscriber.earlier)} if subscriber.earlier else {}),
+            **({"ended": _change_object(subscriber.ended)} if subscriber.ended else {}),
+            **({"begun": _change_object(subscriber.begun)} if subscriber.begun else {}),
+            **({"unread": _unread_object(subscriber.unread)} if subscriber.unread else {}),
         },
         "copies": [
             {
@@ -62,7 +62,7 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
                 "filter": copy.filter,
                 "qos": copy.qos,
                 "retain": copy.retain,
-                "fate": copy.fate,
+                "fate": copy.outcome,
                 "steps": [_step_object(step) for step in copy.steps],
             }
             for copy in story.copies

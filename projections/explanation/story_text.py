@@ -29,7 +29,7 @@ Paint: TypeAlias = Callable[[str, TextStyle | None], str]
 
 _LISTED: Final = 10
 """Maximum sessions of a message that are listed."""
-_FATES = {
+_OUTCOMES = {
     "queued": "still queued",
     "in_flight": "in flight: sent, not acknowledged",
     "releasing": "in flight: received (PUBREC), waiting for PUBCOMP",
@@ -42,7 +42,7 @@ _FATES = {
     "gone": "not delivered: the session ended before",
 }
 
-_FATE_STYLES: dict[str, TextStyle] = {
+_COPY_STYLES: dict[str, TextStyle] = {
     "queued": "yellow",
     "in_flight": "yellow",
     "releasing": "yellow",
@@ -69,7 +69,7 @@ _ANSWERED = {
 }
 
 
-def told_lines(
+def log_story_lines(
     found: LogStory,
     node: str | None,
     client: str | None,
@@ -122,8 +122,8 @@ def story_lines(
         yield f"  {paint(reason, _reason_style(story))}"
     for copy in mine[:_LISTED] if client is None else mine:
         yield from _copy_lines(copy, paint, expired=_has_expired(story, now_ms))
-    if client is not None and story.standing is not None:
-        shared = [copy for copy in story.copies if copy.session in story.standing.shared]
+    if client is not None and story.subscriber is not None:
+        shared = [copy for copy in story.copies if copy.session in story.subscriber.shared]
         for copy in shared:
             yield from _copy_lines(copy, paint, expired=_has_expired(story, now_ms))
 
@@ -174,7 +174,7 @@ def _matched(story: MessageStory, paint: Paint) -> str:
     if not story.copies:
         return "  recorded for no session (QoS 0 deliveries are not recorded)"
     shown = (
-        f"{display.name(copy.session, 40)} ({paint(_short(copy), _FATE_STYLES.get(copy.fate))})"
+        f"{display.name(copy.session, 40)} ({paint(_short(copy), _COPY_STYLES.get(copy.outcome))})"
         for copy in story.copies[:_LISTED]
     )
     more = len(story.copies) - _LISTED
@@ -183,7 +183,7 @@ def _matched(story: MessageStory, paint: Paint) -> str:
 
 
 def _short(copy: DeliveryCopy) -> str:
-    return _SHORT.get(copy.fate, copy.fate)
+    return _SHORT.get(copy.outcome, copy.outcome)
 
 
 def _has_expired(story: MessageStory, now_ms: int) -> bool:
@@ -192,30 +192,30 @@ def _has_expired(story: MessageStory, now_ms: int) -> bool:
 
 def _copy_lines(copy: DeliveryCopy, paint: Paint, *, expired: bool) -> Iterator[str]:
     """Yield the delivery of a message to one session."""
-    fate = paint(_fate(copy, expired=expired), _FATE_STYLES.get(copy.fate))
+    outcome = paint(_outcome(copy, expired=expired), _COPY_STYLES.get(copy.outcome))
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
     held = f", subscription {display.name(copy.filter)}" if copy.filter else ""
-    yield f"  for {display.name(copy.session)}{held}{granted}: {origin}{fate}"
+    yield f"  for {display.name(copy.session)}{held}{granted}: {origin}{outcome}"
     for step in copy.steps:
         yield f"    {paint(stamp(step.at, step.time_ms), 'dim')}  {_copy_step(step, copy)}"
 
 
-def _fate(copy: DeliveryCopy, *, expired: bool) -> str:
+def _outcome(copy: DeliveryCopy, *, expired: bool) -> str:
     """Return the outcome of a copy."""
     last = copy.steps[-1] if copy.steps else None
     shared = copy.session.startswith(SHARE)
-    if copy.fate == "queued" and expired:
+    if copy.outcome == "queued" and expired:
         return "still queued, but expired: it will not be sent"
-    if copy.fate == "queued" and shared:
+    if copy.outcome == "queued" and shared:
         return "waits until a member is connected and has room"
-    if copy.fate == "dropped" and last is not None:
+    if copy.outcome == "dropped" and last is not None:
         return f"dropped: {drop_text_with_limit(last.detail, last.limits, shared=shared)}"
-    if copy.fate == "assigned" and last is not None:
+    if copy.outcome == "assigned" and last is not None:
         return f"assigned to its {shared_member_text(last.detail)}"
-    if copy.fate == "refused" and last is not None:
+    if copy.outcome == "refused" and last is not None:
         return f"not accepted: {_code_text(last.detail)}"
-    return _FATES[copy.fate]
+    return _OUTCOMES[copy.outcome]
 
 
 def _code_text(code: str) -> str:
@@ -260,12 +260,12 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
 
 def _reason_style(story: MessageStory) -> TextStyle | None:
     """Return the style of the reason: red for a loss."""
-    standing = story.standing
-    if standing is None or not standing.known:
+    subscriber = story.subscriber
+    if subscriber is None or not subscriber.known:
         return "yellow"
-    if is_loss(standing):
+    if is_loss(subscriber):
         return "red"
-    return None if standing.filters and standing.connected else "yellow"
+    return None if subscriber.filters and subscriber.connected else "yellow"
 
 
 def _plain(said: str, _style: TextStyle | None) -> str:

@@ -21,7 +21,7 @@ from eventstore.reading import fetch_listed
 from projections.indexing.indexed_sessions import IndexedSessions
 from projections.indexing.topic_records import TopicRecords
 from projections.state import INCONSISTENCIES, inconsistency
-from projections.stories import DeniedFilter, StoryBuilder, subscriber_standing
+from projections.stories import DeniedFilter, StoryBuilder, describe_subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,14 +67,16 @@ async def find_indexed_stories(
         if refs:
             await following.run()
         stories = [story for story in following.builder.stories.values() if story.known]
-        if client is not None and not await _tell_standing(source, sessions, stories, client):
+        if client is not None and not await _add_subscriber_state(
+            source, sessions, stories, client
+        ):
             return None
     except BadIndex:
         return None
     return stories
 
 
-async def _tell_standing(
+async def _add_subscriber_state(
     source: LogSource, sessions: IndexedSessions, stories: Iterable[MessageStory], client: str
 ) -> bool:
     """Add a session's subscriptions to the histories; return whether they could be determined."""
@@ -88,7 +90,7 @@ async def _tell_standing(
         begin = position(source.begin, 0)
         denied = [DeniedFilter(*row) for row in rows if row[2] >= begin]
         own = story.session == client
-        story.standing = subscriber_standing(state, story.topic, denied, own=own)
+        story.subscriber = describe_subscriber(state, story.topic, denied, own=own)
     return True
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventstore.format import Event, Position
     from eventstore.index import LogIndex, SavedState
 
-MOST_DENIED: Final = 1000
+MAX_DENIED: Final = 1000
 """Largest number of a session's denied filters that are kept with its state."""
 _HELD: Final = 2_000
 """Number of unchanged sessions that stay in memory."""
@@ -42,7 +42,7 @@ class DeniedFilters:
         if isinstance(event, SubscriptionDenied):
             for name, code in zip(event.filters, from_runs(event.reasons), strict=True):
                 self._denied[name] = [name, code, at, time_ms]
-            if len(self._denied) > MOST_DENIED:
+            if len(self._denied) > MAX_DENIED:
                 self._denied = None
         elif isinstance(event, Subscribed):
             for name, _ in event.filters:

@@ -66,7 +66,7 @@ class TopicRecords:
             return self._index.topics(fixed_prefix(topic_filter), self._matches, kind=kind)
         return self._index.sequences(kind + topic_filter)
 
-    def _besides(self, last: int) -> set[int]:
+    def _unindexed(self, last: int) -> set[int]:
         """Return the records up to ``last`` that may concern messages in no indexed record.
 
         They name topics of messages that were dropped, or refer to messages from before the index.
@@ -86,7 +86,7 @@ class TopicRecords:
         if self._concerning is None:
             end = self._index.last
             named = {*self.named}
-            self._concerning = named | self._index.referring(named, end) | self._besides(end)
+            self._concerning = named | self._index.referring(named, end) | self._unindexed(end)
         return {one for one in self._concerning if one <= last}
 
     async def narrow(
@@ -112,7 +112,7 @@ class TopicRecords:
                         messages.setdefault(at >> INDEX_BITS, set()).add(at & MAX_INDEX)
             known = {sequence: frozenset(found) for sequence, found in messages.items()}
             found = {*named, *self._index.referring_to(known, last)}
-            self._exact = last, found | self._besides(last)
+            self._exact = last, found | self._unindexed(last)
         except (BadIndex, CorruptLog, UnreadableEvent):
             self._exact = None  # reading the records reports the problem instead
 

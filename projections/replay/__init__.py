@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from projections.replay.salvage_needs import SalvageNeeds
     from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
     from projections.replay.subscription_text import options_text
-    from projections.replay.topic_lookup import Published, TopicBook, Topics, topic_matcher
+    from projections.replay.topic_lookup import MessageTopics, Published, Topics, topic_matcher
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -55,7 +55,7 @@ else:
             "salvage_needs": "SalvageNeeds",
             "session_history": "SessionEvent SessionHistory SessionMoment",
             "subscription_text": "options_text",
-            "topic_lookup": "Published TopicBook Topics topic_matcher",
+            "topic_lookup": "Published MessageTopics Topics topic_matcher",
         },
     )
 
@@ -67,6 +67,7 @@ __all__ = [
     "EventEntry",
     "EventFilter",
     "EventReader",
+    "MessageTopics",
     "OriginPlace",
     "Origins",
     "Published",
@@ -75,7 +76,6 @@ __all__ = [
     "SessionEvent",
     "SessionHistory",
     "SessionMoment",
-    "TopicBook",
     "Topics",
     "cause_of",
     "client_past",

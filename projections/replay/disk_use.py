@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import Position, Record
 
-MOST_NAMES: Final = 10_000
+MAX_NAMES: Final = 10_000
 """Maximum number of topics, and of clients; bytes of others count for ``None``."""
 _REMEMBERED: Final = 65_536
 """Number of the latest messages whose topics are remembered, for entries about them."""
@@ -79,7 +79,7 @@ class DiskUse:
         return found
 
     def _add(self, sizes: Counter[str | None], name: str | None, size: int) -> None:
-        if name not in sizes and len(sizes) >= MOST_NAMES:
+        if name not in sizes and len(sizes) >= MAX_NAMES:
             name = None
         sizes[name] += size
 

@@ -39,7 +39,7 @@ from eventstore.index import LIFECYCLE, SESSION, BadIndex
 from eventstore.reading import LogPoint, Progress, read_listed, silent
 from eventstore.reasons import close_text, expiry_text
 from projections.indexing import TopicRecords
-from projections.replay.topic_lookup import TopicBook, topic_matcher
+from projections.replay.topic_lookup import MessageTopics, topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -161,7 +161,7 @@ class EventFilter:
         session = self._session
         return session is None or any(raw.get("session") == session for raw in record.raw_events)
 
-    async def selects(self, event: Event, topics: TopicBook) -> bool:
+    async def selects(self, event: Event, topics: MessageTopics) -> bool:
         """Return whether an event is selected; may read the log for the topics it concerns."""
         if self._types and type(event) not in self._types:
             return False
@@ -188,7 +188,7 @@ _WITH_TOPICS = (
 _WITH_REFS = (Assigned, Delivered, Expired, MessageDropped, Queued, Released, Returned)
 
 
-def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[str]:
+def _topics(event: Event, refs: list[Position], topics: MessageTopics) -> Iterator[str]:
     """Yield the topics that an event concerns."""
     if isinstance(event, _WITH_TOPICS):
         yield from event.topics
@@ -247,7 +247,7 @@ class EventReader:
         self, source: LogSource, selected: EventFilter, progress: Progress = silent
     ) -> None:
         self.source = source
-        self.topics = TopicBook(source, thorough=selected.needs_topics, progress=progress)
+        self.topics = MessageTopics(source, thorough=selected.needs_topics, progress=progress)
         self._selected = selected
 
     async def entries(

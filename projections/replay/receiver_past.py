@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from eventstore.format import (
     LONGEST_DROPPED_TOPIC,
-    MOST_DROPPED_TOPICS,
+    MAX_DROPPED_TOPICS,
     LimitsApplied,
     MessageDropped,
     MessagePublished,
@@ -67,24 +67,24 @@ async def add_receiver_past(
     """
     gone: list[MessageStory] = []
     for story in stories:
-        standing = story.standing
-        if standing is None and source.begin > 1 and not story.beginning:
+        subscriber = story.subscriber
+        if subscriber is None and source.begin > 1 and not story.beginning:
             story.beginning = source.beginning()
-        if standing is None or not story.effective_at:
+        if subscriber is None or not story.effective_at:
             continue
-        if standing.known and not standing.filters and not standing.shared:
-            await _add_changes(source, story, standing, client)
-        elif not standing.known:
+        if subscriber.known and not subscriber.filters and not subscriber.shared:
+            await _add_changes(source, story, subscriber, client)
+        elif not subscriber.known:
             gone.append(story)
-        elif standing.connected and _is_unrecorded(story, standing):
-            drops = await _unread_drops(source, story, standing, client)
-            story.standing = standing._replace(unread=drops)
+        elif subscriber.connected and _is_unrecorded(story, subscriber):
+            drops = await _unread_drops(source, story, subscriber, client)
+            story.subscriber = subscriber._replace(unread=drops)
     if gone and not await _look_up_earlier(source, gone, client):
         await _add_earlier_session(source, sorted(gone, key=attrgetter("effective_at")), client)
 
 
 async def _add_changes(
-    source: LogSource, story: MessageStory, standing: SubscriberState, client: str
+    source: LogSource, story: MessageStory, subscriber: SubscriberState, client: str
 ) -> None:
     """Add to a history the matching subscription that ended just before, and one that began after.
 
@@ -114,7 +114,7 @@ async def _add_changes(
         if begun is not None or records >= _NEAR:
             break
     if ended is not None or begun is not None:
-        story.standing = standing._replace(ended=ended, begun=begun)
+        story.subscriber = subscriber._replace(ended=ended, begun=begun)
 
 
 def _matching_filters(event: Event, client: str, topic: str) -> list[str]:
@@ -128,9 +128,11 @@ def _matching_filters(event: Event, client: str, topic: str) -> list[str]:
     return [name for name in names if matches(split_share(name)[1], topic)]
 
 
-def _is_unrecorded(story: MessageStory, standing: SubscriberState) -> bool:
+def _is_unrecorded(story: MessageStory, subscriber: SubscriberState) -> bool:
     """Return whether a session gets a message at QoS 0."""
-    return bool(standing.filters) and not (story.qos and any(qos for _, qos in standing.filters))
+    return bool(subscriber.filters) and not (
+        story.qos and any(qos for _, qos in subscriber.filters)
+    )
 
 
 class ClientPast:
@@ -272,8 +274,8 @@ async def _look_up_earlier(source: LogSource, stories: Sequence[MessageStory], c
     except BadIndex:
         return False
     for story, earlier in found:
-        if story.standing is not None:
-            story.standing = story.standing._replace(seen=seen, earlier=earlier)
+        if story.subscriber is not None:
+            story.subscriber = story.subscriber._replace(seen=seen, earlier=earlier)
     return True
 
 
@@ -303,26 +305,26 @@ async def _add_earlier_session(
         if entry.void:
             continue
         while waiting and entry.at > waiting[0].effective_at:
-            _tell(waiting.pop(0), past)
+            _add_past(waiting.pop(0), past)
         past.take(entry.event, entry.at, entry.time_ms)
         if not waiting:
             break
     for story in waiting:
-        _tell(story, past)
+        _add_past(story, past)
     if past.seen:
         for story in stories:
-            if story.standing is not None:
-                story.standing = story.standing._replace(seen=True)
+            if story.subscriber is not None:
+                story.subscriber = story.subscriber._replace(seen=True)
 
 
-def _tell(story: MessageStory, past: ClientPast) -> None:
-    if story.standing is not None and story.topic is not None:
+def _add_past(story: MessageStory, past: ClientPast) -> None:
+    if story.subscriber is not None and story.topic is not None:
         earlier = past.earlier(story.topic)
-        story.standing = story.standing._replace(seen=past.seen, earlier=earlier)
+        story.subscriber = story.subscriber._replace(seen=past.seen, earlier=earlier)
 
 
 async def _unread_drops(
-    source: LogSource, story: MessageStory, standing: SubscriberState, client: str
+    source: LogSource, story: MessageStory, subscriber: SubscriberState, client: str
 ) -> UnreadDrops | None:
     """Return the drops for a session that did not read, when a message took effect."""
     sequence = sequence_of(story.effective_at)
@@ -342,7 +344,7 @@ async def _unread_drops(
                 count += event.count
                 single = single and len(event.topics) == 1
             else:
-                messages += _matching(event, standing)
+                messages += _matching(event, subscriber)
                 alike += _on_topic(event, topic)
         last = part.sequence
         if part.last:
@@ -373,7 +375,7 @@ def may_concern(event: MessageDropped, matches: Callable[[str], bool]) -> bool:
     Earlier versions recorded no topics of most drops, and of many topics some are recorded.
     """
     named = event.topics
-    return not named or len(named) >= MOST_DROPPED_TOPICS or any(map(matches, named))
+    return not named or len(named) >= MAX_DROPPED_TOPICS or any(map(matches, named))
 
 
 def _is_unread(event: Event, client: str, topic: str) -> TypeGuard[MessageDropped]:
@@ -394,13 +396,13 @@ def _on_topic(event: Event, topic: str) -> int:
     return sum(topic_of(event, offset) == topic for offset in range(event.count))
 
 
-def _matching(event: Event, standing: SubscriberState) -> int:
+def _matching(event: Event, subscriber: SubscriberState) -> int:
     """Return how many messages for a session take effect with an event."""
     if isinstance(event, Released):
         return entries(event)
     if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
         return 0
-    filters = [one for one, _ in standing.filters]
+    filters = [one for one, _ in subscriber.filters]
     known: dict[str, bool] = {}
     found = 0
     for offset in range(event.count):

@@ -33,7 +33,7 @@ class SalvageNeeds:
                 found[name] = set(expand_runs(reference_runs(state), first))
         return found
 
-    def begun_anew(self, session: str) -> list[Event]:
+    def reset_events(self, session: str) -> list[Event]:
         """Return the events that remove everything from a session except its subscriptions."""
         state = self._state.sessions.peek(session)
         if state is None:

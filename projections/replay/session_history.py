@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
     from projections.state import SessionState
 
-MOST_EVENTS = 400_000
+MAX_EVENTS = 400_000
 """Number of events of a session that are kept; when there are more, the older half is dropped."""
 STATE_BYTES = 16 * 1024 * 1024
 """Largest size of all kept states of one session."""
-MOST_STATES = 1024
+MAX_STATES = 1024
 _FIRST_INTERVAL = 64
 """Initial number of events between two kept states."""
 _BYTES_AN_EVENT = 256
@@ -151,7 +151,7 @@ class SessionHistory:
         self._bytes = 0
         self._interval = _FIRST_INTERVAL
         self._due = 0
-        self._stretches: OrderedDict[int, list[SessionEvent]] = OrderedDict()
+        self._cached_ranges: OrderedDict[int, list[SessionEvent]] = OrderedDict()
         self._still = lock
         self._noted = noted
         if not self._node.partial:
@@ -238,7 +238,7 @@ class SessionHistory:
         self._due -= 1
         if self._due <= 0:
             self._keep()
-        if len(self) > MOST_EVENTS:
+        if len(self) > MAX_EVENTS:
             self._forget()
 
     def _keep(self) -> None:
@@ -247,12 +247,12 @@ class SessionHistory:
         parts = b"" if state is None else orjson.dumps(encode_session(state))
         self._kept.append(_Kept(self.forgotten + len(self), parts))
         self._bytes += len(parts)
-        while len(self._kept) > MOST_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
+        while len(self._kept) > MAX_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
             # The first one stays: all others can be derived from it.
             del self._kept[1::2]
             self._bytes = sum(len(one.parts) for one in self._kept)
             self._interval *= 2
-            self._stretches.clear()
+            self._cached_ranges.clear()
         self._due = max(self._interval, len(parts) // _BYTES_AN_EVENT)
 
     def _forget(self) -> None:
@@ -265,7 +265,7 @@ class SessionHistory:
         gone = kept[0].number - self.forgotten
         self._kept = kept
         self._bytes = sum(len(one.parts) for one in kept)
-        self._stretches.clear()
+        self._cached_ranges.clear()
         # The first kept state is the one after the last forgotten event.
         self.begin = self._effective[gone - 1]
         for column in (self._positions, self._effective, self._times):
@@ -333,16 +333,18 @@ class SessionHistory:
             return []
         index = bisect_right(self._kept, first + self.forgotten, key=_number) - 1
         start = self._kept[index].number - self.forgotten
-        stretch = self._stretches.get(start)
+        stretch = self._cached_ranges.get(start)
         if stretch is None or len(stretch) < last - start:
             stop = len(self)
             if index + 1 < len(self._kept):
                 stop = self._kept[index + 1].number - self.forgotten
             stretch = await self._read(source, start, stop)
-            self._stretches[start] = stretch
-        self._stretches.move_to_end(start)
-        while len(self._stretches) > 1 and sum(map(len, self._stretches.values())) > _CACHED:
-            self._stretches.popitem(last=False)
+            self._cached_ranges[start] = stretch
+        self._cached_ranges.move_to_end(start)
+        while (
+            len(self._cached_ranges) > 1 and sum(map(len, self._cached_ranges.values())) > _CACHED
+        ):
+            self._cached_ranges.popitem(last=False)
         return stretch[first - start : last - start]
 
     async def _read(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:

@@ -87,7 +87,7 @@ class Topics(Protocol):
         """Return the known facts of a message; None if it is not loaded."""
 
 
-class TopicBook:
+class MessageTopics:
     """The topics of messages by position: a bounded number in memory, the rest read from the log.
 
     Messages from before the beginning of a cut log are known if the log repeats them. ``carriers``

@@ -249,7 +249,7 @@ class RetainedIndex:
         """
         self._set(message)
 
-    def recall(self, session: str, messages: Iterable[RetainedMessage]) -> None:
+    def load_unreleased(self, session: str, messages: Iterable[RetainedMessage]) -> None:
         """Load retained messages that the session sent at QoS 2 and has not released."""
         pending = self._pending.setdefault(session, {})
         for message in messages:

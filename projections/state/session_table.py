@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _BOUND = struct.Struct(">Q")
 _LARGEST_FROZEN = 64 * 1024
 """Largest snapshot, in bytes, that is kept frozen: a larger one takes too long to thaw."""
-_MOST_SUBSCRIPTIONS = 512
+_MAX_SUBSCRIPTIONS = 512
 """Maximum number of subscriptions of a frozen session: thawing restores all of them in one step."""
 
 
 def is_freezable(state: SessionState) -> bool:
     """Return whether a session has so few subscriptions that it may be frozen."""
-    return len(state.subscriptions) <= _MOST_SUBSCRIPTIONS
+    return len(state.subscriptions) <= _MAX_SUBSCRIPTIONS
 
 
 def freeze(state: SessionState, bound: Position) -> bytes | None:
@@ -254,7 +254,7 @@ class SessionTable:
         both = zip(self._live_names.parts, self._frozen.parts, strict=True)
         return ([*live, *frozen] for live, frozen in both)
 
-    def owing_parts(self) -> Iterator[list[str]]:
+    def parts_with_messages(self) -> Iterator[list[str]]:
         """Yield the names as :meth:`parts` does, without frozen sessions that need no messages.
 
         Those have no deliveries, publications or wills in progress, and nothing queued.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         SubscriberState,
         SubscriptionChange,
         UnreadDrops,
+        describe_subscriber,
         filters_alike,
-        subscriber_standing,
     )
 else:
     __getattr__ = lazy_exports(
@@ -32,7 +32,7 @@ else:
             "message_story": "DeliveryCopy DeliveryOutcome MessageStory StoryStep topic_of",
             "story_builder": "StoryBuilder",
             "subscriber_state": "DeniedFilter EarlierSession SubscriberState SubscriptionChange "
-            "UnreadDrops filters_alike subscriber_standing",
+            "UnreadDrops filters_alike describe_subscriber",
         },
     )
 
@@ -47,7 +47,7 @@ __all__ = [
     "SubscriberState",
     "SubscriptionChange",
     "UnreadDrops",
+    "describe_subscriber",
     "filters_alike",
-    "subscriber_standing",
     "topic_of",
 ]

@@ -58,7 +58,7 @@ class DeliveryCopy:
     filter: str
     qos: int
     retain: bool
-    fate: DeliveryOutcome = "queued"
+    outcome: DeliveryOutcome = "queued"
     pid: int = 0
     steps: list[StoryStep] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ class MessageStory:
     """Sequence of the first record of the log, if the message was published before it; otherwise
     0."""
     steps: list[StoryStep] = field(default_factory=list)
-    standing: SubscriberState | None = None
+    subscriber: SubscriberState | None = None
     """The subscriptions of the chosen session; None: no session was chosen, the message has not
     taken effect, or they are not known."""
     beginning: str = ""

@@ -71,11 +71,11 @@ class OpenCopies:
             if isinstance(event, Redelivered):
                 copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
                 continue
-            what, copy.fate = _ANSWERS[type(event)]
+            what, copy.outcome = _ANSWERS[type(event)]
             if code >= _ERROR:
-                copy.fate = "refused"
+                copy.outcome = "refused"
             copy.steps.append(StoryStep(at + offset, ms, what, pid, detail))
-            if copy.fate != "releasing":
+            if copy.outcome != "releasing":
                 self.settle(copy)
 
     def settle(self, copy: DeliveryCopy) -> None:
@@ -94,11 +94,11 @@ class OpenCopies:
     def end_session(self, session: str, at: Position, ms: int, reason: str) -> None:
         """Complete the copies for a session that ended."""
         for copy in sorted(self._open.get(session, ()), key=lambda one: one.story.ref):
-            copy.fate = "gone"
+            copy.outcome = "gone"
             copy.steps.append(StoryStep(at, ms, "session_ended", detail=reason))
             self.settle(copy)
 
     def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
         """Yield the sessions with open copies: ``sent`` if one was sent, else ``held``."""
         for name, copies in self._open.items():
-            yield "sent" if any(one.fate != "queued" for one in copies) else "held", name
+            yield "sent" if any(one.outcome != "queued" for one in copies) else "held", name

@@ -48,7 +48,7 @@ from eventstore.format import (
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
 from projections.stories.message_story import DeliveryCopy, MessageStory, StoryStep, topic_of
 from projections.stories.open_copies import OpenCopies
-from projections.stories.subscriber_state import DeniedFilter, subscriber_standing
+from projections.stories.subscriber_state import DeniedFilter, describe_subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -274,7 +274,7 @@ class StoryBuilder:
         if state is None and self._node.partial:
             return
         own, denied = story.session == self._client, self._denied.values()
-        story.standing = subscriber_standing(state, story.topic, denied, own=own)
+        story.subscriber = describe_subscriber(state, story.topic, denied, own=own)
 
     def _forget_oldest(self) -> None:
         if self._wanted is None:
@@ -357,7 +357,9 @@ class StoryBuilder:
                 story.session, story.qos, story.pid = name, 2, pid
                 story.effective = False
 
-    def _found(self, session: str, held: InFlight, fate: DeliveryOutcome, step: StoryStep) -> None:
+    def _found(
+        self, session: str, held: InFlight, outcome: DeliveryOutcome, step: StoryStep
+    ) -> None:
         """Record a copy that a checkpoint found."""
         story = self._known.get(held.ref)
         if story is None or not story.before:
@@ -368,7 +370,7 @@ class StoryBuilder:
                 return
         qos, retain = held.flags & QOS_MASK, bool(held.flags & RETAIN_FLAG)
         copy = self._copies.begin(story, session, topic_filter, qos, retain=retain)
-        copy.fate = fate
+        copy.outcome = outcome
         copy.steps.append(step)
         if pid:
             self._copies.sent(copy, pid)
@@ -387,7 +389,7 @@ class StoryBuilder:
             copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
             if copy is None:
                 copy = self._new_copy(story, event)
-            copy.fate = "in_flight"
+            copy.outcome = "in_flight"
             copy.qos = event.qos
             self._copies.sent(copy, pids[offset])
             copy.steps.append(StoryStep(at + offset, ms, "delivered", copy.pid))
@@ -406,7 +408,7 @@ class StoryBuilder:
             copy = _waiting(story, event.session, topic_filter)
             if copy is None:
                 copy = self._copies.begin(story, event.session, topic_filter, 0, retain=False)
-            copy.fate = what
+            copy.outcome = what
             copy.steps.append(StoryStep(at + offset, ms, what, 0, detail))
             self._copies.settle(copy)
 
@@ -423,7 +425,7 @@ class StoryBuilder:
             copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
             if copy is None:
                 copy = self._copies.begin(story, event.session, event.filter, 0, retain=False)
-            copy.fate = "dropped"
+            copy.outcome = "dropped"
             copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason, self._limits))
             self._copies.settle(copy)
 
@@ -469,6 +471,6 @@ def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, of
 def _waiting(story: MessageStory, session: str, topic_filter: str) -> DeliveryCopy | None:
     """Return the copy of a message that waits in the queue of a subscription."""
     for copy in story.copies:
-        if (copy.session, copy.filter, copy.fate) == (session, topic_filter, "queued"):
+        if (copy.session, copy.filter, copy.outcome) == (session, topic_filter, "queued"):
             return copy
     return None

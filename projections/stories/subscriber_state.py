@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, at which a filter counts as similar to a topic."""
-_MOST_COMPARED: Final = 1000
-_MOST_ALIKE: Final = 3
+_MAX_COMPARED: Final = 1000
+_MAX_ALIKE: Final = 3
 
 
 class DeniedFilter(NamedTuple):
@@ -97,7 +97,7 @@ class SubscriberState(NamedTuple):
     """Its first matching subscription that began shortly after the message."""
 
 
-def subscriber_standing(
+def describe_subscriber(
     state: SessionState | None, topic: str, denied: Iterable[DeniedFilter], *, own: bool
 ) -> SubscriberState:
     """Return the subscriptions of a session relative to a message; None: there is no session.
@@ -132,14 +132,14 @@ def filters_alike(topic: str, filters: Sequence[str]) -> list[str]:
     A wildcard resembles any level. Of many filters only the first ones are compared.
     """
     rated = []
-    for topic_filter in filters[:_MOST_COMPARED]:
-        rate = _likeness(topic, split_share(topic_filter)[1])
+    for topic_filter in filters[:_MAX_COMPARED]:
+        rate = _similarity(topic, split_share(topic_filter)[1])
         if rate >= _ALIKE:
             rated.append((-rate, topic_filter))
-    return [topic_filter for _, topic_filter in sorted(rated)[:_MOST_ALIKE]]
+    return [topic_filter for _, topic_filter in sorted(rated)[:_MAX_ALIKE]]
 
 
-def _likeness(topic: str, topic_filter: str) -> float:
+def _similarity(topic: str, topic_filter: str) -> float:
     """Return the similarity of a filter and a topic, from 0 to 1."""
     levels = split_levels(topic)
     filled = []

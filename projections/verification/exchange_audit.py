@@ -32,8 +32,8 @@ from projections.verification.owed_messages import (
     UNKNOWN,
     ClearedTopics,
     MessageBatch,
-    OwedMessage,
     OwedMessages,
+    RequiredReplay,
 )
 from protocol.mqtt5 import expiry_of
 
@@ -190,7 +190,7 @@ class _TakerAudit:
         number = self._numbers[self._log]
         for part in self._turns.take(record)[1]:
             for one in self._own.of(part):
-                if isinstance(one, OwedMessage) and one.retain:
+                if isinstance(one, RequiredReplay) and one.retain:
                     self.retained.change(one.topic, (one.time_ms + _OF_TURN_MS, number))
             base = position(part.sequence, 0)
             for index, event in part.events():
@@ -212,7 +212,7 @@ class _TakerAudit:
         for name, origin in self._origins.items():
             pending = 0
             async for left in origin.rest():
-                pending += isinstance(left, OwedMessage) and self._is_due(left)
+                pending += isinstance(left, RequiredReplay) and self._is_due(left)
             through = origin.through >> INDEX_BITS
             ends.append(FollowedEnd(name, through, origin.source.last, pending))
         return ExchangeAudit(self.due, self.compared, tuple(ends))
@@ -220,7 +220,7 @@ class _TakerAudit:
     def _tell(self, at: Position, what: str, rule: Rule = Rule.EXCHANGE) -> None:
         self._report(Violation(rule, at, what, node=self._log))
 
-    def _is_due(self, one: OwedMessage) -> bool:
+    def _is_due(self, one: RequiredReplay) -> bool:
         """Return whether the log has to take a message of its subscriptions as of now."""
         if not self.subscriptions.known:
             return False
@@ -285,7 +285,7 @@ class _TakerAudit:
     async def _took(
         self,
         origin: _Origin,
-        one: OwedMessage,
+        one: RequiredReplay,
         taken: deque[_Copy],
         left: Counter[tuple[str, Position]],
         *,
@@ -315,7 +315,7 @@ class _TakerAudit:
             self._doubt(origin, one, Rule.COPY, copy.at, f"{said}, was taken as one that is not")
 
     async def _lacks(
-        self, origin: _Origin, one: OwedMessage, record: Record, at: Position, *, replaced: bool
+        self, origin: _Origin, one: RequiredReplay, record: Record, at: Position, *, replaced: bool
     ) -> None:
         """Report a message that was not taken, if it had to be."""
         what = f"lacks the message {format_position(one.ref)} of log {origin.name}"
@@ -341,7 +341,7 @@ class _TakerAudit:
             self._doubt(origin, one, Rule.EXCHANGE, at, what)
 
     def _doubt(
-        self, origin: _Origin, one: OwedMessage, rule: Rule, at: Position, what: str
+        self, origin: _Origin, one: RequiredReplay, rule: Rule, at: Position, what: str
     ) -> None:
         """Note a violation, unless an operator turns out to have removed the retained message.
 
@@ -384,7 +384,7 @@ class _Origin:
         self._owed = OwedMessages(taker)
         self._turns = TurnAssembler(anywhere=True)
         self._records = source.records(source.begin, source.last)
-        self._found: deque[OwedMessage | ClearedTopics] = deque()
+        self._found: deque[RequiredReplay | ClearedTopics] = deque()
         self._complete = source.begin - 1
         """The last record of the last complete turn."""
         self._links: dict[int, str] = {}
@@ -398,7 +398,7 @@ class _Origin:
         for number, ref in enumerate(from_runs(list(event.origins))[: event.count]):
             self.taken.append(_Copy(at + number, ref, event.share, event.qos, batch))
 
-    async def up_to(self, through: Position) -> AsyncIterator[OwedMessage | ClearedTopics]:
+    async def up_to(self, through: Position) -> AsyncIterator[RequiredReplay | ClearedTopics]:
         """Yield what takes effect up to a position."""
         while True:
             while self._found and self._found[0].at <= through:
@@ -406,7 +406,7 @@ class _Origin:
             if self._found or self._complete >= through >> INDEX_BITS or not await self._read():
                 return
 
-    async def rest(self) -> AsyncIterator[OwedMessage | ClearedTopics]:
+    async def rest(self) -> AsyncIterator[RequiredReplay | ClearedTopics]:
         """Yield what takes effect behind the last position."""
         while True:
             while self._found:
@@ -458,7 +458,7 @@ class _Origin:
         return UNKNOWN if found is None else found.expires
 
 
-def _difference(copy: _Copy, one: OwedMessage, content: Message) -> str:
+def _difference(copy: _Copy, one: RequiredReplay, content: Message) -> str:
     """Return what a copy does not have in common with its message; empty: nothing."""
     told = copy.content
     if told.topic != content.topic:

@@ -28,7 +28,7 @@ UNKNOWN = 1
 """Expiry of a message that was published before the log begins."""
 
 
-class OwedMessage(NamedTuple):
+class RequiredReplay(NamedTuple):
     """A message that took effect in a log, or was assigned to another one."""
 
     at: Position
@@ -118,7 +118,7 @@ class OwedMessages:
         """Messages of the last part that may take effect later: those at QoS 2, and repeated ones
         of before the log begins."""
 
-    def of(self, part: Record) -> Iterator[OwedMessage | ClearedTopics]:
+    def of(self, part: Record) -> Iterator[RequiredReplay | ClearedTopics]:
         """Yield what takes effect in a part of a turn."""
         base, time_ms = position(part.sequence, 0), part.time_ms
         begin = self._begin = base if self._begin is None else self._begin
@@ -129,7 +129,7 @@ class OwedMessages:
             elif isinstance(event, Assigned) and event.member == self._member:
                 for number, ref in enumerate(from_runs(event.refs)):
                     at = base + index + number
-                    yield OwedMessage(at, ref, time_ms, qos=event.qos, share=event.session)
+                    yield RequiredReplay(at, ref, time_ms, qos=event.qos, share=event.session)
             elif isinstance(event, MessagesCarried):
                 self._carried(event, begin)
                 self.kept += [one for one in messages_of(part) if one.first < begin]
@@ -137,13 +137,13 @@ class OwedMessages:
                 for number, ref in enumerate(from_runs(event.refs)):
                     topic, expires, retain = self._unreleased.pop(ref, ("", UNKNOWN, False))
                     at = base + index + number
-                    yield OwedMessage(at, ref, time_ms, topic, expires, 2, retain)
+                    yield RequiredReplay(at, ref, time_ms, topic, expires, 2, retain)
             elif isinstance(event, RetainedCleared):
                 yield ClearedTopics(base + index, time_ms, event.topics)
 
     def _published(
         self, part: Record, event: MessagePublished, at: Position
-    ) -> Iterator[OwedMessage]:
+    ) -> Iterator[RequiredReplay]:
         live = bool(event.qos or event.will)
         if event.session.startswith(LOG_SESSION) or not (live or event.retain):
             return
@@ -154,7 +154,7 @@ class OwedMessages:
                 self._unreleased[at + number] = topic_of(event, number), until, event.retain
             return
         for number, until in enumerate(batch.expires):
-            yield OwedMessage(
+            yield RequiredReplay(
                 *(at + number, at + number, part.time_ms, topic_of(event, number), until),
                 *(event.qos, event.retain, live, "", batch),
             )

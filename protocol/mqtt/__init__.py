@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         publish_head,
     )
     from protocol.mqtt.packets import (
-        BATCH_LEAST,
+        BATCH_MIN,
         Acks,
         Auth,
         Connect,
@@ -103,7 +103,7 @@ else:
             ),
             "packets": (
                 "Acks Auth Connect ConnectCode ConnectProperties Disconnect Packet "
-                "BATCH_LEAST PacketType Pingreq Publish Publishes Subscribe Unsubscribe "
+                "BATCH_MIN PacketType Pingreq Publish Publishes Subscribe Unsubscribe "
                 "UserProperties Will cut_payloads"
             ),
             "protocol_error": "ProtocolError",
@@ -129,7 +129,7 @@ else:
 
 __all__ = [
     "ALIKE",
-    "BATCH_LEAST",
+    "BATCH_MIN",
     "DISCONNECT",
     "ENDINGS",
     "FAILURE",

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5, FilterReader, parse_connect
 from protocol.mqtt.packets import (
-    BATCH_LEAST,
+    BATCH_MIN,
     Acks,
     Connect,
     Disconnect,
@@ -130,7 +130,7 @@ class Decoder:
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may be
     changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts as
-    eight, and a batch of similar packets as at least ``BATCH_LEAST``. ``v5`` returns the reader for
+    eight, and a batch of similar packets as at least ``BATCH_MIN``. ``v5`` returns the reader for
     an MQTT 5 client; without it, that level is refused.
 
     ``feed`` never raises for input of a client. Check ``error`` after each call: once it is set,
@@ -297,7 +297,7 @@ class Decoder:
                 most = (room + weight - 1) // weight
                 begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
                 batch.size = at - begin
-                room -= max(len(batch) * weight, BATCH_LEAST)
+                room -= max(len(batch) * weight, BATCH_MIN)
             elif first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)
@@ -305,12 +305,12 @@ class Decoder:
                     raise _length_violation(acks.kind, length)
                 if stop - at == 4:
                     at = read_acks(data, at, acks, room)
-                    room -= max(len(acks.packet_ids), BATCH_LEAST)
+                    room -= max(len(acks.packet_ids), BATCH_MIN)
                 else:
                     # A Remaining Length with redundant bytes is legal: read such a packet alone.
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
-                    room -= BATCH_LEAST
+                    room -= BATCH_MIN
             elif first >> 4 in _WITH_FILTERS:
                 subscribing = first >> 4 == PacketType.SUBSCRIBE
                 reader = FilterReader(data[body:stop], subscribing=subscribing)
@@ -318,7 +318,7 @@ class Decoder:
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
-                room -= BATCH_LEAST + reader.count * _FILTER_WORK
+                room -= BATCH_MIN + reader.count * _FILTER_WORK
             else:
                 packet = self._parse(PacketType(first >> 4), data[body:stop])
                 if self._decoder_v5 is not None:
@@ -362,7 +362,7 @@ class Decoder:
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
-                room -= BATCH_LEAST + reader.count * _FILTER_WORK
+                room -= BATCH_MIN + reader.count * _FILTER_WORK
             else:
                 at, taken = level.read(data, at, body, stop, self._limit, room, packets)
                 room -= taken

@@ -55,7 +55,7 @@ class ConnectCode(IntEnum):
     NOT_AUTHORIZED = 5
 
 
-BATCH_LEAST: Final = 24
+BATCH_MIN: Final = 24
 """The least that a batch of similar packets counts as, in packets."""
 
 

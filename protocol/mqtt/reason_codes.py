@@ -187,7 +187,7 @@ its DISCONNECT.
 A protocol error has ``ProtocolError.reason``. A client whose connection is gone gets none.
 """
 
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 """Length at which a reason string is cut."""
 
 _CLOSING: Mapping[str, str] = MappingProxyType(
@@ -259,7 +259,7 @@ def closing_string(reason: str, about: str = "") -> str | None:
 
     ``reason`` is that of ``SessionClosed``; ``about`` describes a protocol error.
     """
-    return about[:MOST_CHARACTERS] or _CLOSING.get(reason)
+    return about[:MAX_CHARACTERS] or _CLOSING.get(reason)
 
 
 def code_string(code: int) -> str | None:
@@ -274,6 +274,6 @@ def filters_string(filters: Sequence[tuple[str, int]], codes: Sequence[int]) -> 
         return None
     at = codes.index(refused[0])
     first = f"{_MEANINGS.get(codes[at], 'refused')}: {filters[at][0]}"
-    if len(first) > MOST_CHARACTERS:
-        first = first[: MOST_CHARACTERS - 3] + "..."
+    if len(first) > MAX_CHARACTERS:
+        first = first[: MAX_CHARACTERS - 3] + "..."
     return first if len(refused) == 1 else f"{first} (and {len(refused) - 1:,} more)"

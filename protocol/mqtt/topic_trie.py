@@ -29,54 +29,54 @@ largest length in characters. Bounded, as they come from clients."""
 class _TrieNode(Generic[T]):
     """A place where names branch, or the end of a name with several values."""
 
-    __slots__ = ("children", "filed", "rest")
+    __slots__ = ("children", "held", "rest")
 
     def __init__(self, rest: str) -> None:
         self.rest = rest
         """The levels after the one under which it is filed, each with a ``/`` at its end."""
         self.children: dict[str, _TrieNode[T] | _TrieLeaf[T]] | None = None
         """The continuations by their first level; never empty."""
-        self.filed: tuple[Hashable, T] | dict[Hashable, T] | None = None
+        self.held: tuple[Hashable, T] | dict[Hashable, T] | None = None
         """The values of the name that ends here: none, (key, value), or two or more by key."""
 
     def values(self) -> Iterable[T]:
         """Return the values of the name that ends here."""
-        if self.filed is None:
+        if self.held is None:
             return ()
-        return self.filed[1:] if isinstance(self.filed, tuple) else self.filed.values()
+        return self.held[1:] if isinstance(self.held, tuple) else self.held.values()
 
     def get(self, key: Hashable) -> T | None:
         """Return the value of the name that ends here for a key, None if there is none."""
-        if isinstance(self.filed, dict):
-            return self.filed.get(key)
-        return self.filed[1] if self.filed is not None and self.filed[0] == key else None
+        if isinstance(self.held, dict):
+            return self.held.get(key)
+        return self.held[1] if self.held is not None and self.held[0] == key else None
 
-    def file(self, key: Hashable, value: T) -> bool:
+    def add_value(self, key: Hashable, value: T) -> bool:
         """Add a value; return whether the key is new here."""
-        if self.filed is None:
-            self.filed = (key, value)
+        if self.held is None:
+            self.held = (key, value)
             return True
-        if isinstance(self.filed, tuple):
-            if self.filed[0] == key:
-                self.filed = (key, value)
+        if isinstance(self.held, tuple):
+            if self.held[0] == key:
+                self.held = (key, value)
                 return False
-            self.filed = dict((self.filed,))
-        new = key not in self.filed
-        self.filed[key] = value
+            self.held = dict((self.held,))
+        new = key not in self.held
+        self.held[key] = value
         return new
 
-    def unfile(self, key: Hashable) -> bool:
+    def remove_value(self, key: Hashable) -> bool:
         """Remove a value; return whether it was there."""
-        if isinstance(self.filed, dict):
-            if key not in self.filed:
+        if isinstance(self.held, dict):
+            if key not in self.held:
                 return False
-            del self.filed[key]
-            if len(self.filed) == 1:
-                (self.filed,) = self.filed.items()
+            del self.held[key]
+            if len(self.held) == 1:
+                (self.held,) = self.held.items()
             return True
-        if self.filed is None or self.filed[0] != key:
+        if self.held is None or self.held[0] != key:
             return False
-        self.filed = None
+        self.held = None
         return True
 
 
@@ -126,7 +126,7 @@ class _RadixTrie(Generic[T]):
                 node.children[first] = child
             node = child
             at += shared
-        self.count += node.file(key, value)
+        self.count += node.add_value(key, value)
 
     def remove(self, name: str, key: Hashable) -> bool:
         """Remove a value and the entries that only it needs; return whether it was there."""
@@ -136,7 +136,7 @@ class _RadixTrie(Generic[T]):
         if isinstance(found, tuple):
             if found[1] != key:
                 return False
-        elif found is not None and found.unfile(key):
+        elif found is not None and found.remove_value(key):
             least = self._least(found)
         else:
             return False
@@ -198,10 +198,10 @@ class _RadixTrie(Generic[T]):
         """Return the simplest replacement of the node, possibly the node itself."""
         if not node.children:
             node.children = None
-            if isinstance(node.filed, tuple):
-                return (node.rest, *node.filed)
-            return node if node.filed or node is self.root else None
-        if node.filed is not None or len(node.children) > 1 or node is self.root:
+            if isinstance(node.held, tuple):
+                return (node.rest, *node.held)
+            return node if node.held or node is self.root else None
+        if node.held is not None or len(node.children) > 1 or node is self.root:
             return node
         ((first, child),) = node.children.items()
         if isinstance(child, tuple):
@@ -214,7 +214,7 @@ class _RadixTrie(Generic[T]):
 def _as_node(leaf: _TrieLeaf[T]) -> _TrieNode[T]:
     rest, key, value = leaf
     node: _TrieNode[T] = _TrieNode(rest)
-    node.filed = (key, value)
+    node.held = (key, value)
     return node
 
 
@@ -283,7 +283,7 @@ class FilterTrie(Generic[T]):
         stack = [(self._tree.root, 0)]
         while stack:
             node, at = stack.pop()
-            if at == end and node.filed is not None:
+            if at == end and node.held is not None:
                 found += node.values()
             children = node.children
             if children is None:

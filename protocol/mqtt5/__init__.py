@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from protocol.mqtt5.decoder_v5 import PacketDecoderV5
     from protocol.mqtt5.field_reader import check_topic_filter
     from protocol.mqtt5.properties import (
+        MAX_PROPERTIES,
         MAX_PROPERTY_BYTES,
-        MOST_PROPERTIES,
         MessageProperties,
         ReceivedProperties,
         decode_message_properties,
@@ -103,7 +103,7 @@ else:
             "decoder_v5": "PacketDecoderV5",
             "field_reader": "check_topic_filter",
             "properties": (
-                "MAX_PROPERTY_BYTES MOST_PROPERTIES MessageProperties ReceivedProperties "
+                "MAX_PROPERTY_BYTES MAX_PROPERTIES MessageProperties ReceivedProperties "
                 "decode_message_properties encode_message_properties encode_properties "
                 "expiry_of is_payload_format_broken known_properties properties_object "
                 "read_publish_properties with_length with_remaining_expiry"
@@ -124,8 +124,8 @@ else:
     )
 
 __all__ = [
+    "MAX_PROPERTIES",
     "MAX_PROPERTY_BYTES",
-    "MOST_PROPERTIES",
     "NO_EXPLANATION",
     "NO_LOCAL",
     "RETAIN_AS_PUBLISHED",

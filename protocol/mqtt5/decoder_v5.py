@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import (
-    BATCH_LEAST,
+    BATCH_MIN,
     Acks,
     Connect,
     Packet,
@@ -91,12 +91,12 @@ class PacketDecoderV5:
                 aliases = self._aliases = TopicAliases(self._max_topic_aliases)
             end, left = read_publishes_v5(data, at, body, stop, limit, batch, most, aliases)
             batch.size = end - at
-            return end, max((most - left) * weight, BATCH_LEAST)
+            return end, max((most - left) * weight, BATCH_MIN)
         if first in _ACKS:
             acks = Acks(_ACKS[first])
             to.append(acks)
             end = read_acks_v5(data, at, body, stop, acks, room)
-            return end, max(len(acks), BATCH_LEAST) + properties_cost(stop - at)
+            return end, max(len(acks), BATCH_MIN) + properties_cost(stop - at)
         to.append(self._parse(PacketType(first >> 4), data[body:stop]))
         return stop, 1 + properties_cost(stop - at)
 

@@ -1,7 +1,7 @@
 """The options of a subscription (section 3.8.3.1): the bits beside the QoS in a SUBSCRIBE.
 
-They are stored with the subscription. ``actors.routing.subscription_options`` applies them, and
-``projections.audit.subscription_options`` checks that they are obeyed.
+They are stored with the subscription. ``actors.routing.option_semantics`` applies them, and
+``projections.audit.subscription_option_checks`` checks that they are obeyed.
 """
 
 from __future__ import annotations

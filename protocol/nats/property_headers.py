@@ -57,8 +57,8 @@ _ILLEGAL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 close the connection for control characters."""
 _SECONDS: Final = re.compile(r"[0-9]{1,10}")
 _DURATION: Final = re.compile(r"(?=[0-9])(?:([0-9]{1,7})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,10})s)?")
-_MOST_SECONDS: Final = 0xFFFFFFFF
-_MOST_TEXT: Final = 65_535
+_MAX_SECONDS: Final = 0xFFFFFFFF
+_MAX_TEXT: Final = 65_535
 
 
 def is_header_name(name: str) -> bool:
@@ -298,7 +298,7 @@ class _Reader:
         """Return the Message Expiry Interval in seconds."""
         value = self.values.get(EXPIRY)
         if value is not None:
-            if _SECONDS.fullmatch(value) and int(value) <= _MOST_SECONDS:
+            if _SECONDS.fullmatch(value) and int(value) <= _MAX_SECONDS:
                 return int(value)
             self._dropped += 1
         ttl = self.values.get("ttl")
@@ -315,7 +315,7 @@ def _seconds_of(ttl: str) -> int | None:
             return None
         hours, minutes, rest = (int(part or 0) for part in found.groups())
         seconds = 3600 * hours + 60 * minutes + rest
-    return min(seconds, _MOST_SECONDS) or None
+    return min(seconds, _MAX_SECONDS) or None
 
 
 def _decoded(value: str) -> str | None:
@@ -325,7 +325,7 @@ def _decoded(value: str) -> str | None:
         size = len(text.encode())
     except UnicodeError:
         return None
-    return text if "\0" not in text and size <= _MOST_TEXT else None
+    return text if "\0" not in text and size <= _MAX_TEXT else None
 
 
 def _is_topic(topic: str) -> bool:

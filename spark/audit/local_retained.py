@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from spark.audit.facts import LogSummary, StateClaim
     from spark.audit.local_facts import LocalFacts
-    from spark.audit.local_sessions import OwedMessage
+    from spark.audit.local_sessions import RequiredReplay
 
 _place: Final = attrgetter("at")
 
@@ -170,9 +170,9 @@ def replay_violations(
                 yield Violation(Rule.NO_SUBSCRIPTION, place, what, session=session, node=node)
 
 
-def owed_retained(
+def required_replays(
     facts: LocalFacts, history: History, logs: Mapping[str, LogSummary]
-) -> list[OwedMessage]:
+) -> list[RequiredReplay]:
     """Return the QoS 1 and 2 messages that must be sent because a filter was granted."""
     steps: dict[str, list[tuple[Position, int, _Grant | None, str]]]
     steps = defaultdict(list)
@@ -182,17 +182,17 @@ def owed_retained(
     for node, session, at, time_ms, number, topic_filter in facts.rows(GRANT, *columns):
         if at >= logs[node].whole:
             steps[node].append((at, -1, (session, number, topic_filter, time_ms), ""))
-    found: list[OwedMessage] = []
+    found: list[RequiredReplay] = []
     for node, some_steps in steps.items():
-        found += _owed_of(node, sorted(some_steps, key=lambda step: step[0]), history)
+        found += _required_of(node, sorted(some_steps, key=lambda step: step[0]), history)
     return found
 
 
-def _owed_of(
+def _required_of(
     node: str,
     steps: Sequence[tuple[Position, int, _Grant | None, str]],
     history: History,
-) -> Iterator[OwedMessage]:
+) -> Iterator[RequiredReplay]:
     """Yield the messages owed in one log; changes of a topic and grants are in order."""
     there: TopicTrie[str] = TopicTrie()
     now: dict[str, RetainedInterval] = {}

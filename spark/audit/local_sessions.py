@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from eventstore.format import INDEX_BITS
-from spark.audit.facts import EFFECT, SESSION_CLAIM, SPANS, collect_seldom
+from spark.audit.facts import EFFECT, SESSION_CLAIM, SPANS, reduce_collections
 from spark.audit.local_facts import names_within
 from spark.audit.sessions import (
     CLAIMED,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark.audit.local_facts import LocalFacts, NameRange
     from spark.audit.sessions import SessionPlan
 
-OwedMessage = tuple[str, str, "Position", "Position", str]
+RequiredReplay = tuple[str, str, "Position", "Position", str]
 """A retained message that must be sent: node, session, at, ref, filter."""
 
 _TYPES: Final = {
@@ -54,7 +54,7 @@ class TooManyDeliveries(Exception):  # noqa: N818 - its handler goes on with Spa
 def audit_local_sessions(
     plan: SessionPlan,
     facts: LocalFacts,
-    owed: Sequence[OwedMessage],
+    owed: Sequence[RequiredReplay],
     claims: Iterable[StateClaim],
     memory: int | None = None,
 ) -> pa.Table:
@@ -69,7 +69,7 @@ def audit_local_sessions(
         tables.append(_rows(OWED, _table(dict(zip(names, columns, strict=True)))))
     tables.append(_rows(CLAIMED, _claims(claims, plan.logs)))
     told = _in_order(facts, pa.concat_tables(tables))
-    with collect_seldom():
+    with reduce_collections():
         results = pa.Table.from_batches(session_results(plan, told))
     shared = results.filter(pc.equal(results.column("kind"), SHARED))
     if not shared.num_rows:

@@ -36,7 +36,7 @@ from spark.audit.facts import (
     FEW,
     FILTERS,
     GRANT,
-    MOST_VIOLATIONS,
+    MAX_VIOLATIONS,
     NODE,
     RATES,
     RELEASED,
@@ -65,8 +65,8 @@ from spark.audit.local_repetitions import (
 from spark.audit.local_retained import (
     claim_violations,
     history_violations,
-    owed_retained,
     replay_violations,
+    required_replays,
     retained_history,
 )
 from spark.audit.local_sessions import TooManyDeliveries, audit_local_sessions
@@ -167,7 +167,7 @@ class _Violations:
         seen: Counter[str] = Counter()
         for one in sorted(self.kept, key=lambda one: (order[one.rule], one.node, one.at)):
             seen[one.rule] += 1
-            if seen[one.rule] <= MOST_VIOLATIONS:
+            if seen[one.rule] <= MAX_VIOLATIONS:
                 found.append(one)
         return tuple(found)
 
@@ -188,10 +188,10 @@ class _Audit:
         self._started = time.monotonic()
         self._log = log
         self._keeping = kept
-        self._tell = progress
+        self._report = progress
         self._local = local
         self._cluster = cluster
-        self._said = state_claims.claims_in_memory(claims)
+        self._claimed = state_claims.claims_in_memory(claims)
         """Claims that are in the memory of the driver; None: there are none, or they are a
         table."""
         self._claims = state_claims.claims_in_table(claims)
@@ -216,11 +216,11 @@ class _Audit:
 
     def outcome(self) -> Outcome:
         """Run the audit and return its outcome."""
-        if self._said is not None or self._claims is not None:
-            self._tell("looking at what is claimed")
+        if self._claimed is not None or self._claims is not None:
+            self._report("looking at what is claimed")
             self._look_at_claims()
             check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
-        self._tell("reading the log")
+        self._report("reading the log")
         ranges = self._log.ranges()
         local = self._read_here(sum(map(bytes_of, ranges)))
         facts = few = None
@@ -254,7 +254,7 @@ class _Audit:
                     facts, few = facts.where(trusted), few.where(trusted)
                 self._audit(FactTables(facts, few, counts, wild), found)
             self._compare_logs(here=local is not None)
-        return self._told(notes, found, counts)
+        return self._make_outcome(notes, found, counts)
 
     def _read_here(self, size: int) -> LocalFacts | None:
         """Return the facts of a log of a size if it is audited in this process."""
@@ -265,9 +265,9 @@ class _Audit:
         return None if found is None else LocalFacts(found)
 
     def _look_at_claims(self) -> None:
-        if self._said is not None:
-            self._compared = state_claims.compared_claims(self._said)
-            self._complete = state_claims.complete_claims(self._said)
+        if self._claimed is not None:
+            self._compared = state_claims.compared_claims(self._claimed)
+            self._complete = state_claims.complete_claims(self._claimed)
         elif self._claims is not None:
             self._compared = state_claims.compared_in_table(self._claims)
             self._complete = state_claims.complete_in_table(self._claims)
@@ -277,7 +277,7 @@ class _Audit:
         brokers = [one.names for one in self._brokers if one.whole]
         if not brokers:
             return
-        self._tell("comparing the logs with each other")
+        self._report("comparing the logs with each other")
         logs = readable(self._log)
         sets = [{name: logs[name] for name in names} for names in brokers]
         if here:
@@ -297,37 +297,37 @@ class _Audit:
         """Audit logs whose facts are in the memory of this process."""
         logs = found.logs
         if self._claims is not None:
-            self._said = [StateClaim(*row) for row in self._claims.collect()]
+            self._claimed = [StateClaim(*row) for row in self._claims.collect()]
         history = retained_history(facts)
         self._retained = sum(map(len, history.values()))
-        self._tell("auditing sessions")
-        owed = owed_retained(facts, history, logs)
+        self._report("auditing sessions")
+        owed = required_replays(facts, history, logs)
         results = audit_local_sessions(
-            self._plan(logs), facts, owed, self._said or (), self._allowed
+            self._plan(logs), facts, owed, self._claimed or (), self._allowed
         )
         self._take_results(results.to_pylist(), partial(classify_local_copies, facts))
-        self._tell("auditing what is retained and repeated")
+        self._report("auditing what is retained and repeated")
         for one in chain(
             missing_repetitions(facts, results, history, logs),
             changed_repetitions(facts, logs),
             double_owners(results) if self._joins_nodes(logs) else (),
             history_violations(history, logs),
             replay_violations(facts, history, logs),
-            claim_violations(self._said or (), history, logs, self._complete),
+            claim_violations(self._claimed or (), history, logs, self._complete),
         ):
             self._wrong.add(one)
 
     def _audit(self, facts: FactTables, found: LogSummaries) -> None:
         logs = found.logs
-        if self._said is not None:
-            self._claims = state_claims.claim_table_of(self._log.spark, self._said)
+        if self._claimed is not None:
+            self._claims = state_claims.claim_table_of(self._log.spark, self._claimed)
         messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
             held = self._keep(retained_rules.retained_intervals(facts, messages.released))
-        self._tell("auditing sessions")
+        self._report("auditing sessions")
         results = self._sessions(facts, messages, held, found)
-        self._tell("auditing what is retained and repeated")
+        self._report("auditing what is retained and repeated")
         self._natively(facts, held, results, logs)
         if messages.released is None and self._trusted:
             self._retained = facts.counts.get(RETAINED, 0)
@@ -363,7 +363,9 @@ class _Audit:
         told = results
         if self._shared:
             told = results.unionByName(audit_shared(results, logs, tasks))
-        self._take_results(_told_of(told, tasks).collect(), partial(classify_unexpected, facts))
+        self._take_results(
+            _rows_for_driver(told, tasks).collect(), partial(classify_unexpected, facts)
+        )
         return results
 
     def _joins_nodes(self, logs: Mapping[str, LogSummary]) -> bool:
@@ -426,7 +428,7 @@ class _Audit:
     def _take_unexpected(self, unexpected: list[Any], classify: _Classify) -> None:
         """Assign unexpected deliveries to rules; further ones count for the most frequent rule."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
-        some = unexpected[:MOST_VIOLATIONS]
+        some = unexpected[:MAX_VIOLATIONS]
         rules: Counter[str] = Counter()
         for row, (rule, what) in zip(some, classify(some), strict=True):
             rules[rule] += 1
@@ -471,7 +473,7 @@ class _Audit:
             reduce(lambda one, other: one.unionByName(other), there)
             .withColumn("number", F.row_number().over(ordered))
             .withColumn("count", F.count("*").over(of_rule))
-            .where(F.col("number") <= MOST_VIOLATIONS)
+            .where(F.col("number") <= MAX_VIOLATIONS)
             .collect()
         )
         for row in rows:
@@ -483,7 +485,7 @@ class _Audit:
 
     # Outcome.
 
-    def _told(
+    def _make_outcome(
         self, notes: list[LogNote], found: LogSummaries, counts: Mapping[int, int]
     ) -> Outcome:
         rates, interval_ms = merge_rates(
@@ -499,7 +501,7 @@ class _Audit:
                 self._wrong.counts,
                 checkpoints=found.checkpoints,
                 retained=self._retained,
-                claims=self._said is not None or self._claims is not None,
+                claims=self._claimed is not None or self._claims is not None,
                 retained_claims=sum(one.retained for one in self._compared),
                 owed=sum(one.due for one in self._compared_logs),
                 copies=sum(one.compared for one in self._compared_logs),
@@ -541,7 +543,7 @@ def _filters_of(notes: Iterable[LogNote]) -> dict[str, set[str]]:
     return found
 
 
-def _told_of(results: DataFrame, tasks: int) -> DataFrame:
+def _rows_for_driver(results: DataFrame, tasks: int) -> DataFrame:
     """Return the rows for the driver: totals, and the first violations of each rule.
 
     Each task keeps that many; those of many tasks are too many for one machine.
@@ -551,7 +553,7 @@ def _told_of(results: DataFrame, tasks: int) -> DataFrame:
         return told
     ordered = Window.partitionBy("kind", "rule").orderBy("node", "at")
     return told.withColumn("number", F.row_number().over(ordered)).where(
-        (F.col("kind") == TOTALS) | (F.col("number") <= MOST_VIOLATIONS)
+        (F.col("kind") == TOTALS) | (F.col("number") <= MAX_VIOLATIONS)
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Integers: TypeAlias = "NDArray[np.int64]"
 
-MOST: Final = 1 << 24
+MAX: Final = 1 << 24
 """Maximum integers in the runs of one batch: no event may demand more memory."""
 _INTEGER: Final = frozenset({int})
 _LOWEST, _BEYOND = -(1 << 63), 1 << 63
@@ -80,7 +80,7 @@ def _split(runs: list[Any]) -> tuple[list[int], list[int], list[int]]:
         first, count, step = (run, 1, 0) if type(run) is int else _three(run)
         total += count
         last = first + (count - 1) * step
-        if count < 0 or total > MOST or not (_LOWEST <= last < _BEYOND):
+        if count < 0 or total > MAX or not (_LOWEST <= last < _BEYOND):
             raise UnusualEvent("a run that is too long")
         firsts.append(first)
         counts.append(count)

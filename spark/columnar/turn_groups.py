@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark.columnar.json_scan import JsonScan
 
 _ACKED: Final = ("Acked", "Received", "Completed")
-_STANDS_FOR: Final = {
+_SINGLE_EVENT_OF: Final = {
     "TurnPublished": "MessagePublished",
     "TurnDelivered": "Delivered",
     "TurnReleased": "Released",
@@ -323,7 +323,7 @@ class TurnGroup:
 def groups_of_turns(kind: str, scan: JsonScan, numbers: Integers) -> Iterator[TurnGroup]:
     """Yield events of several sessions, of one type, by the type for which they stand."""
     if kind != "TurnAcked":
-        yield TurnGroup(_STANDS_FOR[kind], TurnEvents(kind, scan, numbers))
+        yield TurnGroup(_SINGLE_EVENT_OF[kind], TurnEvents(kind, scan, numbers))
         return
     kinds = np.array(EventGroup(kind, scan, numbers).strings("kind").to_pylist())
     if not np.isin(kinds, _ACKED).all():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PARTITION_BYTES: Final = 32 << 20
 _SHUFFLED_BYTES: Final = 2 << 20
-_MOST_SHUFFLED: Final = 10_000
+_MAX_SHUFFLED: Final = 10_000
 _FEW_TASKS: Final = 8
 """Number of tasks for many small logs: each task has a cost, however little it reads."""
 _NEAR: Final = 64
@@ -221,7 +221,7 @@ def shuffle_partitions(found: Iterable[RecordRange], cores: int) -> int:
     """
     total = sum(map(bytes_of, found))
     small = -(-total // _SHUFFLED_BYTES)
-    return min(_MOST_SHUFFLED, max(1, -(-total // _PARTITION_BYTES), min(2 * cores, small)))
+    return min(_MAX_SHUFFLED, max(1, -(-total // _PARTITION_BYTES), min(2 * cores, small)))
 
 
 def bytes_of(one: RecordRange) -> int:

@@ -12,7 +12,7 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from spark.rebuild.armed_wills import wills
     from spark.rebuild.arrow_batches import arrow_batches_of, ddl
-    from spark.rebuild.folding import parse_event_json, report_misfits, session_events
+    from spark.rebuild.folding import parse_event_json, report_contradictions, session_events
     from spark.rebuild.jobs import JOBS, rebuild
     from spark.rebuild.packet_ids import pending
     from spark.rebuild.retained_messages import retained
@@ -29,7 +29,7 @@ else:
             "arrow_batches": "arrow_batches_of ddl",
             "state_start": "StateStarts state_starts",
             "state_claim_comparison": "SessionClaims retained_otherwise",
-            "folding": "parse_event_json report_misfits session_events",
+            "folding": "parse_event_json report_contradictions session_events",
             "jobs": "JOBS rebuild",
             "packet_ids": "pending",
             "retained_messages": "retained",
@@ -51,7 +51,7 @@ __all__ = [
     "pending",
     "queues",
     "rebuild",
-    "report_misfits",
+    "report_contradictions",
     "retained",
     "retained_otherwise",
     "session_events",

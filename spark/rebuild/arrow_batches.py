@@ -9,8 +9,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_MOST_ROWS: Final = 4096
-_MOST_BYTES: Final = 8 * 1024 * 1024
+_MAX_ROWS: Final = 4096
+_MAX_BYTES: Final = 8 * 1024 * 1024
 
 _NAMES: Final = {
     pa.string(): "string",
@@ -42,7 +42,7 @@ def arrow_batches_of(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Itera
     for row in rows:
         some.append(row)
         size += sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))
-        if len(some) >= _MOST_ROWS or size >= _MOST_BYTES:
+        if len(some) >= _MAX_ROWS or size >= _MAX_BYTES:
             yield pa.RecordBatch.from_pylist(some, schema)
             some, size = [], 0
     if some:

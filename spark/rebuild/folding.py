@@ -44,7 +44,7 @@ TYPES: Final = tuple(
     sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
 )
 """The events that a session is folded from."""
-_MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+_CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
 def fold_sessions(
@@ -101,16 +101,16 @@ def fold_session(group: SessionGroup, whole: Position) -> SessionFold:
 def fold_row(folded: SessionFold, row: Row) -> None:
     """Fold a row of :func:`session_events`. Raises CorruptLog, UnreadableEvent."""
     node, _, at, time_ms, text, payload = row
-    with report_misfits(node, at):
+    with report_contradictions(node, at):
         folded.take(parse_event_json(text, node, at), at, time_ms, payload)
 
 
 @contextmanager
-def report_misfits(node: str, at: Position) -> Iterator[None]:
+def report_contradictions(node: str, at: Position) -> Iterator[None]:
     """Raise CorruptLog if the fold fails on an event that contradicts the state."""
     try:
         yield
-    except _MISFITS as error:
+    except _CONTRADICTIONS as error:
         what = f"of node {node} holds an event that does not fit: {type(error).__name__}"
         raise CorruptLog(sequence_of(at), what) from error
 

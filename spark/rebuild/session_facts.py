@@ -64,12 +64,12 @@ def session_facts_of(log: Log, begin: StateStarts, types: Sequence[str]) -> Data
         return told
     snapshots = partial.only(types=["SessionSnapshot"]).entries(*_SNAPSHOT)
     repeated = sorted_by_session(snapshots.where(begin.repeated())).mapInArrow(
-        _tell_snapshots, ddl(_FACTS)
+        _snapshot_facts, ddl(_FACTS)
     )
     return told.unionByName(repeated.where(F.col("type").isin(*types)))
 
 
-def _tell_snapshots(found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _snapshot_facts(found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from marked_iterator(arrow_batches_of(_facts_of(found), _FACTS))
 
 

@@ -66,7 +66,7 @@ class SessionClaims:
         self._fold = fold
         self._complete = sorted(complete, reverse=True)
         self._existed: Position | None = None
-        self._told = False
+        self._compared = False
 
     def reach(self, at: Position) -> None:
         """Record whether the session existed where claims are complete, up to ``at``."""
@@ -77,7 +77,7 @@ class SessionClaims:
 
     def compare(self, bound: Position, said: str | None) -> None:
         """Compare the current state with a digest; None: the session does not exist."""
-        self._told = True
+        self._compared = True
         texts = session_texts_of(self._fold)
         known = None if texts is None else digest(texts, self._fold.pending.values())
         if known == said:
@@ -93,6 +93,6 @@ class SessionClaims:
     def finish(self) -> None:
         """Do the remaining checks at the end of the log."""
         self.reach(_BEYOND)
-        if self._existed is not None and not self._told:
+        if self._existed is not None and not self._compared:
             what = "the broker does not report the session that is in the log"
             self.findings.append((self._existed, f"{what}, as of {format_position(self._existed)}"))

@@ -26,7 +26,7 @@ from projections.audit import Rule, Violation
 from spark.audit.facts import (
     ALL_CLAIM,
     BROKER,
-    MOST_VIOLATIONS,
+    MAX_VIOLATIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
     ClaimsCompared,
@@ -37,7 +37,7 @@ from spark.rebuild import (
     ddl,
     group_by_session,
     parse_event_json,
-    report_misfits,
+    report_contradictions,
     retained_otherwise,
     session_events,
     sorted_by_session,
@@ -115,7 +115,7 @@ class RecoveryOutcome:
 
     nodes: tuple[NodeRecovery, ...]
     violations: tuple[Violation, ...]
-    """At most ``MOST_VIOLATIONS``, by node and position."""
+    """At most ``MAX_VIOLATIONS``, by node and position."""
     counts: Mapping[str, int]
     """Rule -> number of violations."""
     compared: tuple[ClaimsCompared, ...]
@@ -160,7 +160,7 @@ def recovery_check(
     violations = sorted(wrong + found, key=lambda one: (one.node, one.at, one.session or ""))
     return RecoveryOutcome(
         tuple(nodes),
-        tuple(violations[:MOST_VIOLATIONS]),
+        tuple(violations[:MAX_VIOLATIONS]),
         counts,
         tuple(_compared(claims)),
         time.monotonic() - began,
@@ -292,7 +292,7 @@ def _sessions(
         )
         found = kept.select("node", "session", F.inline("findings"))
         counts = found.groupBy("rule").count().collect()
-        first = found.orderBy("node", "at").limit(MOST_VIOLATIONS).collect()
+        first = found.orderBy("node", "at").limit(MAX_VIOLATIONS).collect()
     finally:
         kept.unpersist()
     numbers = {row["node"]: row for row in sums}
@@ -327,7 +327,7 @@ def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
         if not rank:
             claims.compare(at, said)
             continue
-        with report_misfits(node, at):
+        with report_contradictions(node, at):
             recovery.take(parse_event_json(text, node, at), at, time_ms, payload)
     recovery.finish(plan.torn.get(group.node))
     claims.finish()

@@ -48,7 +48,7 @@ _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 failed with it."""
 _WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
 """Reasons for which a due will may not have been published."""
-_TO_THE_ABSENT: Final = (
+_WHILE_OFFLINE: Final = (
     *(Queued, MessageDropped, Expired, SessionSnapshot, RetainedSnapshot),
     Assigned,
 )
@@ -56,7 +56,7 @@ _TO_THE_ABSENT: Final = (
 concerns a message that was not queued: only an UNSUBSCRIBE removes messages from a queue."""
 _WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
 """Events permitted between the beginning of a connection and the redelivered PUBRELs."""
-_MOST: Final = 100
+_MAX: Final = 100
 """Maximum findings kept for one session."""
 
 
@@ -130,12 +130,12 @@ class SessionRecovery:
         if self._check is None:
             self._begin()
         if self._check == self._ending:
-            self._tell(self._started, "its connection was not ended after the broker was started")
+            self._report(self._started, "its connection was not ended after the broker was started")
         if self._check == self._resuming and (torn is None or self._opened_at < torn):
             self._released(self._opened_at)
 
-    def _tell(self, at: Position, what: str) -> None:
-        if len(self.findings) < _MOST:
+    def _report(self, at: Position, what: str) -> None:
+        if len(self.findings) < _MAX:
             self.findings.append(RecoveryFinding(at, what))
 
     def _begin(self) -> None:
@@ -156,23 +156,25 @@ class SessionRecovery:
             self._about_will(event, at, payload)
         elif isinstance(event, SessionClosed):
             if event.reason not in _AT_RESTART:
-                self._tell(at, f"its connection ended as {event.reason!r:.40}, after it had ended")
+                self._report(
+                    at, f"its connection ended as {event.reason!r:.40}, after it had ended"
+                )
             if event.generation != self._generation:
-                self._tell(at, f"connection {event.generation} ended, it was {self._generation}")
+                self._report(at, f"connection {event.generation} ended, it was {self._generation}")
             clean = self.before is not None and self.before.clean
             waits = self._will is not None and self._will.delay and not clean
             if self._will is not None and event.grace:
                 waits, self._will = True, self._will._replace(grace=event.grace)
             if self._will is not None and not self.fired and not waits:
-                self._tell(at, "its will was not published when its connection ended")
+                self._report(at, "its will was not published when its connection ended")
             if self.fired and not self._published:
-                self._tell(at, "its will was not published though it says so")
+                self._report(at, "its will was not published though it says so")
             kept = not clean or (self._will is not None and self._will.grace > 0)
             self._check = self._away if kept else self._none
         elif isinstance(event, MessageDropped) and event.reason in _WILL_DROPPED:
             self._published = True  # a will that may not be published
-        elif not _may_happen_to_the_absent(event):
-            self._tell(at, f"{type(event).__name__} before its connection was ended")
+        elif not _may_happen_offline(event):
+            self._report(at, f"{type(event).__name__} before its connection was ended")
 
     def _away(self, event: Event, at: Position, payload: bytes | None) -> None:
         """Check an event while the client is offline."""
@@ -187,17 +189,17 @@ class SessionRecovery:
             self._about_will(event, at, payload)
         elif isinstance(event, WillCancelled) and self._will is not None and self._will.wait:
             self._will = None  # the client is back in time
-        elif not _may_happen_to_the_absent(event):
-            self._tell(at, f"{type(event).__name__} while its client was offline")
+        elif not _may_happen_offline(event):
+            self._report(at, f"{type(event).__name__} while its client was offline")
 
     def _none(self, event: Event, at: Position, _payload: bytes | None) -> None:
         """Check an event while the session does not exist."""
         if isinstance(event, SessionOpened):
             if event.resumed:
-                self._tell(at, "a session was resumed that did not exist")
+                self._report(at, "a session was resumed that did not exist")
             self._check = self._settled
         else:
-            self._tell(at, f"{type(event).__name__} for a session that did not exist")
+            self._report(at, f"{type(event).__name__} for a session that did not exist")
 
     def _resuming(self, event: Event, at: Position, _payload: bytes | None) -> None:
         """Check an event while packets in flight are redelivered, which precedes all else.
@@ -223,28 +225,28 @@ class SessionRecovery:
         will = self._will
         if isinstance(event, WillFired):
             if will is None or self.fired:
-                self._tell(at, "a will was published that was not armed")
+                self._report(at, "a will was published that was not armed")
             self.fired = True
             # At QoS 0 only retained messages are recorded.
             self._published = will is None or not (will.qos or will.retain)
         elif self.fired and event.will and self._messages:
-            self._tell(at, "its will was published a second time")
+            self._report(at, "its will was published a second time")
         elif not event.will or not self.fired or will is None:
-            self._tell(at, "a message was published without its client")
+            self._report(at, "a message was published without its client")
         else:
             self._published = True
             self._messages = 1
             if (event.topics, event.qos, event.retain) != ([will.topic], will.qos, will.retain):
-                self._tell(at, "another message was published than its will")
+                self._report(at, "another message was published than its will")
             elif not _same(will.topic, payload, self._payload):
-                self._tell(at, "its will was published with another payload")
+                self._report(at, "its will was published with another payload")
 
     def _opened(self, event: SessionOpened, state: SessionState, at: Position) -> None:
         kept = not state.clean and not is_clean_start(event)
         if event.resumed != kept:
-            self._tell(at, "its state was thrown away" if kept else "it was resumed though clean")
+            self._report(at, "its state was thrown away" if kept else "it was resumed though clean")
         if event.generation != state.generation + 1:
-            self._tell(
+            self._report(
                 at, f"connection {event.generation} was opened, the last was {state.generation}"
             )
         self.resumed = event.resumed
@@ -258,7 +260,7 @@ class SessionRecovery:
             packets = f"packet {min(self._unreleased)}"
             if len(self._unreleased) > 1:
                 packets += f" and {len(self._unreleased) - 1} more"
-            self._tell(
+            self._report(
                 at, f"the PUBREL of {packets} was not sent again when its client reconnected"
             )
 
@@ -269,9 +271,9 @@ class SessionRecovery:
             return
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._unsent:
-                self._tell(at + number, f"packet {pid} was sent again, but was not in flight")
+                self._report(at + number, f"packet {pid} was sent again, but was not in flight")
             elif pid != next(iter(self._unsent)):
-                self._tell(at + number, f"packet {pid} was sent again out of order")
+                self._report(at + number, f"packet {pid} was sent again out of order")
             self._unsent.pop(pid, None)
             self._unreleased.discard(pid)
 
@@ -281,7 +283,7 @@ class SessionRecovery:
 
     def _sent(self, _event: Delivered, at: Position) -> None:
         if self._unsent:
-            self._tell(
+            self._report(
                 at, f"a message was sent before packet {next(iter(self._unsent))} was redelivered"
             )
             self._unsent = {}
@@ -299,10 +301,10 @@ class SessionRecovery:
     }
 
 
-def _may_happen_to_the_absent(event: Event) -> bool:
+def _may_happen_offline(event: Event) -> bool:
     if isinstance(event, MessageDropped) and event.queued >= 0:
         return False
-    return isinstance(event, _TO_THE_ABSENT)
+    return isinstance(event, _WHILE_OFFLINE)
 
 
 def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:

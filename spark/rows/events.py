@@ -10,7 +10,7 @@ import pyarrow as pa
 from eventstore.format import INDEX_BITS
 from spark.columnar import MESSAGES, Integers, PayloadAreas, indices, of_numbers, sums_before
 from spark.rows.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout
-from spark.rows.row_widths import MOST_ROWS
+from spark.rows.row_widths import MAX_ROWS
 from spark.schema import EVENTS, schema_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class EventRows:
         last = self._wanted.last
         high = len(at) if last is None else int(np.searchsorted(at, last, "right"))
         payloads = _Payloads(records, layout) if "payload" in self._columns else None
-        for start in range(low, high, MOST_ROWS):
-            piece = _EventPiece(records, layout, numbers[start : min(start + MOST_ROWS, high)])
+        for start in range(low, high, MAX_ROWS):
+            piece = _EventPiece(records, layout, numbers[start : min(start + MAX_ROWS, high)])
             arrays = [
                 payloads.of(piece.numbers)
                 if payloads is not None and name == "payload"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark.columnar import EventGroup, Integers
     from spark.rows.batch_layout import PlacedEvents
 
-MOST_ROWS: Final = 1 << 15
+MAX_ROWS: Final = 1 << 15
 """Maximum rows of an Arrow batch."""
 _BYTES: Final = 32 << 20
 """Maximum bytes of text repeated by the rows of a batch."""
@@ -37,7 +37,7 @@ def cut_rows(made: Sequence[PlacedEvents], start: int, stop: int) -> Iterator[tu
     """Split a range of rows into ranges of one batch each."""
     sums = _sums(made, stop)
     while start < stop:
-        end = min(start + MOST_ROWS, stop)
+        end = min(start + MAX_ROWS, stop)
         if sums is not None:
             within = int(np.searchsorted(sums, sums[start] + _BYTES, "right")) - 1
             end = max(start + 1, min(end, within))

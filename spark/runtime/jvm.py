@@ -51,13 +51,13 @@ class Jvm:
         self._verbose = verbose
         self._end_seconds = end_seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = bytearray()
+        self._output = bytearray()
         self._listener: threading.Thread | None = None
 
     @property
     def said(self) -> str:
         """The last output of the JVM; empty if it goes to stderr."""
-        return bytes(self._said).decode(errors="replace")
+        return bytes(self._output).decode(errors="replace")
 
     @property
     def running(self) -> bool:
@@ -72,7 +72,7 @@ class Jvm:
         """
         java = find_java()
         with _environment({"JAVA_HOME": java.home, **environment}):
-            with _patient():
+            with _deferred_signals():
                 self.gateway = self._launch(conf)
             context = SparkContext(conf=conf, gateway=self.gateway)
         # PySpark would print a traceback when the JVM is killed.
@@ -109,8 +109,8 @@ class Jvm:
         """Keep the last output of the JVM, until it and all of its children have ended."""
         with open(reader, "rb", buffering=0) as stream:
             while said := stream.read(_KEPT):
-                self._said += said
-                del self._said[:-_KEPT]
+                self._output += said
+                del self._output[:-_KEPT]
 
     def end(self) -> None:
         """Wait for the JVM to end, kill it if it does not, and remove its directory."""
@@ -177,7 +177,7 @@ def _change(changed: Mapping[str, str | None]) -> None:
 
 
 @contextlib.contextmanager
-def _patient() -> Iterator[None]:
+def _deferred_signals() -> Iterator[None]:
     """Defer signals that end this process until the JVM's process is known; but only once."""
     if threading.current_thread() is not threading.main_thread():
         yield

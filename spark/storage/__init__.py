@@ -6,8 +6,8 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.storage.archive_directory import ArchiveExtent, ArchiveWriter, no_room, open_writer
+    from spark.storage.archive_ledger import LEDGER_FILE, Ledger
     from spark.storage.archive_log import NODE_DIRECTORY, ArchivedLog, archived_logs, ledger_of
-    from spark.storage.archive_manifest import LEDGER_FILE, Ledger
     from spark.storage.directories import Directory, directory_text
     from spark.storage.nats_access import NatsAccess
     from spark.storage.nats_log import NatsLog, look_up
@@ -23,7 +23,7 @@ else:
             "archive_directory": "ArchiveExtent ArchiveWriter no_room open_writer",
             "archive_log": "ArchivedLog NODE_DIRECTORY archived_logs ledger_of",
             "directories": "Directory directory_text",
-            "archive_manifest": "LEDGER_FILE Ledger",
+            "archive_ledger": "LEDGER_FILE Ledger",
             "nats_access": "NatsAccess",
             "nats_log": "NatsLog look_up",
             "node_names": "check_claimed_nodes nodes_of",

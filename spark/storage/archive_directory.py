@@ -24,7 +24,7 @@ from eventstore.display import escaped
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 from spark.runtime import NotWritable, OutOfDisk
-from spark.storage.archive_manifest import (
+from spark.storage.archive_ledger import (
     LEDGER_FILE,
     ArchiveFile,
     Ledger,
@@ -117,7 +117,7 @@ class ArchiveWriter:
             for folder in {Path(file.name).parent for one in segments for file in one.files}:
                 sync_to_disk(self.path / folder)
             sync_to_disk(self.path)
-            self._tell(segments)
+            self._append_ledger(segments)
             self.unsure = False
         self.ledger = Ledger(self.ledger.stream, (*self.ledger.segments, *segments))
         self._added += segments
@@ -145,7 +145,7 @@ class ArchiveWriter:
             tuple(files),
         )
 
-    def _tell(self, segments: Iterable[Segment]) -> None:
+    def _append_ledger(self, segments: Iterable[Segment]) -> None:
         """Write the lines of the ledger; when this returns they are on disk, or removed."""
         lines = b"".join(segment.line() for segment in segments)
         with (self.path / LEDGER_FILE).open("r+b", buffering=0) as file:
@@ -172,7 +172,7 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
         with write_error(path):
             make_directory(path / Path(LEDGER_FILE).parent)
             stack.enter_context(_alone(path))
-            ledger = _mended(path, stream)
+            ledger = _repaired_ledger(path, stream)
             writer = ArchiveWriter(path, ledger, _staging(path, ledger))
         stack.callback(_clear, writer)
         yield writer
@@ -243,7 +243,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _mended(path: Path, stream: str) -> Ledger:
+def _repaired_ledger(path: Path, stream: str) -> Ledger:
     """Return the ledger, without an incomplete last line; create it if there is none."""
     file = path / LEDGER_FILE
     data = file.read_bytes() if file.exists() else b""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from spark.storage import parquet_files
-from spark.storage.archive_manifest import LEDGER_FILE, Ledger, NoArchive, parse_ledger
+from spark.storage.archive_ledger import LEDGER_FILE, Ledger, NoArchive, parse_ledger
 from spark.storage.directories import Directory
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ _HOST: Final = re.compile(r"(?:[^:\[]*|\[[^]]*\])(?::[0-9]*)?")
 _HARMLESS: Final = ("endpoint_override", "region", "scheme")
 """Parameters of a query that contain no secrets and are useful in a message."""
 _HIDDEN: Final = "..."
-_LEAST: Final = 4
+_MIN: Final = 4
 """Minimum letters of a secret to be hidden: shorter ones occur in other words."""
 
 
@@ -112,7 +112,7 @@ def without_secrets(text: str, where: str) -> str:
     said = [value for name, _, value in values if name not in _HARMLESS]
     secrets = {user, query, *user.split(":", 1), *said}
     for secret in sorted(secrets | {unquote(one) for one in secrets}, key=len, reverse=True):
-        if len(secret) >= _LEAST:
+        if len(secret) >= _MIN:
             text = text.replace(secret, _HIDDEN)
     return text
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from spark.storage.archive_manifest import ArchiveDamaged
+from spark.storage.archive_ledger import ArchiveDamaged
 from spark.storage.directories import without_secrets
 from spark.storage.record_frames import frame_of
 

@@ -18,7 +18,7 @@ _CHUNK_BYTES: Final = 1 << 20
 _CHUNKS: Final = 8
 """Maximum chunks read ahead."""
 _CANCEL_EVERY: Final = 0.2
-_PATIENCE: Final = 20.0
+_TIMEOUT: Final = 20.0
 
 
 def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
@@ -93,7 +93,7 @@ class _Reader(threading.Thread):
         it ends with this process.
         """
         self._started.wait()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         # Once may not be enough: an await with a time limit can swallow a cancellation.
         while self.is_alive() and time.monotonic() < deadline:
             task = self._task

@@ -9,7 +9,7 @@ import orjson
 
 from eventstore.format import (
     HEADER_FROM,
-    STANDS_FOR,
+    SINGLE_EVENT_OF,
     Record,
     check_record,
     decode_record,
@@ -54,7 +54,7 @@ def mentioning(
     None: any record may.
     """
     if types is not None:
-        types = {*types} | {STANDS_FOR[name] for name in types if name in STANDS_FOR}
+        types = {*types} | {SINGLE_EVENT_OF[name] for name in types if name in SINGLE_EVENT_OF}
     needed = [
         [orjson.dumps(name) for name in names] for names in (types, sessions) if names is not None
     ]

@@ -94,7 +94,7 @@ class TrafficStats:
         self.stored.unpersist()
 
 
-def _say_nothing(_: str) -> None:
+def _no_progress(_: str) -> None:
     pass
 
 
@@ -104,7 +104,7 @@ def measure_traffic(
     by: Sequence[str] = ("topic",),
     levels: int = 2,
     window_s: int = 60,
-    tell: Callable[[str], None] = _say_nothing,
+    tell: Callable[[str], None] = _no_progress,
 ) -> TrafficStats:
     """Return the traffic of a log by some of :data:`TRAFFIC_KEYS`, in windows of ``window_s``.
 

@@ -365,7 +365,7 @@ async def test_a_client_that_leaves_before_the_answer_has_still_guessed() -> Non
     assert guard.lockouts == 1
     assert chain.check_now(login("ann")) == LOCKED_OUT
     assert not chain._attempts
-    assert not chain._alone
+    assert not chain._abandoned
 
 
 async def test_a_correct_login_that_leaves_before_the_answer_is_not_counted() -> None:
@@ -390,12 +390,12 @@ async def test_checks_without_a_client_are_bounded_and_end_with_the_lockout() ->
     chain = made(passwords=passwords, backoff=guard)
     await leave_early(chain, passwords, *[login("ann", b"same")] * 150)
     (alone,) = chain._attempts.values()
-    assert len(alone) == chain._alone == 100
+    assert len(alone) == chain._abandoned == 100
     passwords.gate.set()
     await settle()
     assert guard.lockouts == 2, "the user there, and then the address"
     assert not chain._attempts
-    assert not chain._alone
+    assert not chain._abandoned
 
 
 async def test_a_lockout_cancels_checks_without_a_client() -> None:
@@ -407,7 +407,7 @@ async def test_a_lockout_cancels_checks_without_a_client() -> None:
     chain._give_up(login("ann"), "ann", everybody=False)
     await settle()
     assert not chain._attempts
-    assert not chain._alone
+    assert not chain._abandoned
     assert not chain.counts
 
 

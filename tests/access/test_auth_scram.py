@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.authn.passwords import PasswordFile
 from actors.authn.stored import scram
 from actors.authn.stored.scram import (
-    Decoys,
+    DummyKeys,
     ScramError,
     ScramExchange,
     ScramKeys,
@@ -191,7 +191,7 @@ def test_decoys_are_as_most_users_are() -> None:
 
 
 def test_no_part_of_a_decoy_shows_another() -> None:
-    keys = Decoys(b"s", 4096, 64).keys("bob")
+    keys = DummyKeys(b"s", 4096, 64).keys("bob")
     assert len(keys.salt) == 64
     assert keys.stored_key not in keys.salt
     assert keys.server_key not in keys.salt

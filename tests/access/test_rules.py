@@ -223,7 +223,7 @@ def test_the_deny_check_answers_yes_at_its_limit(
     access = Permissions(given_rules).access(client.user, client.groups, client.name)
     exact = access.guards(topic_filter)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rules_module, "_MOST_VISITED", 2)
+        patch.setattr(rules_module, "_MAX_VISITED", 2)
         assert access.guards(topic_filter) >= exact
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MANY = 3000
-MOST = 1024 * 1024
+MAX = 1024 * 1024
 
 
 class Scanned(list[bytes]):
@@ -59,7 +59,7 @@ class Exit:
 
     def send(self, topics: Sequence[bytes], *payloads: bytes) -> int:
         content = StoredMessages(0, topics, list(payloads) or [b"1"] * len(topics), len(topics))
-        left_out = self.departures.send(_leaving(content), MOST)
+        left_out = self.departures.send(_leaving(content), MAX)
         self.flows.flush()
         return left_out
 
@@ -109,7 +109,7 @@ def test_waiting_flows_are_not_scanned_for_each_new_one(
         looks += 1
         return flow.covered is not None
 
-    monkeypatch.setattr(module, "_MOST_FLOWS", 100)
+    monkeypatch.setattr(module, "_MAX_FLOWS", 100)
     monkeypatch.setattr(TopicFlow, "busy", property(busy))
     few = Exit()
     for at in range(MANY):  # the server stands still
@@ -153,9 +153,9 @@ def test_a_failure_takes_nothing_from_the_others() -> None:
 
 
 def test_long_client_identifiers_leave_room_for_messages(outside: Exit) -> None:
-    content = StoredMessages(0, [b"a", b"a"], [bytes(MOST - 4096), bytes(MOST)], 2 * MOST - 4096)
+    content = StoredMessages(0, [b"a", b"a"], [bytes(MAX - 4096), bytes(MAX)], 2 * MAX - 4096)
     leaving = _leaving(content)._replace(client="\u00e9" * 30_000)
-    assert outside.departures.send(leaving, MOST) == 1
+    assert outside.departures.send(leaving, MAX) == 1
     outside.flows.flush()
     assert outside.wire.subjects == ["a"]
-    assert len(outside.wire.data) < MOST
+    assert len(outside.wire.data) < MAX

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.maintenance.expiry import Expiries
+from actors.maintenance.session_expiry import Expiries
 
 
 class Time:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.inspection.requests import Likeness
+from actors.inspection.requests import NameSimilarity
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from actors.inspection.requests import Likeness
     ],
 )
 def test_names_that_nearly_match_are_suggested(name: str, other: str, suggested: bool) -> None:
-    assert (Likeness(name).of(other) > 0) == suggested
+    assert (NameSimilarity(name).of(other) > 0) == suggested
 
 
 def test_the_same_name_in_other_case_is_the_most_similar() -> None:
-    likeness = Likeness("panel")
+    likeness = NameSimilarity("panel")
     assert likeness.of("PANEL") > likeness.of("panels")

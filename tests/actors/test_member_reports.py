@@ -147,7 +147,7 @@ async def test_the_rest_of_a_report_of_a_silent_log_is_not_applied(
     home.reports.heard("b", report(0, {}))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    home.reports.look_after()
+    home.reports.run_periodically()
     await home.done()
     assert not home.groups.of_log("a")
     assert home.groups.of_log("b") == GROUPS
@@ -207,9 +207,9 @@ async def test_members_are_measured_in_steps(largest: int) -> None:
     )
 
     sent.clear()
-    parts.look_after()
+    parts.run_periodically()
     parts.end()  # at once
     assert {tuple(offer) for one in sent for offer in one[2]} >= {(name, 0, 0) for name in names}
     sent.clear()
-    parts.look_after()
+    parts.run_periodically()
     assert [one[2] for one in sent] == [[]]  # this log is still there

@@ -39,7 +39,7 @@ def outbox_of(log: StubbornLog) -> Outbox:
         clock=SimpleNamespace(monotonic=lambda: 0.0),
         journal=SimpleNamespace(last=LAST << 20, last_complete_turn=LAST, end=LAST),
         log=log,
-        retention=SimpleNamespace(holding_still=contextlib.nullcontext),
+        retention=SimpleNamespace(cuts_suspended=contextlib.nullcontext),
         state=SimpleNamespace(begin=1),
     )
     options: Any = SimpleNamespace(prefixes=False)

@@ -32,7 +32,7 @@ def granted(
     for topic_filter in filters:
         if patterns.allows(session, owner, topic_filter, set(), most, in_all):
             patterns.begun(session, topic_filter)
-            patterns.filed(topic_filter)
+            patterns.added(topic_filter)
             count += 1
     return count
 

@@ -23,8 +23,8 @@ from actors.session.decisions import DeliveryLimits, split_for_records
 from eventstore.format import (
     GENESIS,
     INDEX_BITS,
-    LEAST_RECORD,
     MAX_INDEX,
+    MIN_RECORD,
     NAME_BYTES,
     NAMES,
     RECORD_OVERHEAD,
@@ -140,7 +140,7 @@ def published() -> Iterable[Event]:
     packet.topics += [b"a", b"b"] * 50_000
     packet.payloads.extend([b"", b"x"] * 50_000)
     packet.packet_ids += [*IDS, *IDS][:100_000]
-    for part in split_for_records(packet, LEAST_RECORD // 4):
+    for part in split_for_records(packet, MIN_RECORD // 4):
         sizes, count = list(map(len, part.payloads)), len(part)
         which = [number % 2 for number in range(count)]
         pids = to_runs(part.packet_ids)
@@ -298,7 +298,7 @@ def build(name: str) -> Iterator[Any]:
 @pytest.mark.parametrize("name", EVENTS)
 @pytest.mark.slow
 def test_every_event_fits_into_the_smallest_record(name: str) -> None:
-    made, store = journal(LEAST_RECORD)
+    made, store = journal(MIN_RECORD)
     for event in build(name):
         count = entries(event)
         assert count <= MAX_INDEX
@@ -308,7 +308,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
         made.append(event, count, [bytes(size)] if size else (), size)
         made.end_turn()
     made.flush()
-    assert 0 < store.largest <= LEAST_RECORD - RECORD_OVERHEAD // 2
+    assert 0 < store.largest <= MIN_RECORD - RECORD_OVERHEAD // 2
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_no_event_is_missing_here() -> None:
     assert built == {kind.__name__ for union in (Event, TurnEvent) for kind in get_args(union)}
 
 
-@pytest.mark.parametrize("largest", [LEAST_RECORD, 2 * LEAST_RECORD, 32 * LEAST_RECORD])
+@pytest.mark.parametrize("largest", [MIN_RECORD, 2 * MIN_RECORD, 32 * MIN_RECORD])
 def test_names_leave_room_for_the_payload(largest: int) -> None:
     """A message of which the names are as long as they get."""
     made, _ = journal(largest)

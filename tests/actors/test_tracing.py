@@ -18,7 +18,7 @@ from actors.kernel import Kernel, LoopActor
 from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import Publication
 from actors.tracing import trace_lines as tracelines
-from actors.tracing.tracer import MOST_TRACES, Tracer
+from actors.tracing.tracer import MAX_TRACES, Tracer
 from eventstore.format import RetainedExpired, position
 
 TOKEN = "T" * 22
@@ -578,7 +578,7 @@ def test_there_are_only_so_many_traces_at_once() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             tracer, sink = tracing(world)
-            for number in range(MOST_TRACES):
+            for number in range(MAX_TRACES):
                 tracer.start({"token": TOKEN + str(number), "client": "r"})
             with pytest.raises(Refused, match="no more are allowed"):
                 tracer.start({"token": TOKEN + "x", "client": "r"})
@@ -777,7 +777,7 @@ class ActorObserver:
     def closes(self, actor: LoopActor, reason: str) -> None: ...
 
 
-class Doer(LoopActor):
+class CallingActor(LoopActor):
     """Runs the callables that it gets."""
 
     def on_receive(self, message: Any) -> None:
@@ -786,15 +786,15 @@ class Doer(LoopActor):
 
 
 @pytest.fixture
-def turns() -> tuple[Kernel, Doer, ActorObserver]:
-    kernel, doer, observer = Kernel(lambda _turn: None), Doer(), ActorObserver()
+def turns() -> tuple[Kernel, CallingActor, ActorObserver]:
+    kernel, doer, observer = Kernel(lambda _turn: None), CallingActor(), ActorObserver()
     kernel.spawn(doer)
     doer.observer = observer
     return kernel, doer, observer
 
 
 def test_a_tap_sees_each_message_before_it_is_handled(
-    turns: tuple[Kernel, Doer, ActorObserver],
+    turns: tuple[Kernel, CallingActor, ActorObserver],
 ) -> None:
     kernel, doer, observer = turns
 
@@ -811,7 +811,7 @@ def test_a_tap_sees_each_message_before_it_is_handled(
     assert doer.handled == 4
 
 
-def test_a_tap_hears_of_the_end(turns: tuple[Kernel, Doer, ActorObserver]) -> None:
+def test_a_tap_hears_of_the_end(turns: tuple[Kernel, CallingActor, ActorObserver]) -> None:
     kernel, doer, observer = turns
     doer.stop()
     kernel.run_turn()
@@ -819,7 +819,7 @@ def test_a_tap_hears_of_the_end(turns: tuple[Kernel, Doer, ActorObserver]) -> No
     assert doer.observer is None
 
 
-def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, ActorObserver]) -> None:
+def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, CallingActor, ActorObserver]) -> None:
     kernel, doer, observer = turns
     error = ValueError("boom")
 

@@ -30,7 +30,7 @@ class Run:
         self.answer: FoldmqError | None = None
         self.live = True
         monkeypatch.setattr(archiving, "run_job", self.run)
-        monkeypatch.setattr(Brokers, "_tell", self.tell)
+        monkeypatch.setattr(Brokers, "_notify_now", self.notify)
         self.report = report
 
     def run(self, _flags: Any, _at: Any, look: Any, _work: Any, _idle: Any) -> Report:
@@ -39,7 +39,7 @@ class Run:
             look(found).send(None)
         return self.report
 
-    async def tell(self, _node: str, archived: ArchiveExtent) -> None:
+    async def notify(self, _node: str, archived: ArchiveExtent) -> None:
         self.told.append(archived.through)
         if self.answer is not None:
             raise self.answer

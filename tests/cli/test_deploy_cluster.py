@@ -22,7 +22,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cli.settings.log_settings import MOST_PARTITIONS
+from cli.settings.log_settings import MAX_PARTITIONS
 from cli.settings.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +224,7 @@ def test_every_value_of_the_chart_is_used_and_checked() -> None:
     assert set(_VALUE.findall(text)) == set(values())
     schema = json.loads(SCHEMA.read_text("utf-8"))
     assert set(schema["properties"]) - {"global"} == set(schema["required"]) == set(values())
-    assert schema["properties"]["partitions"]["maximum"] == MOST_PARTITIONS
+    assert schema["properties"]["partitions"]["maximum"] == MAX_PARTITIONS
 
 
 def of_kind(kind: str, **changed: Any) -> list[dict[str, Any]]:

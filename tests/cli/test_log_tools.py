@@ -47,7 +47,7 @@ from eventstore.format import (
 from eventstore.log import RecordedCut
 from eventstore.reading import LogPoint, LogSource
 from projections.explanation import story_lines
-from projections.replay import AsOf, TopicBook, event_object, topic_matcher, words
+from projections.replay import AsOf, MessageTopics, event_object, topic_matcher, words
 from projections.state import NodeState, encode_session
 from projections.stories import StoryBuilder
 from projections.verification import LogVerifier
@@ -565,7 +565,7 @@ def test_a_log_that_is_cut_while_it_is_read(
     ],
 )
 def test_checkpoints_and_cuts_as_text(event: Event, said: str) -> None:
-    book = TopicBook(source=None)  # type: ignore[arg-type] # nothing is read
+    book = MessageTopics(source=None)  # type: ignore[arg-type] # nothing is read
     assert words(event, book) == said
     as_json = text.json_line(event_object(event, position(4, 0), 1000, book, memoryview(b"abcd")))
     assert as_json.isprintable()
@@ -610,7 +610,7 @@ async def test_loading_costs_do_not_depend_on_the_number_of_stored_messages() ->
             asked.append(list(sequences))
             return []
 
-    book = TopicBook(Source())  # type: ignore[arg-type] # only what is asked of it
+    book = MessageTopics(Source())  # type: ignore[arg-type] # only what is asked of it
     book._records = _NeverWalked({number: [] for number in range(1, 1000)})
     await book.load([position(number, 0) for number in (5, 1001, 999, 1002)])
     assert asked == [[1001, 1002]]

@@ -19,7 +19,7 @@ from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import SystemClock
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module
-from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
+from cli.monitoring.http_monitor import MAX_CONNECTIONS, HttpMonitor
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from cli.settings.socket_binding import ListenError
@@ -276,7 +276,7 @@ async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.Monke
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST", 3600.0)
     async with serving() as (_, port):
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
         assert await exchange(port, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
         reader, writer = idle[0]
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")

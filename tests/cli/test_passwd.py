@@ -234,7 +234,7 @@ def test_a_locked_file_is_reported(
     path = real if through == "file" else link
     passwd.set_user(path, "ann", b"x")
     before = real.read_bytes()
-    monkeypatch.setattr(line_files, "PATIENCE", 0.1)
+    monkeypatch.setattr(line_files, "LOCK_TIMEOUT", 0.1)
     held = os.open(real, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
@@ -256,7 +256,7 @@ def test_a_locked_file_is_reported(
 def test_creating_a_file_waits_for_concurrent_creation(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_files, "PATIENCE", 0.1)
+    monkeypatch.setattr(line_files, "LOCK_TIMEOUT", 0.1)
     held = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:

@@ -14,7 +14,7 @@ from actors.configuration import LimitOptions
 from actors.connection import KEY_SIZE, ListenerOptions, name_in_log
 from cli.processes.process_edges import ProcessEdges
 from cluster.edge import PeerAnswer
-from cluster.edge.client_header import GREETING, NONCE_SIZE, decode_client
+from cluster.edge.client_header import MAGIC, NONCE_SIZE, decode_client
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class World:
 
     async def _serve(self, number: int, own: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(own, GREETING + NONCE)
+        await loop.sock_sendall(own, MAGIC + NONCE)
         data, found = b"", None
         while found is None:
             data += await loop.sock_recv(own, 65536)

@@ -39,7 +39,7 @@ from eventstore.format import (
 )
 from eventstore.reasons import CLOSE_REASONS, close_text, close_words, drop_text, pause_text
 from projections.explanation import LogStory
-from projections.replay import EventEntry, TopicBook
+from projections.replay import EventEntry, MessageTopics
 from projections.stories import StoryBuilder
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., io.StringIO]:
 
 def logged(*events: Event) -> None:
     source: Any = SimpleNamespace(first=1)
-    printer = log_events._EventPrinter(TopicBook(source), log_events.Look())
+    printer = log_events._EventPrinter(MessageTopics(source), log_events.EventOutput())
     for number, event in enumerate(events, 1):
         entry = EventEntry(position(number, 0), 1000, event, memoryview(b""), False)
         asyncio.run(printer.print(entry))

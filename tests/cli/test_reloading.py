@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Told:
+class FakeServiceManager:
     """Replaces the service manager."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ async def test_an_error_ends_one_reload_only(
 ) -> None:
     service: Any = Service(load_settings({}, {}), reading(error, ConfigError("again")))
     before = service._settings
-    told = service._notifier = Told()
+    told = service._notifier = FakeServiceManager()
     reloading = asyncio.create_task(service._reload_on_hangup(None))
     with capture_logs() as lines:
         for _ in range(2):

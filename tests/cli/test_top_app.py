@@ -15,7 +15,7 @@ from cli.live.log_brokers import LogBrokers
 from cli.live.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.live.trace_client import Portion
 from cli.top import once
-from cli.top.data.top_queries import ACTORS_ASKED, Questions
+from cli.top.data.top_queries import ACTORS_ASKED, TopQueries
 from cli.top.top_app import Top
 from cli.top.views import trace_view
 from cli.top.views.help_view import TEXT
@@ -739,7 +739,7 @@ async def test_less_is_requested_when_an_answer_does_not_fit(
 
     monkeypatch.setattr(broker, "ask", ask)
     broker.answers["session"] = {"client": "c"}
-    questions = Questions(ReconnectingClient(broker.find))
+    questions = TopQueries(ReconnectingClient(broker.find))
     for _ in range(2):
         assert len(await questions.actors("recent")) == 40
         assert await questions.session("c") == {"client": "c"}

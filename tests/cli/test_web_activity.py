@@ -15,9 +15,9 @@ import pytest
 from cli.web.history.activity import MINUTE_MS
 from cli.web.history.activity_reader import ActivityReader
 from cli.web.history.log_charts import day_charts
-from cli.web.history.time_axis import TimeWindow, lane, ticks, window_within
+from cli.web.history.time_axis import TimeWindow, mark_row, ticks, window_within
 from cli.web.history.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
-from cli.web.history.topic_activity import MOST_TOPICS, TopicActivity
+from cli.web.history.topic_activity import MAX_TOPICS, TopicActivity
 from cli.web.live.svg_charts import WIDTH
 from eventstore.errors import CorruptLog, NoLog, UsageError
 from eventstore.format import (
@@ -284,9 +284,9 @@ def test_retained_messages_have_a_place_in_the_tree() -> None:
 
 def test_topics_are_limited_and_removed_after_a_day() -> None:
     topics = TopicActivity()
-    many = [(f"t/{number}", 1, 1, "ann") for number in range(MOST_TOPICS + 10)]
+    many = [(f"t/{number}", 1, 1, "ann") for number in range(MAX_TOPICS + 10)]
     topics.take(many, 0, NOW_MS - 30 * HOUR)
-    assert (len(topics), topics.left_out) == (MOST_TOPICS, 10)
+    assert (len(topics), topics.left_out) == (MAX_TOPICS, 10)
     topics.take([("t/1", 1, 1, "ann")], 0, NOW_MS)
     topics.forget_before(NOW_MS)
     assert len(topics) == 1
@@ -334,7 +334,7 @@ def test_too_many_marks_are_joined_and_none_is_lost() -> None:
 def test_close_marks_are_drawn_as_one() -> None:
     window = TimeWindow(0, 1_000_000)
     marks = [Mark(10, 1, 1), Mark(20, 2, 5), Mark(500_000, 3, 1), Mark(2_000_000, 4, 1)]
-    assert lane(window, marks) == [[0.0, 6, 1, 10], [500.0, 1, 3, 500_000]]
+    assert mark_row(window, marks) == [[0.0, 6, 1, 10], [500.0, 1, 3, 500_000]]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])

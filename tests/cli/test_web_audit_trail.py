@@ -10,7 +10,7 @@ from harness.manual_clock import ManualClock
 
 from cli.live.broker_client import NoLiveBroker
 from cli.web.auth import audit_trail as module
-from cli.web.auth.audit_trail import MOST_SERIES, WINDOW, AuditTrail, Entry, Gathering
+from cli.web.auth.audit_trail import MAX_SERIES, WINDOW, AuditTrail, Entry, Gathering
 from cli.web.auth.tokens import Grant, Role
 
 ANN = Grant("ann", Role.VIEW, "0" * 64)
@@ -69,13 +69,13 @@ def test_many_addresses_do_not_make_many_events() -> None:
     gathering = Gathering(clock)
     told = [gathering.add(entry(f"10.{n >> 8}.{n & 255}.1")) for n in range(20_000)]
     now = [one for one in told if one is not None]
-    assert len(now) == MOST_SERIES + 1
+    assert len(now) == MAX_SERIES + 1
     assert [one.address for one in now].count("") == 1
     # A login with a right token is not drowned by them.
     assert gathering.add(entry("127.0.0.1", "login", "ann")) is not None
     clock.now += WINDOW
     (rest,) = gathering.due()
-    assert (rest.address, rest.name, rest.count) == ("", "", 20_000 - MOST_SERIES - 1)
+    assert (rest.address, rest.name, rest.count) == ("", "", 20_000 - MAX_SERIES - 1)
 
 
 # ------------------------------------------------------------------------------- recording
@@ -178,7 +178,7 @@ async def test_without_a_broker_logins_work_and_are_recorded_later(
 
 
 async def test_unrecorded_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 10)
+    monkeypatch.setattr(module, "MAX_WAITING", 10)
     monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
     monkeypatch.setattr(module, "_END_SECONDS", 0.01)
     log = Log()

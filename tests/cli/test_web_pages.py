@@ -369,7 +369,7 @@ def test_a_list_is_put_in_order_before_it_has_pages() -> None:
 def test_a_list_too_long_to_be_sorted_has_a_notice(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], asked: int
 ) -> None:
-    monkeypatch.setattr("cli.web.live.paged_lists.MOST_SORTED", 1000)
+    monkeypatch.setattr("cli.web.live.paged_lists.MAX_SORTED", 1000)
 
     async def much() -> None:
         lists, link = listings(1001)
@@ -432,7 +432,7 @@ def test_a_pattern_that_costs_too_much_is_refused(given: str) -> None:
 
 
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.web.live.paged_lists._MOST_ROWS", 1000)
+    monkeypatch.setattr("cli.web.live.paged_lists._MAX_ROWS", 1000)
 
     async def bounded() -> None:
         lists, link = listings(5000)

@@ -7,9 +7,9 @@ import pytest
 from cluster.failure_detector import (
     ASK_AGAIN,
     CONFIRM_AFTER,
-    MOST_PATIENCE,
-    PATIENCE,
+    MAX_UNREACHABLE_AFTER,
     SILENT_AFTER,
+    UNREACHABLE_AFTER,
     Cause,
     FailureDetector,
     Step,
@@ -57,8 +57,8 @@ HERE, NONE, SILENT = LeaderAnswer.HERE, LeaderAnswer.NONE, LeaderAnswer.SILENT
         (((0.4, NONE), (0.6, SILENT), (0.8, NONE)), 0.8, Step.FOLLOW),
         (((0.4, NONE), (0.5, "heard"), (0.9, NONE)), 0.9 + LITTLE, Step.FOLLOW),
         (((0.4, NONE), (0.6, NONE), (0.7, "heard")), 0.7, Step.FOLLOW),
-        (((0.6, SILENT), (1.0, SILENT)), PATIENCE - LITTLE, Step.ASK),
-        (((0.6, SILENT), (1.0, SILENT)), PATIENCE + LITTLE, Step.TAKE_OVER),
+        (((0.6, SILENT), (1.0, SILENT)), UNREACHABLE_AFTER - LITTLE, Step.ASK),
+        (((0.6, SILENT), (1.0, SILENT)), UNREACHABLE_AFTER + LITTLE, Step.TAKE_OVER),
         (((0.1, "stopped"),), 0.1, Step.TAKE_OVER),
         (((0.1, "stopped"), (0.2, "heard")), 0.2, Step.FOLLOW),
         (((0.1, "stopped"), (0.2, HERE)), 0.2, Step.TAKE_OVER),
@@ -69,8 +69,8 @@ HERE, NONE, SILENT = LeaderAnswer.HERE, LeaderAnswer.NONE, LeaderAnswer.SILENT
         (((0.1, "suspect"), (0.11, NONE)), 0.11 + CONFIRM_AFTER + LITTLE, Step.ASK),
         (((0.1, "suspect"), (0.11, NONE), (0.2, NONE)), 0.2, Step.TAKE_OVER),
         (((0.1, "suspect"), (0.2, SILENT)), 0.2 + LITTLE, Step.FOLLOW),
-        (((1.0, "refused"),), 1.0 + PATIENCE + LITTLE, Step.ASK),
-        (((1.0, "refused"),), 1.0 + 2 * PATIENCE + LITTLE, Step.TAKE_OVER),
+        (((1.0, "refused"),), 1.0 + UNREACHABLE_AFTER + LITTLE, Step.ASK),
+        (((1.0, "refused"),), 1.0 + 2 * UNREACHABLE_AFTER + LITTLE, Step.TAKE_OVER),
     ],
 )
 def test_decisions_of_a_follower(
@@ -83,7 +83,7 @@ def test_decisions_of_a_follower(
     ("told", "now", "cause"),
     [
         (((0.4, NONE), (0.6, NONE)), 0.6, Cause.DEAD),
-        (((0.4, SILENT),), PATIENCE, Cause.SILENT),
+        (((0.4, SILENT),), UNREACHABLE_AFTER, Cause.SILENT),
         (((0.4, "stopped"),), 0.4, Cause.STOPPED),
         (((0.4, NONE),), 0.5, None),
         (((0.4, SILENT), (2.5, "looked"), (2.6, "heard")), 2.6, None),
@@ -101,10 +101,10 @@ def test_a_refusal_makes_more_patient_up_to_a_bound() -> None:
     suspicion = FailureDetector(0.0)
     for _ in range(10):
         suspicion.refused(0.0)
-    assert suspicion.step(MOST_PATIENCE - LITTLE) is Step.ASK
-    assert suspicion.step(MOST_PATIENCE + LITTLE) is Step.TAKE_OVER
+    assert suspicion.step(MAX_UNREACHABLE_AFTER - LITTLE) is Step.ASK
+    assert suspicion.step(MAX_UNREACHABLE_AFTER + LITTLE) is Step.TAKE_OVER
 
 
 def test_an_answer_makes_as_impatient_as_before() -> None:
     suspicion = after((0.0, "refused"), (0.0, HERE))
-    assert suspicion.step(PATIENCE + LITTLE) is Step.TAKE_OVER
+    assert suspicion.step(UNREACHABLE_AFTER + LITTLE) is Step.TAKE_OVER

@@ -12,7 +12,7 @@ import pytest
 from actors.connection import ListenerOptions
 from cluster import NodeStatus, Role
 from cluster.edge import EdgeClient, LeaderPlace, PeerAnswer, Upstream, leader_link
-from cluster.edge.client_header import GREETING, NONCE_SIZE
+from cluster.edge.client_header import MAGIC, NONCE_SIZE
 from cluster.edge.edge_client import ClientStage
 from cluster.edge.leader_link import LeaderLink
 
@@ -81,7 +81,7 @@ class Owner:
 
 def answer(upstream: Upstream, what: PeerAnswer = PeerAnswer.ACCEPTED) -> None:
     """Greet the edge as the leader does, and answer its header."""
-    upstream.data_received(GREETING + bytes(NONCE_SIZE))
+    upstream.data_received(MAGIC + bytes(NONCE_SIZE))
     upstream.data_received(what.value)
 
 

@@ -15,7 +15,7 @@ from harness import packets
 from harness.broker import Broker, free_port
 from harness.fixtures import Clients, unique
 from harness.packets import Publish, Suback
-from harness.rawclient import PATIENCE
+from harness.rawclient import TIMEOUT
 from harness.waiting import until
 from nats.errors import NoRespondersError
 
@@ -92,7 +92,7 @@ class Visitor:
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run what is to be awaited."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE * 3)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT * 3)
 
     def close(self) -> None:
         self.do(self.client.close())
@@ -105,7 +105,7 @@ class Visitor:
 
     def flush(self) -> None:
         """Return when the server has all that was sent before."""
-        self.do(self.client.flush(PATIENCE))
+        self.do(self.client.flush(TIMEOUT))
 
     def hear(self, *subjects: str, queue: str = "") -> Ear:
         """Subscribe; returns when the server knows."""
@@ -122,7 +122,7 @@ class Visitor:
         self.flush()
 
     def ask(
-        self, subject: str, data: bytes = b"", timeout: float = PATIENCE, **headers: str
+        self, subject: str, data: bytes = b"", timeout: float = TIMEOUT, **headers: str
     ) -> bytes:
         """The answer to a request; raises NoRespondersError, nats.errors.TimeoutError."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -153,7 +153,7 @@ def mqtt_subscribed(
     while not isinstance(answer := client.receive(), Suback):
         early.append(answer)
     assert answer.codes == (*(qos for _, qos in filters), 0), answer
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             visitor.recorded(subject + ready)
@@ -175,7 +175,7 @@ class Wire:
     """A NATS client that sends the given bytes."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
         self._lines = self.socket.makefile("rb")
         assert self._lines.readline().startswith(b"INFO ")
         self.send(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Transport = Literal["tcp", "tls", "ws", "wss", "unix"]
 TRANSPORTS: tuple[Transport, ...] = ("tcp", "tls", "ws", "wss", "unix")
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 
 class Place:
@@ -116,7 +116,7 @@ class Client:
         self.paho.loop_start()
 
     def __enter__(self) -> Self:
-        assert self.connected.get(timeout=PATIENCE)
+        assert self.connected.get(timeout=TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,15 +125,15 @@ class Client:
 
     def subscribe(self, topic_filter: str, qos: int = 1) -> None:
         self.paho.subscribe(topic_filter, qos)
-        (reason,) = self._granted.get(timeout=PATIENCE)
+        (reason,) = self._granted.get(timeout=TIMEOUT)
         assert reason.value == qos
 
     def publish(self, topic: str, payload: bytes, qos: int = 1) -> None:
         info = self.paho.publish(topic, payload, qos)
-        info.wait_for_publish(PATIENCE)
+        info.wait_for_publish(TIMEOUT)
         assert info.is_published()
 
     def expect(self, topic: str, payload: bytes, qos: int = 1) -> None:
-        message = self.messages.get(timeout=PATIENCE)
+        message = self.messages.get(timeout=TIMEOUT)
         assert (message.topic, message.qos) == (topic, qos)
         assert message.payload == payload

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Transport = Literal["tcp", "ws"]
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ class PahoPeer:
     ) -> None:
         found = paho_properties(PacketTypes.PUBLISH, **properties)
         info = self.client.publish(topic, payload, qos, retain, found)
-        info.wait_for_publish(PATIENCE)
+        info.wait_for_publish(TIMEOUT)
         assert info.is_published()
 
     def next(self) -> Got:
-        return self._messages.get(timeout=PATIENCE)
+        return self._messages.get(timeout=TIMEOUT)
 
     def leave(self) -> None:
         if self.client.is_connected():
@@ -169,7 +169,7 @@ class PahoPeer:
         sock.close()
 
     def _event(self, name: str) -> Any:
-        received, value = self._events.get(timeout=PATIENCE)
+        received, value = self._events.get(timeout=TIMEOUT)
         assert received == name
         return value
 
@@ -213,7 +213,7 @@ class Node:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, what, *how]) + "\n")
         self._process.stdin.flush()
-        came, value = self.heard(name, "answer").get(timeout=PATIENCE)
+        came, value = self.heard(name, "answer").get(timeout=TIMEOUT)
         assert came == "done", value
         return value
 
@@ -297,7 +297,7 @@ class JsPeer:
         self._ask("answer", topic_filter)
 
     def next(self) -> Got:
-        found = self._node.heard(self._handle, "message").get(timeout=PATIENCE)
+        found = self._node.heard(self._handle, "message").get(timeout=TIMEOUT)
         users = found["properties"].get("userProperties")
         if users is not None:
             found["properties"]["userProperties"] = _as_pairs(users)

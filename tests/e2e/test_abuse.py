@@ -70,12 +70,12 @@ class Helper:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def tell(self, word: str) -> None:
+    def send(self, word: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
@@ -138,19 +138,19 @@ def reacted(broker: Broker) -> set[str]:
 def test_well_behaved_clients_do_not_notice_abusive_ones(guarded: Broker) -> None:
     (tls_port,) = re.findall(r"tls://127\.0\.0\.1:(\d+)", guarded.config_file.read_text())
     with helper("wellbehaved_clients", guarded.port, "--clients", 20, "--rate", 200) as good:
-        assert good.hear() == {"ready": 20}
+        assert good.receive() == {"ready": 20}
         before = descriptors(guarded)
         crowd = ("--tls-port", tls_port, "--count", 200, "--pause", 0.3)
         with helper("abusers", guarded.port, *crowd) as bad:
             until(lambda: reacted(guarded) == set(REACTIONS), "a reaction to each", 100)
-            bad.tell("end")
-            abuse = bad.hear()
+            bad.send("end")
+            abuse = bad.receive()
         assert len(abuse["opened"]) == 10
         assert set(abuse["closed"]) >= CLOSED
         until(lambda: descriptors(guarded) <= before, "nothing left of them")
-        good.tell("end")
-        assert good.hear()["messages"] > 0
-        end = good.hear()
+        good.send("end")
+        assert good.receive()["messages"] > 0
+        end = good.receive()
         assert end["acknowledged"] > 0
         assert {what: end[what] for what in ("lost", "unacknowledged", "disconnects")} == {
             "lost": 0,

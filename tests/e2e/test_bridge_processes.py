@@ -207,7 +207,7 @@ def test_the_log_has_the_origin_of_a_message(
 # ------------------------------------------------------------------ kills
 
 
-class Keeper:
+class ReconnectingReader:
     """A client that comes back after each kill; it runs in a thread of its own."""
 
     def __init__(self, port: int, client_id: str) -> None:
@@ -243,7 +243,7 @@ class Keeper:
         return self._over.is_set()
 
 
-class Writer(Keeper):
+class Writer(ReconnectingReader):
     """Publishes numbers at QoS 1; a number that was not acknowledged is published again."""
 
     def __init__(self, port: int, client_id: str, topic: str) -> None:
@@ -262,7 +262,7 @@ class Writer(Keeper):
             self._over.wait(PAUSE)
 
 
-class Reader(Keeper):
+class Reader(ReconnectingReader):
     """Takes what its persistent session gets."""
 
     def __init__(self, port: int, client_id: str, *filters: str) -> None:
@@ -324,7 +324,7 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) 
     broker = place.broker
     broker.start()
     topics = [topic_of(home, "in") for home in (0, 1)]
-    threads: list[Keeper | NatsWriter] = []
+    threads: list[ReconnectingReader | NatsWriter] = []
     try:
         with Visitor(place.nats_port) as visitor:
             ear = visitor.hear("out.>")

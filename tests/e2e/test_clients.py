@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from harness.broker import Broker
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 QOS = [0, 1, 2]
 
 
@@ -56,7 +56,7 @@ class Paho:
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         info = self.client.publish(topic, payload, qos, retain)
-        info.wait_for_publish(PATIENCE)
+        info.wait_for_publish(TIMEOUT)
         assert info.is_published()
 
     def disconnect(self) -> None:
@@ -72,10 +72,10 @@ class Paho:
         sock.close()
 
     def next_message(self) -> paho.MQTTMessage:
-        return self.messages.get(timeout=PATIENCE)
+        return self.messages.get(timeout=TIMEOUT)
 
     def _event(self, name: str) -> object:
-        received, value = self._events.get(timeout=PATIENCE)
+        received, value = self._events.get(timeout=TIMEOUT)
         assert received == name
         return value
 
@@ -187,7 +187,7 @@ def test_paho_speaks_mqtt_3_1(broker: Broker, topic: str, clients: Clients) -> N
     old.connect("127.0.0.1", broker.port)
     old.loop_start()
     try:
-        old.publish(topic, b"old", 1).wait_for_publish(PATIENCE)
+        old.publish(topic, b"old", 1).wait_for_publish(TIMEOUT)
     finally:
         old.disconnect()
         old.loop_stop()
@@ -201,7 +201,7 @@ def test_paho_speaks_mqtt_3_1(broker: Broker, topic: str, clients: Clients) -> N
 @pytest.mark.parametrize("qos", QOS)
 async def test_aiomqtt(broker: Broker, topic: str, qos: int) -> None:
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aiomqtt.Client("127.0.0.1", broker.port) as subscriber,
         aiomqtt.Client("127.0.0.1", broker.port) as publisher,
     ):
@@ -224,7 +224,7 @@ async def test_aiomqtt_many_publishers_at_once(broker: Broker, topic: str) -> No
 
     seen: dict[str, list[int]] = {}
     async with (
-        asyncio.timeout(PATIENCE),
+        asyncio.timeout(TIMEOUT),
         aiomqtt.Client("127.0.0.1", broker.port) as subscriber,
         asyncio.TaskGroup() as group,
     ):
@@ -260,9 +260,9 @@ def test_mosquitto_clients(
         assert subscriber.stdout is not None
         assert subscriber.stdout.readline() == "1 retained\n"
         for text in ("one", "two", "three"):
-            subprocess.run(["mosquitto_pub", *common, "-m", text], check=True, timeout=PATIENCE)
+            subprocess.run(["mosquitto_pub", *common, "-m", text], check=True, timeout=TIMEOUT)
         assert subscriber.stdout.read() == "0 one\n0 two\n0 three\n"
-        assert subscriber.wait(PATIENCE) == 0
+        assert subscriber.wait(TIMEOUT) == 0
     ready.publish(topic, b"", retain=True)
 
 
@@ -271,6 +271,6 @@ def test_mosquitto_pub_of_many_lines(broker: Broker, clients: Clients, topic: st
     watcher = clients.subscribed(topic, 0)
     lines = "".join(f"line {number}\n" for number in range(500))
     command = ["mosquitto_pub", "-p", str(broker.port), "-t", topic, "-q", "1", "-l"]
-    subprocess.run(command, input=lines, text=True, check=True, timeout=PATIENCE)
+    subprocess.run(command, input=lines, text=True, check=True, timeout=TIMEOUT)
     for number in range(500):
         watcher.expect_publish(topic, b"line %d" % number)

@@ -17,7 +17,7 @@ from harness.fixtures import EXTERNAL, unique
 from paho.mqtt.packettypes import PacketTypes
 
 from e2e.mqtt5_peers import (
-    PATIENCE,
+    TIMEOUT,
     Got,
     JsPeer,
     Node,
@@ -290,7 +290,7 @@ async def test_a_request_from_aiomqtt_to_aiomqtt(stand: Stand, topic: str, trans
             websocket_path="/mqtt",
         )
 
-    async with asyncio.timeout(PATIENCE), client() as service, client() as asking:
+    async with asyncio.timeout(TIMEOUT), client() as service, client() as asking:
         await service.subscribe(f"{topic}/service", qos=2)
         await asking.subscribe(f"{topic}/answers", qos=1)
         asked = paho_properties(
@@ -343,13 +343,13 @@ def test_mosquitto_and_foldmq_understand_each_other(stand: Stand, topic: str, qo
             ("response-topic", "r"),
         ):
             command += ["-D", "publish", name, value]
-        subprocess.run(command, check=True, timeout=PATIENCE)
+        subprocess.run(command, check=True, timeout=TIMEOUT)
         ours = [word for name, value in users for word in ("--user-property", f"{name}={value}")]
         more = ["--content-type", "t/x", "--correlation-data", "c1", "--response-topic", "r"]
         run("pub", *common, "-m", "ours", *more, *ours)
         expected = [f"{topic} {who} {qos} t/x c1 r b:1 a:2 b:3" for who in ("theirs", "ours")]
         assert [line.strip() for line in subscriber.stdout.read().splitlines()] == expected
-        assert subscriber.wait(PATIENCE) == 0
+        assert subscriber.wait(TIMEOUT) == 0
         if qos != "0":
             received = run("sub", *session, "-C", "2", "--retain-handling", "never", "-F", shown)
             assert received.lines == expected

@@ -20,9 +20,9 @@ from harness.foldcluster import ClusterNode, Nodes, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Connack, Puback, Publish, Will
 from harness.rawclient import ConnectionClosedError, RawClient
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 
-from cluster.edge.client_header import GREETING, NONCE_SIZE, ForwardedClient, encode_client
+from cluster.edge.client_header import MAGIC, NONCE_SIZE, ForwardedClient, encode_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,8 +78,8 @@ def listed(nats: Nats) -> dict[str, dict[str, Any]]:
 def exchange(publisher: RawClient, subscriber: RawClient, payload: bytes) -> None:
     """Publish at QoS 1 and expect the acknowledgement, and the message elsewhere."""
     publisher.send(packets.publish("t/x", payload, 1, 7))
-    assert isinstance(publisher.receive(PATIENCE), Puback)
-    found = subscriber.receive(PATIENCE)
+    assert isinstance(publisher.receive(TIMEOUT), Puback)
+    found = subscriber.receive(TIMEOUT)
     assert isinstance(found, Publish)
     assert found.payload == payload
 
@@ -92,12 +92,12 @@ def test_clients_of_all_nodes_reach_each_other_and_their_node_is_recorded(
         assert here.connect("here").code == there.connect("there").code == 0
         for client in (here, there):
             client.send(packets.subscribe(1, ("t/#", 1)))
-            client.receive(PATIENCE)
+            client.receive(TIMEOUT)
         there.send(packets.publish("t/x", b"1", 1, 7))
-        found = [here.receive(PATIENCE), there.receive(PATIENCE), there.receive(PATIENCE)]
+        found = [here.receive(TIMEOUT), there.receive(TIMEOUT), there.receive(TIMEOUT)]
         assert {type(one) for one in found} == {Publish, Puback}
         here.send(packets.publish("t/y", b"x" * 300_000, 0))
-        got = there.receive(PATIENCE)
+        got = there.receive(TIMEOUT)
         assert isinstance(got, Publish)
         assert len(got.payload) == 300_000
         rows = listed(nats)
@@ -127,7 +127,7 @@ def test_one_client_identifier_at_two_nodes(nodes: Nodes, nats: Nats) -> None:
         assert old.connect("same", clean=False).code == 0
         assert new.connect("same", clean=False).code == 0
         with pytest.raises((ConnectionClosedError, OSError)):
-            old.receive(PATIENCE)
+            old.receive(TIMEOUT)
     assert [one["session"] for one in logged(nats, "SessionTakenOver")] == ["same"]
 
 
@@ -227,7 +227,7 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
         client.connect("c")
         strike_move(nodes, nats)
         with pytest.raises((ConnectionClosedError, OSError)):
-            client.receive(PATIENCE)
+            client.receive(TIMEOUT)
     # Both accept clients: the previous leader continues to listen.
     for node in (first, second):
         with RawClient(node.port) as client:
@@ -254,10 +254,10 @@ def test_a_client_that_connects_without_a_leader_waits_and_is_served(
             client.receive(1.0)
         assert second.ready
         os.kill(nats.pid, signal.SIGCONT)
-        connack = client.receive(PATIENCE)
+        connack = client.receive(TIMEOUT)
         assert isinstance(connack, Connack)
         assert connack.code == 0
-        assert isinstance(client.receive(PATIENCE), Puback)
+        assert isinstance(client.receive(TIMEOUT), Puback)
 
 
 def test_a_client_waits_no_longer_than_its_connect_timeout(
@@ -272,7 +272,7 @@ def test_a_client_waits_no_longer_than_its_connect_timeout(
         with RawClient(second.port) as client:
             client.send(packets.connect("parked"))
             with pytest.raises((ConnectionClosedError, OSError)):
-                client.receive(PATIENCE)
+                client.receive(TIMEOUT)
         os.kill(nats.pid, signal.SIGCONT)
         until(lambda: second.told("not connected in time"), f"a line:\n{second.log}")
     finally:
@@ -297,12 +297,12 @@ def test_wills_wait_for_their_clients_when_the_leader_dies(
         with RawClient(second.port) as watcher:
             watcher.connect("watcher")
             watcher.send(packets.subscribe(1, ("will/#", 1)))
-            watcher.receive(PATIENCE)
+            watcher.receive(TIMEOUT)
             with RawClient(second.port) as again, RawClient(second.port) as anew:
                 assert again.connect("back", clean=False).code == 0
                 assert anew.connect("fresh", clean=True).code == 0
                 until(lambda: second.leads, "the other leader")
-                found = watcher.receive(PATIENCE)
+                found = watcher.receive(TIMEOUT)
                 assert isinstance(found, Publish)
                 assert found.topic == "will/gone"
                 again.disconnect()
@@ -367,7 +367,7 @@ def test_tls_websocket_and_certificates_through_a_node_that_follows(
                 client.connect("localhost", {"tls": tls, "wss": wss}[name])
             client.loop_start()
             info = client.publish("t", b"x" * 500_000, 1)
-            info.wait_for_publish(PATIENCE)
+            info.wait_for_publish(TIMEOUT)
             assert info.is_published(), name
             rows = command(nats, "sessions", "show", name, "--node=c1", "--json")
             found[name] = json.loads(rows.stdout)["connection"]
@@ -400,10 +400,10 @@ def test_connections_without_the_key_get_nothing_from_the_listener_for_nodes(
             ForwardedClient(None, "n", "l"), bytes(NONCE_SIZE), b"the key of this cluster"
         ),
     ):
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:
-            greeting = peer.recv(len(GREETING) + NONCE_SIZE, socket.MSG_WAITALL)
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as peer:
+            greeting = peer.recv(len(MAGIC) + NONCE_SIZE, socket.MSG_WAITALL)
             greetings.add(greeting)
-            peer.sendall(header(greeting[len(GREETING) :]) + packets.connect("c"))
+            peer.sendall(header(greeting[len(MAGIC) :]) + packets.connect("c"))
             with contextlib.suppress(ConnectionResetError):
                 assert peer.recv(1) == b""
     assert len(greetings) == 3, "a nonce was used twice"
@@ -412,10 +412,10 @@ def test_connections_without_the_key_get_nothing_from_the_listener_for_nodes(
 
 def test_connections_with_the_key_are_accepted(nodes: Nodes, nats: Nats) -> None:
     """The counterpart of the test above: it is the key that was missing there."""
-    with socket.create_connection(("127.0.0.1", peers_of(nodes, nats)), timeout=PATIENCE) as peer:
-        greeting = peer.recv(len(GREETING) + NONCE_SIZE, socket.MSG_WAITALL)
+    with socket.create_connection(("127.0.0.1", peers_of(nodes, nats)), timeout=TIMEOUT) as peer:
+        greeting = peer.recv(len(MAGIC) + NONCE_SIZE, socket.MSG_WAITALL)
         client = ForwardedClient(("192.0.2.9", 5), "n", "l", anonymous=True)
-        nonce = greeting[len(GREETING) :]
+        nonce = greeting[len(MAGIC) :]
         peer.sendall(encode_client(client, nonce, b"the key of this cluster"))
         assert peer.recv(1) == b"\x01"
         peer.sendall(packets.connect("c"))

@@ -15,7 +15,7 @@ from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
-from eventstore.format import STORED_MOST, largest_packet, largest_record
+from eventstore.format import STORED_MAX, largest_packet, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,11 +30,11 @@ MIB = 1 << 20
 LISTENER = '[[listen]]\naddress = "127.0.0.1:{}"\nmax_packet_size = "64 MiB"\n'
 
 
-def largest(max_payload: int = STORED_MOST) -> int:
+def largest(max_payload: int = STORED_MAX) -> int:
     return largest_packet(largest_record(max_payload, "foldmq.log.n1"))
 
 
-@pytest.mark.parametrize("size", [268_435_460, 40 * MIB, STORED_MOST])
+@pytest.mark.parametrize("size", [268_435_460, 40 * MIB, STORED_MAX])
 def test_packets_that_the_embedded_server_cannot_store(
     make_broker: Callable[..., Broker], size: int
 ) -> None:

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
     pytest.mark.timeout(180),
 ]
-PATIENCE = 40.0
+TIMEOUT = 40.0
 
 
 def publish_some(port: int, count: int = 20) -> None:
@@ -90,7 +90,7 @@ class Load(threading.Thread):
             number, self.number = self.number, self.number + 1
             packet_id = client.next_id() % 65_000 + 1
             client.send(p.publish("load", b"%d" % number + b"." * 2000, 1, packet_id))
-            assert client.receive(PATIENCE) == Puback(packet_id)
+            assert client.receive(TIMEOUT) == Puback(packet_id)
             self.acknowledged.append(number)
             time.sleep(PAUSE)
 
@@ -101,11 +101,11 @@ class Load(threading.Thread):
 
     def stop(self) -> None:
         self._stopped.set()
-        self.join(PATIENCE)
+        self.join(TIMEOUT)
         assert not self.is_alive()
 
 
-def absent_subscriber(port: int) -> None:
+def offline_subscriber(port: int) -> None:
     with RawClient(port) as client:
         assert client.connect("absent", clean=False).code == 0
         client.subscribe(("load", 1))
@@ -118,7 +118,7 @@ def check_received(port: int, load: Load) -> None:
     with RawClient(port) as client:
         assert client.connect("absent", clean=False) == Connack(0, session_present=True)
         while not numbers or numbers[-1] < load.acknowledged[-1]:
-            received = client.receive(PATIENCE)
+            received = client.receive(TIMEOUT)
             assert isinstance(received, Publish)
             numbers.append(int(received.payload.rstrip(b".")))
             client.send(p.puback(received.packet_id or 0))
@@ -253,7 +253,7 @@ def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds:
     broker = make_broker(IMPATIENT)
     broker.data_dir = small_disk / "data"
     broker.start()
-    absent_subscriber(broker.port)
+    offline_subscriber(broker.port)
     load = Load(broker.port)
     until(load.progressed(), "acknowledgements")
     for number in range(1, rounds + 1):
@@ -267,7 +267,7 @@ def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds:
             )
             acknowledged = len(load.acknowledged)
             idle.expect_alive()
-            idle.expect_closed(PATIENCE)
+            idle.expect_closed(TIMEOUT)
         load.refusals.clear()
         until(lambda: load.refusals, "a refused CONNECT")
         assert set(load.refusals) == {3}
@@ -289,7 +289,7 @@ def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: P
     broker = make_broker(IMPATIENT)
     broker.data_dir = small_disk / "data"
     broker.start()
-    absent_subscriber(broker.port)
+    offline_subscriber(broker.port)
     load = Load(broker.port)
     until(load.progressed(), "acknowledgements")
     filler = fill(small_disk)
@@ -313,7 +313,7 @@ def test_external_server_under_load(
     broker = on_external()
     broker.start()
     assert "sync_interval, which clients cannot see" in broker.log
-    absent_subscriber(broker.port)
+    offline_subscriber(broker.port)
     load = Load(broker.port)
     for _ in range(2):
         until(load.progressed(), "acknowledgements")
@@ -446,7 +446,7 @@ def test_second_broker_with_the_same_node_id(
 ) -> None:
     first, second = on_external(), on_external()
     first.start()
-    absent_subscriber(first.port)
+    offline_subscriber(first.port)
     load = Load(first.port)
     until(load.progressed(), "acknowledgements")
     line = second.refused(75)
@@ -465,7 +465,7 @@ def test_broker_that_was_replaced_while_it_was_suspended(
     """It does not answer, so the second one starts; it must notice and acknowledge nothing more."""
     first, second = on_external(), on_external()
     first.start()
-    absent_subscriber(first.port)
+    offline_subscriber(first.port)
     load = Load(first.port)
     until(load.progressed(), "acknowledgements")
     os.kill(first.pid, signal.SIGSTOP)
@@ -488,7 +488,7 @@ def test_record_of_a_later_format(external: Nats, on_external: Callable[..., Bro
     broker.start()
     broker.stop()
     external.do(
-        lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200), timeout=PATIENCE)
+        lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200), timeout=TIMEOUT)
     )
     line = broker.refused(78)
     assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
@@ -498,7 +498,7 @@ def test_a_message_that_is_not_a_record(external: Nats, on_external: Callable[..
     broker = on_external()
     broker.start()
     broker.stop()
-    external.do(lambda client: client.request("foldmq.log.n1", b"hello", timeout=PATIENCE))
+    external.do(lambda client: client.request("foldmq.log.n1", b"hello", timeout=TIMEOUT))
     assert "is not a foldmq record" in broker.refused(65)
 
 
@@ -519,13 +519,13 @@ def test_event_that_cannot_be_read(
 
     async def append(client: Any) -> None:
         query = orjson.dumps({"last_by_subj": "foldmq.log.n1"})
-        reply = await client.request("$JS.API.DIRECT.GET.FOLDMQ_LOG_n1", query, timeout=PATIENCE)
+        reply = await client.request("$JS.API.DIRECT.GET.FOLDMQ_LOG_n1", query, timeout=TIMEOUT)
         last = decode_record(int(reply.headers["Nats-Sequence"]), reply.data)
         events: list[Any] = [BrokerStarted("later"), event]
         data = encode_record(
             previous=last.link, node="n1", time_ms=last.time_ms, events=events, payloads=[]
         )
-        await client.request("foldmq.log.n1", data, timeout=PATIENCE)
+        await client.request("foldmq.log.n1", data, timeout=TIMEOUT)
 
     external.do(append)
     line = broker.refused(code)
@@ -544,5 +544,5 @@ def test_log_that_begins_with_another_one(
         previous=GENESIS, node="n1", time_ms=1, events=[BrokerStarted("x")], payloads=[]
     )
     assert len(link_of(alien)) == 32
-    external.do(lambda client: client.request("foldmq.log.n1", alien, timeout=PATIENCE))
+    external.do(lambda client: client.request("foldmq.log.n1", alien, timeout=TIMEOUT))
     assert "does not continue record" in broker.refused(65)

@@ -61,7 +61,7 @@ def user_line(user: str, password: str) -> str:
     return f"{user}:{CHEAP.hash(password)}\n"
 
 
-class Doorkeeper:
+class CalloutService:
     """Answers the broker's questions about logins as the test says."""
 
     def __init__(self, visitor: Visitor) -> None:
@@ -134,9 +134,9 @@ log_format = "json"
 
 
 @pytest.fixture
-def keeper(place: Place) -> Iterator[Doorkeeper]:
+def keeper(place: Place) -> Iterator[CalloutService]:
     with Visitor(place.nats_port, user="doorkeeper", password="of the door") as visitor:
-        yield Doorkeeper(visitor)
+        yield CalloutService(visitor)
 
 
 def tried(
@@ -227,7 +227,7 @@ def ends_by_itself(place: Place, login: Callable[[float], tuple[str, str]]) -> N
 # --- auth callout
 
 
-def test_the_question_and_a_plain_answer(place: Place, keeper: Doorkeeper) -> None:
+def test_the_question_and_a_plain_answer(place: Place, keeper: CalloutService) -> None:
     keeper.answers["eva"] = {"allow": True}
     name = unique("c")
     _, answer = tried(place, "eva", "pass", name)
@@ -250,13 +250,13 @@ def test_the_question_and_a_plain_answer(place: Place, keeper: Doorkeeper) -> No
     assert len(keeper.questions) == 1
 
 
-def test_a_password_that_is_no_text(place: Place, keeper: Doorkeeper) -> None:
+def test_a_password_that_is_no_text(place: Place, keeper: CalloutService) -> None:
     keeper.answers["eve"] = {"allow": True}
     assert answered(place, "eve", b"\xff\0") == ACCEPTED
     assert base64.b64decode(keeper.questions[0]["password_base64"]) == b"\xff\0"
 
 
-def test_permissions_and_user_from_the_answer(place: Place, keeper: Doorkeeper) -> None:
+def test_permissions_and_user_from_the_answer(place: Place, keeper: CalloutService) -> None:
     keeper.answers["who"] = {
         "allow": True,
         "user": "finn",
@@ -274,7 +274,7 @@ def test_permissions_and_user_from_the_answer(place: Place, keeper: Doorkeeper) 
     watcher.expect_alive()
 
 
-def test_the_connection_ends_when_the_login_expires(place: Place, keeper: Doorkeeper) -> None:
+def test_the_connection_ends_when_the_login_expires(place: Place, keeper: CalloutService) -> None:
     def login(seconds: float) -> tuple[str, str]:
         keeper.answers["kim"] = {"allow": True, "expires": time.time() + seconds}
         return "kim", "x"
@@ -282,7 +282,7 @@ def test_the_connection_ends_when_the_login_expires(place: Place, keeper: Doorke
     ends_by_itself(place, login)
 
 
-def test_a_method_that_the_check_decides_about(place: Place, keeper: Doorkeeper) -> None:
+def test_a_method_that_the_check_decides_about(place: Place, keeper: CalloutService) -> None:
     def base64_of(data: bytes) -> str:
         return base64.b64encode(data).decode()
 
@@ -336,7 +336,7 @@ def test_a_method_that_the_check_decides_about(place: Place, keeper: Doorkeeper)
         client.expect_refused(0x88)
 
 
-def test_a_no_and_answers_that_are_remembered(place: Place, keeper: Doorkeeper) -> None:
+def test_a_no_and_answers_that_are_remembered(place: Place, keeper: CalloutService) -> None:
     keeper.answers["leo"] = {"allow": False, "reason": "locked \x1b[31m", "cache": 0}
     assert answered(place, "leo", "x") == WRONG
     until(lambda: "locked \\\\u001b[31m" in place.broker.log, "the reason in the log")
@@ -349,7 +349,7 @@ def test_a_no_and_answers_that_are_remembered(place: Place, keeper: Doorkeeper) 
 
 @pytest.mark.parametrize("answer", [b"yes", {"allow": 1}, {"allow": True, "alow": []}])
 def test_an_answer_that_is_not_understood(
-    place: Place, keeper: Doorkeeper, answer: dict[str, Any] | bytes
+    place: Place, keeper: CalloutService, answer: dict[str, Any] | bytes
 ) -> None:
     keeper.answers["mia"] = answer
     assert answered(place, "mia", "x") == UNAVAILABLE
@@ -360,7 +360,7 @@ def test_no_service_answers(place: Place) -> None:
     until(lambda: place.broker.told("auth callout failed"), "a line about it")
 
 
-def test_passwords_are_not_on_their_way_to_clients(place: Place, keeper: Doorkeeper) -> None:
+def test_passwords_are_not_on_their_way_to_clients(place: Place, keeper: CalloutService) -> None:
     watcher, _ = tried(place, "ada", "right for ada")
     watcher.subscribe(("#", 0))
     assert answered(place, "otto", "secret of otto") == WRONG

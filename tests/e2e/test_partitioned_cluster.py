@@ -30,7 +30,7 @@ from harness.foldcluster import Balancer, ClusterNode, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Puback, Publish
 from harness.rawclient import RawClient
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 from nats.errors import Error
 
 from actors.connection import KEY_SIZE, pseudonym
@@ -194,8 +194,8 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partitioned]:
 def exchange(publisher: RawClient, subscriber: RawClient, payload: bytes) -> None:
     """Publish at QoS 1 and expect the acknowledgement, and the message elsewhere."""
     publisher.send(p.publish("t/x", payload, 1, 7))
-    assert isinstance(publisher.receive(PATIENCE), Puback)
-    found = subscriber.receive(PATIENCE)
+    assert isinstance(publisher.receive(TIMEOUT), Puback)
+    found = subscriber.receive(TIMEOUT)
     assert isinstance(found, Publish)
     assert found.payload == payload
     subscriber.send(p.puback(found.packet_id or 0))
@@ -205,7 +205,7 @@ def subscribed(port: int, client_id: str) -> RawClient:
     client = RawClient(port)
     assert client.connect(client_id, clean=False).code == 0
     client.send(p.subscribe(1, ("t/#", 1)))
-    client.receive(PATIENCE)
+    client.receive(TIMEOUT)
     return client
 
 

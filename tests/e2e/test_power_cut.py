@@ -207,7 +207,7 @@ def test_weaker_mode_loses_what_it_acknowledged(
     cut_the_power(broker, disk)
     drill.abandon()
     broker.start()
-    present, lost = drill.visit_the_absent()
+    present, lost = drill.resume_offline_subscriber()
     assert present > 0, "what was synced is there"
     assert lost > 0, "the drill would not notice a loss"
     broker.stop()

@@ -18,7 +18,7 @@ import pytest
 from harness.broker import Broker, children_of, free_port, wait_until_gone
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Will
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
@@ -678,7 +678,7 @@ def test_foldmq_web_prints_its_address_and_not_the_token(
         page.log_in()
         assert page.get("/").status == 200
         process.terminate()
-        _, said = process.communicate(timeout=PATIENCE)
+        _, said = process.communicate(timeout=TIMEOUT)
     where = f"http://127.0.0.1:{page.port}/ (asks for the token in {token})"
     assert said.startswith(f"foldmq: the web page is at {where}\n")
     assert "web page login" in said

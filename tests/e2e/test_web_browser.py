@@ -33,7 +33,7 @@ NAMES = [
     "javascript:window.hacked=4",
     "\u202e\x1b[31m</title></textarea><script>window.hacked=5</script>",
 ]
-PATIENCE = 30_000
+TIMEOUT = 30_000
 """Milliseconds in which what must come has come."""
 
 
@@ -116,7 +116,7 @@ def opened(browser: Browser) -> Iterator[Callable[..., tuple[Page, Watch]]]:
 
     def make(visitor: Visitor, **options: Any) -> tuple[Page, Watch]:
         context = browser.new_context(**options)
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         watch = Watch(context, f"http://127.0.0.1:{visitor.port}")
         contexts.append((context, watch))
         page = context.new_page()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from harness.broker import environment, foldmq, free_port
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +142,7 @@ def web(data_dir: Path, *arguments: str) -> Iterator[tuple[Page, subprocess.Pope
         until(answers, "an answer of foldmq web")
         yield page, process
         process.terminate()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
     finally:
         if process.poll() is None:
             process.kill()

@@ -19,7 +19,7 @@ from protocol.mqtt import TopicError, matches, validate_topic_filter  # noqa: E4
 
 FILE = Path("permissions.toml")
 CLIENTS = ((None, "c"), ("ann", "pump-1"), ("a/b", "#"), ("$SYS", "$nats"), ("", "+"))
-MOST = 6
+MAX = 6
 """Filters of one file that questions are asked about."""
 
 
@@ -38,7 +38,7 @@ def one(data: bytes) -> None:
         assert message.isprintable(), "an error is one line without anything that a terminal obeys"
         assert len(message) < 1000
         return
-    filters = {_asked(rule.filter) for rule in permissions.rules[:MOST]}
+    filters = {_asked(rule.filter) for rule in permissions.rules[:MAX]}
     filters = {one for one in filters if _legal(one)} | {"#", "+/x", "$SYS/#"}
     for user, client in CLIENTS:
         for topic_filter in filters:

@@ -249,7 +249,7 @@ class Subscriber(DrillClient):
             client.send(answer(received.packet_id))
 
 
-class Mortal(DrillClient):
+class ClientWithWill(DrillClient):
     """Connects with a will that bears a number of its own, and ends in every possible way.
 
     `crashes` is odd while something is being killed and has another value afterwards: only when
@@ -357,7 +357,7 @@ class Drill:
             Publisher(account, port, "keeper", names, seed=seed + 20, window=1, retain=True)
         )
         self.mortals = [
-            Mortal(
+            ClientWithWill(
                 account,
                 port,
                 f"mortal{n}",
@@ -405,7 +405,7 @@ class Drill:
             client.finish(SETTLE)
         check_retained(self.account, self.broker.port)
 
-    def visit_the_absent(self) -> tuple[int, int]:
+    def resume_offline_subscriber(self) -> tuple[int, int]:
         """How many messages the subscriber that was away is given, and how many it should be too.
 
         For controls: the load was abandoned.

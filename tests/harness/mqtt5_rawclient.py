@@ -17,7 +17,7 @@ from harness.mqtt5_packets import (
     Will,
 )
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, ServerViolationError
-from harness.rawclient import PATIENCE, ConnectionClosedError, RawClient
+from harness.rawclient import TIMEOUT, ConnectionClosedError, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,7 +122,7 @@ class RawClient5(RawClient):
 
     def read_to_end(self) -> bytes:
         """All bytes until the server closes the connection."""
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(TIMEOUT)
         data = b""
         while more := self.socket.recv(65_536):
             data += more

@@ -24,7 +24,7 @@ import nats
 from harness.broker import free_port, nats_server, stand_still
 from harness.nats import PASSWORD, USER, Nats
 from harness.silent_proxy import SilentProxy
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +203,7 @@ class NatsCluster:
 
     def leader(self, stream: str) -> Member:
         """The server that leads a stream, as soon as there is one."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             with contextlib.suppress(OSError, TimeoutError, nats.errors.Error):
                 found = self.api(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader")

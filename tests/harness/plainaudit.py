@@ -27,7 +27,7 @@ from spark.audit.facts.event_codec import unpack_events
 from spark.audit.facts.fact_scan import FactScan
 from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
-from spark.audit.sessions.expected_packs import OWED_FLAG
+from spark.audit.sessions.expected_packs import REQUIRED
 from spark.audit.sessions.session_checker import SessionChecker, session_marks
 from spark.audit.sessions.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
 from spark.storage import CheckedRecord
@@ -176,7 +176,7 @@ class _Plain:
             else:
                 effect, span = what
                 owed = span.since < at and (span.ends is None or effect["turn"] < span.ends)
-                number = effect["level"] | span.qos << 2 | (OWED_FLAG if owed else 0)
+                number = effect["level"] | span.qos << 2 | (REQUIRED if owed else 0)
                 told = (effect[key] for key in ("ref", "topic", "time_ms"))
                 origin = hash(effect["session"])
                 checker.expected(at, *told, number, origin, effect["size"], effect["expires"])

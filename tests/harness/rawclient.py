@@ -27,7 +27,7 @@ from harness.packets import (
     Will,
 )
 
-PATIENCE = 8.0
+TIMEOUT = 8.0
 """Seconds to wait for something that must come."""
 QUIET = 0.2
 """Seconds to listen for something that must not come."""
@@ -46,7 +46,7 @@ class RawClient:
     """Reads one packet of the server."""
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection((address, port), timeout=PATIENCE)
+        self.socket = socket.create_connection((address, port), timeout=TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
         self._unread: deque[Packet] = deque()
@@ -63,7 +63,7 @@ class RawClient:
 
     def send(self, *data: bytes) -> None:
         """Sends the bytes in one piece."""
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(TIMEOUT)
         self.socket.sendall(b"".join(data))
 
     def send_slowly(self, data: bytes, pause: float = 0.002) -> None:
@@ -91,7 +91,7 @@ class RawClient:
 
     # ----------------------------------------------------------- receiving
 
-    def receive(self, timeout: float = PATIENCE) -> Packet:
+    def receive(self, timeout: float = TIMEOUT) -> Packet:
         """The next packet; `ConnectionClosedError`, or TimeoutError after `timeout` seconds."""
         if self._unread:
             return self._unread.popleft()
@@ -144,7 +144,7 @@ class RawClient:
         assert received == wanted, f"expected {wanted}, received {received}"
         return received
 
-    def read_exactly(self, count: int, timeout: float = PATIENCE) -> bytes:
+    def read_exactly(self, count: int, timeout: float = TIMEOUT) -> bytes:
         """Return the next bytes, this many, whatever they are."""
         self.socket.settimeout(timeout)
         data = b""
@@ -165,7 +165,7 @@ class RawClient:
             raise AssertionError("the server closed the connection") from None
         raise AssertionError(f"expected nothing, received {received}")
 
-    def expect_closed(self, timeout: float = PATIENCE) -> None:
+    def expect_closed(self, timeout: float = TIMEOUT) -> None:
         """The server must close the connection, and send nothing more before it does."""
         try:
             received = self.receive(timeout)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import drill, packets
-from harness.drill import Mortal
+from harness.drill import ClientWithWill
 from harness.drillaccount import Account, Message
 from harness.rawclient import RawClient
 
@@ -79,7 +79,7 @@ def serve() -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-class OneLife(Mortal):
+class OneLife(ClientWithWill):
     """Ends its first connection with DISCONNECT: behind ``before``, if that is given."""
 
     def __init__(self, port: int, before: Moment | None, crashes: list[int]) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds after which what is waited for never comes."""
 
 
 def until(
     condition: Callable[[], object],
     what: str = "it",
-    seconds: float = PATIENCE,
+    seconds: float = TIMEOUT,
     pause: float = 0.02,
 ) -> None:
     """Wait until the condition holds; fail when `what` does not come within `seconds`.
@@ -31,7 +31,7 @@ def until(
 
 async def happens(condition: Callable[[], object], what: str = "it") -> None:
     """Let the event loop run until the condition holds; fail when `what` never comes."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
+    deadline = asyncio.get_running_loop().time() + TIMEOUT
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"{what} within {PATIENCE} s"
+        assert asyncio.get_running_loop().time() < deadline, f"{what} within {TIMEOUT} s"
         await asyncio.sleep(0.002)

@@ -15,9 +15,9 @@ def rates(
     address: Quota = NO_QUOTA,
     user: Quota = NO_QUOTA,
     client: Quota = NO_QUOTA,
-    patience: float = 10.0,
+    max_wait: float = 10.0,
 ) -> PublishRates:
-    return PublishRates({"plain": listener}, address, user, client, 1.0, patience)
+    return PublishRates({"plain": listener}, address, user, client, 1.0, max_wait)
 
 
 def rate_limiter(found: RateLimiter | None) -> RateLimiter:
@@ -137,7 +137,7 @@ def test_together_they_get_no_more_than_the_shared_rate() -> None:
 
 
 def test_a_shared_limit_disconnects_no_client() -> None:
-    limits = rates(listener=Quota(publish_rate=10), patience=10.0)
+    limits = rates(listener=Quota(publish_rate=10), max_wait=10.0)
     one = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     two = rate_limiter(limits.rate_limiter("plain", "192.0.2.2", None, 0.0))
     now = 0.0
@@ -148,7 +148,7 @@ def test_a_shared_limit_disconnects_no_client() -> None:
 
 
 def test_its_own_bound_tries_the_patience_beside_a_shared_one() -> None:
-    limits = rates(listener=Quota(publish_rate=1000), client=Quota(publish_rate=10), patience=10.0)
+    limits = rates(listener=Quota(publish_rate=1000), client=Quota(publish_rate=10), max_wait=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 12.0)
     assert client.is_throttled_too_long(12.0)
@@ -168,7 +168,7 @@ def flood(client: RateLimiter, now: float, until: float) -> float:
 
 
 def test_a_client_that_never_slows_down_reaches_the_timeout() -> None:
-    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    limits = rates(client=Quota(publish_rate=10), max_wait=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert not client.is_throttled_too_long(9.0)
@@ -177,7 +177,7 @@ def test_a_client_that_never_slows_down_reaches_the_timeout() -> None:
 
 
 def test_a_read_that_fits_is_a_break() -> None:
-    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    limits = rates(client=Quota(publish_rate=10), max_wait=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert client.took(1, 100, now + 0.5) == 0
@@ -187,7 +187,7 @@ def test_a_read_that_fits_is_a_break() -> None:
 
 
 def test_silence_is_a_break() -> None:
-    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    limits = rates(client=Quota(publish_rate=10), max_wait=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert client.took(1000, 100, now + 50.0) > 0
@@ -195,7 +195,7 @@ def test_silence_is_a_break() -> None:
 
 
 def test_without_a_timeout_no_client_is_disconnected() -> None:
-    limits = rates(client=Quota(publish_rate=10), patience=0.0)
+    limits = rates(client=Quota(publish_rate=10), max_wait=0.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 1000.0)
     assert not client.is_throttled_too_long(1000.0)
@@ -203,7 +203,7 @@ def test_without_a_timeout_no_client_is_disconnected() -> None:
 
 def test_no_client_is_paused_longer_than_the_timeout() -> None:
     """The peer may be gone, which only reading detects; its debt is kept."""
-    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    limits = rates(client=Quota(publish_rate=10), max_wait=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert client.took(1010, 100, 0.0) == 10.0
     assert not client.is_throttled_too_long(0.0)

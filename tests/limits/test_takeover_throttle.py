@@ -69,4 +69,4 @@ def test_memory_is_bounded(steps: list[tuple[int, int]]) -> None:
     for at, (name, host) in enumerate(steps):
         takeovers.must_wait(str(name), str(host), PreviousConnection(str(at), 0), at * 0.01, WINDOW)
         assert len(takeovers) <= 10
-        assert all(len(known.thrown_out) <= 8 for known in takeovers._known.values())
+        assert all(len(known.disconnected) <= 8 for known in takeovers._known.values())

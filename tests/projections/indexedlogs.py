@@ -109,10 +109,18 @@ def told(stories: list[MessageStory]) -> list[Any]:
             story.expires,
             story.pid,
             story.steps,
-            story.standing,
+            story.subscriber,
             story.effective,
             [
-                (copy.session, copy.filter, copy.qos, copy.retain, copy.fate, copy.pid, copy.steps)
+                (
+                    copy.session,
+                    copy.filter,
+                    copy.qos,
+                    copy.retain,
+                    copy.outcome,
+                    copy.pid,
+                    copy.steps,
+                )
                 for copy in story.copies
             ],
         )

@@ -114,7 +114,7 @@ def test_parts_add_up_whatever_is_merged(messages: list[tuple[str, int]]) -> Non
 
 
 def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_use, "MOST_NAMES", 2)
+    monkeypatch.setattr(disk_use, "MAX_NAMES", 2)
     log = LogBuilder("n1")
     for name in "abcd":
         log.record(SessionOpened(name, False, True, 4))

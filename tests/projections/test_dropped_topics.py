@@ -12,7 +12,7 @@ from indexedlogs import IndexedSource, as_log, build, use
 
 from actors.session import decisions
 from eventstore.format import (
-    MOST_DROPPED_TOPICS,
+    MAX_DROPPED_TOPICS,
     MessageDropped,
     MessagePublished,
     SessionOpened,
@@ -104,7 +104,7 @@ def test_an_event_names_some_distinct_topics() -> None:
     topics = [b"a", b"b", b"a", *(b"%d" % number for number in range(20)), b"x" * 2000]
     event = decisions.dropped_unrecorded("c", "slow_reader", topics)
     assert event.count == len(topics)
-    assert event.topics == ["a", "b", *map(str, range(MOST_DROPPED_TOPICS - 2))]
+    assert event.topics == ["a", "b", *map(str, range(MAX_DROPPED_TOPICS - 2))]
     (cut,) = decisions.dropped_unrecorded("c", "slow_reader", [b"x" * 2000]).topics
     assert cut == "x" * 1024
 

@@ -102,8 +102,8 @@ def test_only_the_records_beside_the_moments_are_read(
     """A log that is too long to be folded on a page."""
     source = devices(300)
     use(source, build(source, tmp_path, source.last, 50))
-    monkeypatch.setattr(state_diffs, "MOST_RECORDS", 10)
-    monkeypatch.setattr(state_diffs, "MOST_ITEMS", 10)
+    monkeypatch.setattr(state_diffs, "MAX_RECORDS", 10)
+    monkeypatch.setattr(state_diffs, "MAX_ITEMS", 10)
     diff = compare(source, source.last - 5, source.last)
     assert diff.totals == ["sessions: 3 changed", "retained messages: 1 removed, 1 set"]
     assert source.read <= 10
@@ -120,7 +120,7 @@ def test_a_list_is_cut_and_names_the_command_for_all(
 ) -> None:
     source = devices(8)
     use(source, build(source, tmp_path, source.last, 5))
-    monkeypatch.setattr(state_diffs, "MOST_LINES", 3)
+    monkeypatch.setattr(state_diffs, "MAX_LINES", 3)
     diff = compare(source, 1, source.last)
     assert len(diff.lines) == 3
     assert diff.totals[0] == "sessions: 7 added, 1 changed"
@@ -129,10 +129,10 @@ def test_a_list_is_cut_and_names_the_command_for_all(
 
 def test_a_log_without_index_is_folded_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     source = devices(8)
-    monkeypatch.setattr(state_diffs, "MOST_RECORDS", 10)
+    monkeypatch.setattr(state_diffs, "MAX_RECORDS", 10)
     with pytest.raises(UsageError, match=r"at most 10 records, .* foldmq diff 9 12 shows all"):
         compare(source, 9, 12)
-    monkeypatch.setattr(state_diffs, "MOST_RECORDS", 100)
-    monkeypatch.setattr(state_diffs, "MOST_ITEMS", 3)
+    monkeypatch.setattr(state_diffs, "MAX_RECORDS", 100)
+    monkeypatch.setattr(state_diffs, "MAX_ITEMS", 3)
     with pytest.raises(UsageError, match=r"at most 3 sessions .* foldmq diff 9 12 shows all"):
         compare(source, 9, 12)

@@ -111,10 +111,10 @@ def test_the_last_session_of_a_client(source: IndexedSource) -> None:
             as_log(source), matches=lambda one: one == "bench/3", topic_filter="bench/3", client="c"
         )
     )
-    assert story.standing is not None
-    assert story.standing.earlier is not None
-    assert story.standing.earlier.at == position(_OWN + 3, 0)
-    assert story.standing.earlier.filters == ["bench/#"]
+    assert story.subscriber is not None
+    assert story.subscriber.earlier is not None
+    assert story.subscriber.earlier.at == position(_OWN + 3, 0)
+    assert story.subscriber.earlier.filters == ["bench/#"]
     assert cost(source) <= _OWN // 2
 
 

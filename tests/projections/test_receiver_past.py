@@ -105,8 +105,8 @@ def test_of_several_messages_some_were_dropped(tmp_path: Path, indexed: float) -
     one = story(tmp_path, indexed, *BEGUN, turn, at=4)
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert "1 message of that time was dropped for it, perhaps this one, at 4.3" in line
-    standing: Any = story_object(one, "c")["standing"]
-    unread = standing["unread"]
+    subscriber: Any = story_object(one, "c")["standing"]
+    unread = subscriber["unread"]
     assert (unread["position"], unread["dropped"], unread["messages"]) == ("4.3", 1, 2)
 
 
@@ -162,11 +162,11 @@ def test_how_the_last_session_ended(
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert line.startswith(f"  c had no session at that time{said[0]}")
     assert line.endswith(said[1])
-    standing: Any = story_object(one, "c")["standing"]
+    subscriber: Any = story_object(one, "c")["standing"]
     ended = events[-1]
     assert isinstance(ended, (SessionClosed, SessionExpired))
-    assert standing["seen"]
-    assert standing["earlier"]["reason"] == ended.reason
+    assert subscriber["seen"]
+    assert subscriber["earlier"]["reason"] == ended.reason
 
 
 @SHARES
@@ -248,9 +248,9 @@ def test_a_subscription_that_ended_just_before_or_began_just_after(
         "c was connected but had no matching subscription; hall/+ was unsubscribed at 4.0, "
     )
     assert "; hall/+ was subscribed only at 6.0, " in line
-    standing: Any = story_object(story(tmp_path / "2", indexed, *turns, at=5), "c")["standing"]
-    assert standing["ended"]["position"] == "4.0"
-    assert standing["begun"]["position"] == "6.0"
+    subscriber: Any = story_object(story(tmp_path / "2", indexed, *turns, at=5), "c")["standing"]
+    assert subscriber["ended"]["position"] == "4.0"
+    assert subscriber["begun"]["position"] == "6.0"
     other = told(tmp_path / "3", indexed, *BEGUN, [published("attic")], [GRANTED], at=4)
     assert other == "c was connected but had no matching subscription"
 
@@ -324,8 +324,8 @@ def test_lost_messages_are_found_without_reading_the_whole_log(
     source = stored(log, tmp_path, indexed)
     source.asked, source.read = [], 0
     explained = asyncio.run(explain_no_message(as_log(source), "hall/door", "c", None))
-    _, standing, denied, named, unnamed = explained.split("; ")
-    assert standing.startswith("c is subscribed (hall/+ QoS 0) and connected since 1.0, ")
+    _, subscriber, denied, named, unnamed = explained.split("; ")
+    assert subscriber.startswith("c is subscribed (hall/+ QoS 0) and connected since 1.0, ")
     assert denied.startswith("c was denied hall/# at 604.0, ")
     assert named.startswith("2 messages on hall/door were dropped for c, the last at 3.0, ")
     assert unnamed.startswith("3 messages were dropped for c, the last at 605.0, ")

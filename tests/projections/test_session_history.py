@@ -68,7 +68,7 @@ def test_a_state_at_any_position_is_that_of_a_full_fold(
     fake = FakeSource(played(steps, max_record))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_FIRST_INTERVAL", 3)
-        patch.setattr(module, "MOST_STATES", 4)
+        patch.setattr(module, "MAX_STATES", 4)
         history = grown(fake, name, fake.last // 2)
 
         async def compare() -> None:
@@ -129,7 +129,7 @@ def test_a_log_that_begins_with_a_checkpoint_gives_the_same_history(
 
 
 def test_of_very_many_events_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_EVENTS", 40)
+    monkeypatch.setattr(module, "MAX_EVENTS", 40)
     monkeypatch.setattr(module, "_FIRST_INTERVAL", 4)
     node = Node(1 << 20)
     node.connect("ann", 1)
@@ -154,7 +154,7 @@ def test_of_very_many_events_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch
 
 def test_states_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_INTERVAL", 2)
-    monkeypatch.setattr(module, "MOST_STATES", 8)
+    monkeypatch.setattr(module, "MAX_STATES", 8)
     node = Node(1 << 20)
     node.connect("ann", 1)
     for number in range(300):

@@ -46,7 +46,7 @@ class BridgedPartitions:
 
     async def start(self, world: PartitionWorld) -> None:
         """Start a broker and its bridge."""
-        await world.start_surely()
+        await world.start_with_retries()
         bridge = world.broker.bridge
         assert bridge is not None
         _running[:] = [self]

@@ -35,7 +35,7 @@ from eventstore.format import (
 )
 from simulation.attackers import ATTACKERS
 from simulation.delivery_ledger import Account
-from simulation.devices import Device, Habits, settled
+from simulation.devices import Device, DeviceBehaviour, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.loop import VirtualLoop, simulate
@@ -48,7 +48,7 @@ T_co = TypeVar("T_co", covariant=True)
 STEPS = 120
 _LONGEST = 2500.0
 """Seconds of virtual time that a run may take."""
-_PATIENCE = 400
+_TIMEOUT = 400
 """Seconds within which everything settles once nothing goes wrong any more."""
 
 
@@ -88,7 +88,7 @@ class Chaos:
             chance.choice([0.0, 0.0, 0.02, 0.1, 0.3]),
             chance.choice([0.0, 0.05, 0.3]),
         )
-        self.habits = Habits(
+        self.habits = DeviceBehaviour(
             lazy=chance.choice([0.0, 0.3, 0.8, 1.0]),
             cut=chance.choice([0.0, 0.0, 0.3]),
         )
@@ -200,7 +200,7 @@ class Chaos:
                 world.fuse = chance.randint(0, 30)
             action(self, chance.choice(self.devices))
             if self.operator.random() < self.meddling:
-                self.meddle()
+                self.operate()
             if self.archivist.random() < self.archiving:
                 self.archive()
             if self.burster.random() < self.bursting:
@@ -228,7 +228,7 @@ class Chaos:
         if chance.random() < 0.2:
             self.note("crash while it recovers")
             world.fuse = chance.choice([None, 0, 1, 2])
-            start = asyncio.create_task(world.start_surely())
+            start = asyncio.create_task(world.start_with_retries())
             await asyncio.wait({start}, timeout=chance.choice([0.001, 0.1, 1.0]))
             world.fuse = None
             if start.done():
@@ -240,7 +240,7 @@ class Chaos:
                 await asyncio.sleep(0)
             await world.crash()
             return
-        await world.start_surely()
+        await world.start_with_retries()
         if chance.random() < 0.3 and world.broker.node.journal.idle:
             self.note("live state compared with the log after a restart")
             compare(world)
@@ -375,7 +375,7 @@ class Chaos:
         self.note("projections cannot be written, or can again")
         self.world.keyed.fail = not self.world.keyed.fail
 
-    def meddle(self) -> None:
+    def operate(self) -> None:
         """An operator asks, kicks a client or restarts an actor."""
         chance, broker = self.operator, self.world.broker
         actor = chance.choice(list(broker.kernel)).actor_urn
@@ -448,7 +448,7 @@ class Chaos:
                 ("leave", lambda one: self.leave(one)),
                 ("publish", lambda one: self.publish(one)),
                 ("unsubscribe", lambda one: self.unsubscribe(one)),
-                ("operator", lambda _: self.meddle()),
+                ("operator", lambda _: self.operate()),
                 ("other permissions", lambda _: self.permit(chance.choice(_PERMISSIONS))),
                 ("other permissions", lambda _: self.permit(chance.choice(_PERMISSIONS))),
             ]
@@ -510,12 +510,12 @@ class Chaos:
             world.log.release()
         world.keyed.fail = False
         world.log.nats.reconnect()
-        for seconds in range(_PATIENCE):
+        for seconds in range(_TIMEOUT):
             if not world.up or world.failure() is not None:
                 if world.up:
                     world.excuse()
                 await world.crash()
-                await world.start_surely()
+                await world.start_with_retries()
             for device in self.devices:
                 connection = device.connection
                 if connection is None:
@@ -681,12 +681,12 @@ def errors_of_the_broker() -> Iterator[list[str]]:
 @contextlib.contextmanager
 def small_checkpoints() -> Iterator[None]:
     """Let the log be cut although it is short."""
-    before = retention._LEAST
-    retention._LEAST = 2000
+    before = retention._MIN
+    retention._MIN = 2000
     try:
         yield
     finally:
-        retention._LEAST = before
+        retention._MIN = before
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from simulation.delivery_ledger import Account, Arrival, Message, Period
 from simulation.network import SimClient
 from simulation.world import World
 
-MOST_UNFINISHED = 40
+MAX_UNFINISHED = 40
 _LINGER = 5.0
 """Seconds after which a leader closes the connection of a client that has sent DISCONNECT, even if
 its log is stuck."""
@@ -30,7 +30,7 @@ last event."""
 
 
 @dataclass
-class Habits:
+class DeviceBehaviour:
     """How the devices of a run behave: probabilities."""
 
     lazy: float = 0.0
@@ -48,7 +48,7 @@ class Device:
     name: str
     account: Account
     chance: random.Random
-    habits: Habits
+    habits: DeviceBehaviour
     clean: float
     """Probability with which it connects with a clean session."""
     topics: list[str]
@@ -323,7 +323,7 @@ class DeviceConnection(SimClient):
     def publish(self) -> None:
         """Publish one to three messages, in one piece."""
         device, chance = self.device, self.device.chance
-        if not self.accepted or len(device.unfinished) >= MOST_UNFINISHED:
+        if not self.accepted or len(device.unfinished) >= MAX_UNFINISHED:
             return
         packets = []
         for _ in range(chance.randint(1, 3)):

@@ -25,7 +25,7 @@ from simulation.faults import Append, Ask, Faults
 _WRONG_LAST_SEQUENCE, _NO_STREAM, _NO_MESSAGE = 10071, 10059, 10037
 _WRONG_LAST_ID, _OVER_STREAM = 10070, 10054
 _DUPLICATE_WINDOW = 0.1
-_MOST_BUFFERED = 64 * 1024 * 1024
+_MAX_BUFFERED = 64 * 1024 * 1024
 
 Callback = Callable[["SimMsg"], Awaitable[None]]
 
@@ -361,7 +361,7 @@ class SimNats:
         message = Sent(subject, payload, reply, headers or {})
         if self.is_connected:
             self._send(message)
-        elif sum(len(kept.data) for kept in self._kept) + len(payload) > _MOST_BUFFERED:
+        elif sum(len(kept.data) for kept in self._kept) + len(payload) > _MAX_BUFFERED:
             raise nats.errors.OutboundBufferLimitError
         else:
             self._kept.append(message)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.authn.credentials import Credentials
 
 
-class Believing:
+class AcceptingAuthenticator:
     """Accepts every user name, as if a password had been verified."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Believing:
         """Nothing to do."""
 
 
-class Slow(Believing):
+class Slow(AcceptingAuthenticator):
     """Needs a while."""
 
     def check_now(self, _shown: Credentials) -> Verdict | None:
@@ -54,6 +54,6 @@ class Threads(Handshakes):
             if job.wanted():
                 asyncio.get_running_loop().call_soon(lambda job=job: job.done(take_step(job.tls)))
 
-    def go_on(self) -> None:
+    def start_from(self) -> None:
         self.stuck = False
         self._start()

@@ -184,9 +184,9 @@ class SimHooks(ClusterHooks):
         super().__init__(broker.node, broker.admission.connections)
         self._world = world
 
-    def let_go(self, reason: str) -> None:
+    def refuse_clients(self, reason: str) -> None:
         self._world.closings += bool(reason)
-        super().let_go(reason)
+        super().refuse_clients(reason)
 
 
 class SimNode:
@@ -472,7 +472,7 @@ class NodesWorld(World):
             if self.meanwhile is not None:
                 self.meanwhile()
 
-    start_surely = start
+    start_with_retries = start
 
     def _look(self) -> None:
         """Fail when a node ended that should not."""
@@ -509,7 +509,7 @@ class NodesWorld(World):
             self.faults.counts["replaced while it served"] += 1
         self.serving, self.broker, self.log = node, node.broker, node.log
         if self.cutting:
-            self._tell_of_cuts(self.broker)
+            self._report_cuts(self.broker)
         self.up = self._served = True
 
     @property

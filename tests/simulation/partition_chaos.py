@@ -25,7 +25,7 @@ from projections.verification import audit_exchange
 from projections.verification.exchange_check import ExchangeCheck
 from simulation.chaos import run_seed
 from simulation.delivery_ledger import Account
-from simulation.devices import Device, Habits, settled
+from simulation.devices import Device, DeviceBehaviour, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.mqtt_guarantees import violations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 STEPS = 150
-_PATIENCE = 400
+_TIMEOUT = 400
 """Seconds after the last message that a device gets; with a window of one message and slow logs, a
 long queue takes longer in all."""
 
@@ -97,7 +97,7 @@ class PartitionChaos:
 
     def _population(self, window: int) -> list[Device]:
         chance, devices = self.chance, []
-        habits = Habits(lazy=chance.choice([0.0, 0.3, 0.8]), cut=0.0)
+        habits = DeviceBehaviour(lazy=chance.choice([0.0, 0.3, 0.8]), cut=0.0)
         names = [
             name_in(self.worlds, number % len(self.worlds), kind)
             for kind in ("pub", "sub", "both")
@@ -211,7 +211,7 @@ class PartitionChaos:
     async def start(self) -> None:
         """Start all brokers."""
         for world in self.worlds:
-            await world.start_surely()
+            await world.start_with_retries()
 
     async def run(self) -> Counter[str]:
         """Run; return how often what happened."""
@@ -253,7 +253,7 @@ class PartitionChaos:
         await world.crash()
         if self.chance.random() < 0.2:
             world.keyed.lose(min(3, len(world.keyed.history)))
-        starting = asyncio.ensure_future(world.start_surely())
+        starting = asyncio.ensure_future(world.start_with_retries())
         try:
             while not starting.done():  # the others go on meanwhile
                 if not self.settling:
@@ -295,7 +295,7 @@ class PartitionChaos:
             got = sum(len({came.payload for came in one.arrivals}) for one in receivers)
             since = seconds if got > before else since
             waiting = [one for one in self.devices if not settled(one)]
-            assert seconds < since + _PATIENCE, f"never settles: {waiting}"
+            assert seconds < since + _TIMEOUT, f"never settles: {waiting}"
 
     async def mend(self) -> None:
         """Let all brokers run."""

@@ -30,7 +30,7 @@ from simulation.seeds import run_seeds
 from simulation.shared_clients import Member, Sender
 
 _STEPS = 100
-_PATIENCE = 2000
+_TIMEOUT = 2000
 """Looks at which no member has got another message; with a window of one message and slow logs, a
 long queue may take thousands in all."""
 _QUIET = 15
@@ -143,7 +143,7 @@ class PartitionShares:
     async def start(self) -> None:
         """Start all brokers."""
         for world in self.worlds:
-            await world.start_surely()
+            await world.start_with_retries()
 
     async def _join(self) -> None:
         first = self.members[0]
@@ -216,7 +216,7 @@ class PartitionShares:
             if world.up:
                 world.excuse()
             await world.crash()
-            await world.start_surely()
+            await world.start_with_retries()
 
     async def _settle(self) -> None:
         """Let everything be delivered and acknowledged that is left."""
@@ -242,7 +242,7 @@ class PartitionShares:
                 return
             before, got = got, len({payload for one in self.members for payload in one.received})
             since = count if got > before else since
-            assert count < since + _PATIENCE, f"never settles: {self._unfinished()}"
+            assert count < since + _TIMEOUT, f"never settles: {self._unfinished()}"
 
     async def mend(self) -> None:
         """Let all brokers run."""
@@ -251,7 +251,7 @@ class PartitionShares:
                 if world.up:
                     world.excuse()
                 await world.crash()
-                await world.start_surely()
+                await world.start_with_retries()
 
     def _unfinished(self) -> list[str]:
         left = [f"{one.name} has unacknowledged messages" for one in self.senders if one.pending]

@@ -162,7 +162,7 @@ class Run:
         for _ in range(_STEPS):
             if not world.up:
                 await world.crash()
-                await world.start_surely()
+                await world.start_with_retries()
                 self.counts["restarts"] += 1
             self._act(self.chance.choice(self.members))
             await world.go(self.chance.choice([0.0, 0.001, 0.05, 3.0]))
@@ -202,7 +202,7 @@ class Run:
         world.fuse = None
         if not world.up:
             await world.crash()
-            await world.start_surely()
+            await world.start_with_retries()
         self.sender.connect(world)
         for count in range(3000):
             if count > 60 and not (self.sender.pending or self._unfinished()):

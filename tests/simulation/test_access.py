@@ -18,7 +18,7 @@ from actors.limits.client_limits import ClientLimits
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format import SessionClosed
-from simulation.logins import Believing, Slow, Threads
+from simulation.logins import AcceptingAuthenticator, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.permission_worlds import OPEN, permit, topics
@@ -47,7 +47,7 @@ async def answer(
 def test_a_session_belongs_to_the_user_that_created_it() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.admission.authenticator = Believing()
+            world.broker.admission.authenticator = AcceptingAuthenticator()
             first, code = await answer(world, username="ann", clean=False)
             assert code == 0
             for clean in (False, True):
@@ -67,7 +67,7 @@ def test_a_session_belongs_to_the_user_that_created_it() -> None:
 def test_anonymous_and_ended_sessions_have_no_owner() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.admission.authenticator = Believing()
+            world.broker.admission.authenticator = AcceptingAuthenticator()
             nobody, code = await answer(world, clean=False)
             nobody.send(p.disconnect())
             await world.go(1)
@@ -116,7 +116,7 @@ def test_the_rate_of_a_user_applies_to_the_next_connection() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(user=Quota(publish_rate=10))
         async with World(bounds=bounds).running() as world:
-            world.broker.admission.authenticator = Believing()
+            world.broker.admission.authenticator = AcceptingAuthenticator()
             reader, _ = await answer(world, p.subscribe(1, ("#", 0)), client_id="r")
             burst = [p.publish("t", b"x") for _ in range(200)]
             client, code = await answer(world, *burst, username="ann", client_id="a")
@@ -132,7 +132,7 @@ def test_the_rate_of_a_user_applies_to_the_next_connection() -> None:
     simulate(scenario)
 
 
-class Listed(Believing):
+class Listed(AcceptingAuthenticator):
     """Users of a file, as name to hash; others came in by something else."""
 
     def __init__(self, **users: int) -> None:
@@ -339,7 +339,7 @@ def test_time_waiting_for_a_handshake_thread_extends_the_timeout(
             visitor.threads.stuck = True
             visitor.greet()
             await world.go(4)
-            visitor.threads.go_on()
+            visitor.threads.start_from()
             await world.go(0.1)
             visitor.greet()
             await world.go(4)
@@ -370,11 +370,11 @@ def test_a_connection_that_is_lost_during_its_handshake_is_removed(
             if ends == "refused":
                 visitor.connection.abort(ends)
             elif ends is None:
-                visitor.threads.go_on()
+                visitor.threads.start_from()
             await world.go(1 if ends != "connect_timeout" else 20)
             assert visitor.connection not in world.broker.admission.connections
             assert visitor.connection.stopped
-            visitor.threads.go_on()
+            visitor.threads.start_from()
             await world.go(1)
             visitor.threads.close()
 

@@ -25,7 +25,7 @@ PLACE = "/archive/node=sim"
 
 @pytest.fixture(autouse=True)
 def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_LEAST", 2000)
+    monkeypatch.setattr(retention, "_MIN", 2000)
 
 
 def guarded(**options: float) -> World:
@@ -387,7 +387,7 @@ def test_killed_at_any_step_no_unarchived_record_is_lost(steps: int) -> None:
             if world.up:
                 world.kill()
             await world.crash()
-            await world.start_surely()
+            await world.start_with_retries()
             archived = world.broker.node.state.archived
             assert (archived.said.through if archived is not None else 0) <= told
             assert world.disk.stream.first <= told + 1

@@ -108,11 +108,11 @@ async def take_over(world: World, client: SimClient) -> None:
     await world.connect("c")
 
 
-async def start_anew(world: World, client: SimClient) -> None:
+async def start_over(world: World, client: SimClient) -> None:
     await world.connect("c", clean=True)
 
 
-@pytest.mark.parametrize("end", [lose, kick, remove, take_over, start_anew])
+@pytest.mark.parametrize("end", [lose, kick, remove, take_over, start_over])
 def test_the_topic_of_a_will_is_matched_in_steps(end: Callable[..., Any]) -> None:
     async def scenario() -> None:
         async with World().running() as world:
@@ -316,7 +316,7 @@ def test_changed_permissions_are_applied_in_steps(monkeypatch: pytest.MonkeyPatc
 
 
 def test_idle_sessions_are_frozen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_registry, "_TOLD_AT_ONCE", LIMIT)
+    monkeypatch.setattr(session_registry, "_NOTIFIED_AT_ONCE", LIMIT)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -336,7 +336,7 @@ def test_subscribers_of_statistics_are_found_and_served_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys_topics, "_FOUND_AT_ONCE", LIMIT)
-    monkeypatch.setattr(sys_topics, "_TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(sys_topics, "_NOTIFIED_AT_ONCE", 2)
 
     async def scenario() -> None:
         async with World(sys_interval=5.0).running() as world:

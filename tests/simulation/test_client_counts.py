@@ -168,7 +168,7 @@ def test_only_histories_of_clients_with_a_session_are_stored() -> None:
 
 @pytest.mark.plain
 def test_a_bounded_number_of_clients_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.clients.client_history.MOST_CLIENTS", 2)
+    monkeypatch.setattr("projections.clients.client_history.MAX_CLIENTS", 2)
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -31,7 +31,7 @@ from simulation.world import SimClient, World, simulate
 pytestmark = pytest.mark.plain
 
 
-class Trap:
+class FailingMethod:
     """Makes a method raise for matching messages, this many times."""
 
     def __init__(
@@ -78,7 +78,7 @@ def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
 ) -> None:
     monkeypatch.setattr(session_registry, "_STOPPED_AT_ONCE", 10)
     monkeypatch.setattr(Connection, "_may_settle", lambda one, _data: one.settled)
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -109,7 +109,7 @@ def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
 def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, online: bool
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -146,7 +146,7 @@ def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
 def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -173,7 +173,7 @@ def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
 def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def broken(_node: Any, _name: str) -> Any:
         raise RuntimeError("cannot be rebuilt")
@@ -196,7 +196,7 @@ def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
 def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -219,7 +219,7 @@ def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
 def test_a_session_is_rebuilt_while_the_log_grows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World(delay=lambda: 0.01).running() as world:
@@ -243,7 +243,7 @@ def test_a_session_is_rebuilt_while_the_log_grows(
 def test_a_sender_does_not_fail_with_the_session_it_sends_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -268,7 +268,7 @@ def test_a_sender_does_not_fail_with_the_session_it_sends_to(
 def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -297,7 +297,7 @@ def test_a_session_that_always_fails_is_not_restarted_endlessly(
         kinds = {message, "Retry"} if message == "ConnectionDetached" else {message}
         return actor.name == "s" and type(told).__name__ in kinds
 
-    trap = Trap(monkeypatch, Session, "on_receive", fits)
+    trap = FailingMethod(monkeypatch, Session, "on_receive", fits)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -321,7 +321,7 @@ def test_a_session_that_always_fails_is_not_restarted_endlessly(
 def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(
+    trap = FailingMethod(
         monkeypatch, SubscriptionHandler, "stop_actors", lambda one, _told: one._session.name == "s"
     )
 
@@ -344,7 +344,7 @@ def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
 def test_a_client_whose_packets_make_its_session_fail_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(
+    trap = FailingMethod(
         monkeypatch,
         Session,
         "on_receive",
@@ -376,7 +376,7 @@ def test_a_client_whose_packets_make_its_session_fail_is_closed(
 def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(
+    trap = FailingMethod(
         monkeypatch,
         Delivery,
         "deliver",
@@ -410,7 +410,7 @@ def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
 def test_a_rebuilt_offline_session_expires_and_is_passivated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World(session_expiry=60.0).running() as world:
@@ -436,7 +436,7 @@ def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
     monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     """It matches a filter whose queue is not the last one that has messages of its topic."""
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def scenario() -> None:
         async with World(max_ack_pending=1).running() as world:
@@ -481,7 +481,7 @@ def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
             return True
         return False
 
-    trap = Trap(monkeypatch, Session, "on_receive", spoil)
+    trap = FailingMethod(monkeypatch, Session, "on_receive", spoil)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -518,7 +518,7 @@ def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
 ) -> None:
     """Its publisher is acknowledged in the same turn, and the broker may be killed in the next
     one."""
-    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:
         async with World(message_cache=1).running() as world:
@@ -557,7 +557,7 @@ def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
 def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -587,7 +587,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
     monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
     """The SUBSCRIBE is taken before the session has heard of the failure."""
-    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -621,7 +621,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
 def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -642,7 +642,7 @@ def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
 
 
 def test_a_connection_that_fails_closes_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    trap = Trap(
+    trap = FailingMethod(
         monkeypatch,
         Connection,
         "on_receive",
@@ -667,7 +667,7 @@ def test_a_connection_that_fails_closes_itself_alone(monkeypatch: pytest.MonkeyP
 
 
 def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    trap = Trap(monkeypatch, Connection, "on_receive", lambda _actor, _told: True)
+    trap = FailingMethod(monkeypatch, Connection, "on_receive", lambda _actor, _told: True)
 
     async def scenario() -> None:
         async with World().running() as world:
@@ -687,7 +687,7 @@ def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPa
 def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     never: asyncio.Future[None]
 
     async def unending(*_arguments: object) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 KEEP_ALIVE = 10
 ALLOWED = 1.5 * KEEP_ALIVE
-LEAST = 100
+MIN = 100
 """Bytes a second that an incomplete packet must make, as these worlds are set."""
 TRANSPORTS = ["tcp", "websocket", "tls"]
 UPGRADE = (
@@ -146,7 +146,7 @@ def call(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Callable[[str, Worl
     return make
 
 
-def world_of(packet_rate: float = LEAST, **bounds: Any) -> World:
+def world_of(packet_rate: float = MIN, **bounds: Any) -> World:
     return World(bounds=LimitOptions(packet_rate=packet_rate, **bounds))
 
 
@@ -187,7 +187,7 @@ def test_a_packet_at_the_minimum_rate_extends_the_keep_alive(
             caller = call(transport, world)
             await caller.connect()
             wire = caller.wire(large())
-            await caller.trickle(wire, 2 * LEAST, len(wire) / (2 * LEAST) + 1)
+            await caller.trickle(wire, 2 * MIN, len(wire) / (2 * MIN) + 1)
             assert caller.open
             # From its end on silence counts as ever.
             await world.go(ALLOWED - 2)
@@ -206,7 +206,7 @@ def test_a_packet_that_arrives_too_slowly_is_silence(
         async with world_of().running() as world:
             caller = call(transport, world)
             await caller.connect()
-            await caller.trickle(caller.wire(large()), LEAST // 2, ALLOWED + 1)
+            await caller.trickle(caller.wire(large()), MIN // 2, ALLOWED + 1)
             assert reasons(world) == ["keep_alive"]
 
     simulate(scenario)
@@ -301,12 +301,12 @@ def test_a_client_is_not_blamed_for_its_publish_rate(
     """It is read more slowly than packets must arrive: it is the broker that waits."""
 
     async def scenario() -> None:
-        slow = Quota(publish_bytes=LEAST / 4)
+        slow = Quota(publish_bytes=MIN / 4)
         async with world_of(client=slow, throttle_timeout=0).running() as world:
             caller = call("tcp", world)
             await caller.connect()
             caller.client.send_cut(large(5_000), *range(500, 5_000, 500))
-            await world.go(5_000 / (LEAST / 4))
+            await world.go(5_000 / (MIN / 4))
             assert caller.open
 
     simulate(scenario)

@@ -67,7 +67,7 @@ def test_a_reload_records_only_changes() -> None:
 
 
 def test_a_checkpoint_repeats_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_LEAST", 0)
+    monkeypatch.setattr(retention, "_MIN", 0)
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -27,7 +27,7 @@ BOUND = 200_000
 
 @pytest.fixture(autouse=True)
 def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_LEAST", 5000)
+    monkeypatch.setattr(retention, "_MIN", 5000)
 
 
 def size(world: World) -> int:
@@ -70,7 +70,7 @@ class Load:
 
 def starved(monkeypatch: pytest.MonkeyPatch, seconds: float = 3.0) -> None:
     """Let the work of retention come to its turn late, and the projections too."""
-    breathe, slices = Retention._breathe, Projector._in_slices
+    breathe, slices = Retention._yield_time, Projector._in_slices
 
     async def late(self: Retention, started: float) -> None:
         await asyncio.sleep(seconds)
@@ -80,7 +80,7 @@ def starved(monkeypatch: pytest.MonkeyPatch, seconds: float = 3.0) -> None:
         await asyncio.sleep(seconds)
         await slices(self, changed, kind)
 
-    monkeypatch.setattr(Retention, "_breathe", late)
+    monkeypatch.setattr(Retention, "_yield_time", late)
     monkeypatch.setattr(Projector, "_in_slices", slices_late)
 
 

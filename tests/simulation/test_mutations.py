@@ -203,7 +203,7 @@ def uses_packet_identifiers_twice(patch: Patch) -> None:
 
 
 def cuts_off_what_is_not_archived(patch: Patch) -> None:
-    patch.setattr(ArchiveHold, "lets_go", lambda _guard, _first: True)
+    patch.setattr(ArchiveHold, "may_delete_before", lambda _guard, _first: True)
 
 
 MUTANTS: list[Callable[[Patch], None]] = [

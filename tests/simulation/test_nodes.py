@@ -250,7 +250,7 @@ def test_clients_of_a_leader_in_doubt_wait() -> None:
         async with World().running() as world:
             node = world.broker.node
             hooks = ClusterHooks(node, world.broker.admission.connections)
-            hooks.let_go("it cannot prove that it leads")
+            hooks.refuse_clients("it cannot prove that it leads")
             impatient = SimClient(world)
             impatient.send(p.connect("impatient"))
             await world.go(node.options.connect_timeout - 1)
@@ -259,7 +259,7 @@ def test_clients_of_a_leader_in_doubt_wait() -> None:
             await world.go(2)
             assert (impatient.take(), client.take()) == ([], [])
             assert (impatient.open, client.open) == (False, True)
-            hooks.let_go("")
+            hooks.refuse_clients("")
             await world.go(1)
             assert client.take() == [p.Connack(0)]
 

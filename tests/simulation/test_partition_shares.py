@@ -510,7 +510,7 @@ def test_a_random_run_with_groups_keeps_every_guarantee(seed: int) -> None:
     assert counts["acked"]
 
 
-MOST_SEEDS = 60
+MAX_SEEDS = 60
 """Runs within which each mutant is caught."""
 TELLING = (2, 9)
 """Short runs that together catch all mutants are tried first."""
@@ -576,7 +576,7 @@ def test_sharing_between_logs_that_violates_a_rule_is_detected(
     mutate(monkeypatch)
 
     def many() -> None:
-        for seed in (*TELLING, *range(MOST_SEEDS)):
+        for seed in (*TELLING, *range(MAX_SEEDS)):
             run(seed)
 
     with pytest.raises((AssertionError, FoldmqError)):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
 SEEDS = range(400, 400 + max(45, _ASKED))
 SHARES_SEEDS = range(1000, 1000 + max(15, _ASKED // 5))
-_MOST_SEEDS = 20
+_MAX_SEEDS = 20
 """Runs within which each mutant is caught."""
 AT_EVERY_SAVE = 2
 """``make check`` runs this many of them, too."""
@@ -319,7 +319,7 @@ def records_the_position_in_another_turn(patch: Patch) -> None:
 def test_a_cluster_with_several_logs_that_violates_a_rule_is_detected(
     mutant: Callable[[Patch], None],
 ) -> None:
-    for seed in range(_MOST_SEEDS):
+    for seed in range(_MAX_SEEDS):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node_faults, "LONGEST", 800.0)
             mutant(patch)
@@ -328,4 +328,4 @@ def test_a_cluster_with_several_logs_that_violates_a_rule_is_detected(
             except Exception as error:  # noqa: BLE001 - any shows that something is wrong
                 print(f"caught by seed {seed}: {type(error).__name__}: {str(error)[:500]}")
                 return
-    pytest.fail(f"the cluster that {mutant.__name__} passes {_MOST_SEEDS} seeds")
+    pytest.fail(f"the cluster that {mutant.__name__} passes {_MAX_SEEDS} seeds")

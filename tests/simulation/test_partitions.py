@@ -27,7 +27,7 @@ from simulation.partition_chaos import run
 from simulation.partitions import PartitionWorld, name_in, world_of
 from simulation.two_logs import two
 
-MOST_SEEDS = 60
+MAX_SEEDS = 60
 """Runs within which each mutant is caught."""
 TELLING = 8
 """A short run that catches all mutants is tried first."""
@@ -445,7 +445,7 @@ def _too_early(exchange: LogExchange, name: str, taken: Taken) -> None:
 
 
 def run_many() -> None:
-    for seed in (TELLING, *range(MOST_SEEDS)):
+    for seed in (TELLING, *range(MAX_SEEDS)):
         run(seed)
 
 

@@ -148,8 +148,8 @@ def test_a_full_queue_of_a_frozen_session_is_found(restarted: bool) -> None:
             assert sessions.frozen("idle") is not None
             one = problems(world, None)["queue_full"]
             assert (one["queued"], one["connected"]) == (5, False)
-            assert {*chain.from_iterable(sessions.owing_parts())} >= {"c"}
-            assert "idle" not in {*chain.from_iterable(sessions.owing_parts())}
+            assert {*chain.from_iterable(sessions.parts_with_messages())} >= {"c"}
+            assert "idle" not in {*chain.from_iterable(sessions.parts_with_messages())}
             assert sessions.frozen("c") is not None  # looking leaves it frozen
 
     simulate(scenario)

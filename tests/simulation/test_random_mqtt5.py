@@ -145,7 +145,7 @@ class Run:
             self.release()
         elif act < 0.88:
             await self.world.crash()
-            await self.world.start_surely()
+            await self.world.start_with_retries()
             self.clients.clear()
             await self.connect("sender")
         elif act < 0.92 and here:

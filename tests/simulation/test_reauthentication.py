@@ -15,7 +15,7 @@ from actors.authz.rules import Rule
 from actors.configuration.limit_options import LimitOptions
 from actors.connection.connect_handshake import ConnectHandshake
 from eventstore.format import SessionClosed
-from simulation.logins import Believing
+from simulation.logins import AcceptingAuthenticator
 from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.world import World
@@ -33,7 +33,7 @@ AWAY = Verdict(AuthResult.UNAVAILABLE, reason="away")
 WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong")
 
 
-class Methodical(Believing):
+class ScriptedMethod(AcceptingAuthenticator):
     """Has one method, whose answers are those that a test says, in their order."""
 
     def __init__(self, *steps: Step) -> None:
@@ -88,7 +88,7 @@ def connect(client_id: str = "c", **more: Any) -> bytes:
     return p5.connect(client_id, properties=properties, **more)
 
 
-async def entered(world: World, authenticator: Methodical, **more: Any) -> Client5:
+async def entered(world: World, authenticator: ScriptedMethod, **more: Any) -> Client5:
     world.broker.admission.authenticator = authenticator
     client = Client5(world)
     client.send(connect(**more))
@@ -104,7 +104,7 @@ def closed(world: World) -> SessionClosed:
 def test_permissions_change_with_the_login() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            login = Methodical(
+            login = ScriptedMethod(
                 granted(rules=(MAY,)), Challenge(b"?"), granted(rules=(ALL,)), granted(rules=(MAY,))
             )
             client = await entered(world, login, username="ann", password=b"p")
@@ -145,7 +145,7 @@ def test_a_new_login_lasts_longer_or_ends_sooner() -> None:
             def until(seconds: float) -> Outcome:
                 return granted(expires_ms=clock.time_ms() + int(seconds * 1000))
 
-            login = Methodical(until(100))
+            login = ScriptedMethod(until(100))
             client = await entered(world, login)
             for _ in range(5):
                 await world.go(50)
@@ -178,7 +178,7 @@ def test_failures_close_the_connection_and_keep_the_session(
 ) -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            login = Methodical(granted(), Challenge(None), end)
+            login = ScriptedMethod(granted(), Challenge(None), end)
             client = await entered(world, login)
             client.send(auth(AGAIN), p5.publish("t", b"", 1, 5))
             await world.go(0.2)
@@ -198,8 +198,8 @@ def test_failures_close_the_connection_and_keep_the_session(
 def test_a_method_that_a_reload_took_away() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            client = await entered(world, Methodical(granted()))
-            world.broker.admission.authenticator = Believing()
+            client = await entered(world, ScriptedMethod(granted()))
+            world.broker.admission.authenticator = AcceptingAuthenticator()
             client.send(auth(AGAIN))
             await world.go(0.2)
             assert client.codes() == [(p.DISCONNECT, 0x8C)]
@@ -215,7 +215,7 @@ def test_bounds_of_an_exchange(times: int) -> None:
         bounds = LimitOptions(max_auth_steps=3, max_auth_bytes=10, max_reauthentications=times)
         async with World(bounds=bounds).running() as world:
             challenge = Challenge(b"?")
-            login = Methodical(granted())
+            login = ScriptedMethod(granted())
             client = await entered(world, login)
             for _ in range(2):
                 for _ in range(times):
@@ -255,7 +255,7 @@ def test_bounds_of_an_exchange(times: int) -> None:
 def test_a_client_that_does_not_answer_in_time() -> None:
     async def scenario() -> None:
         async with World(connect_timeout=5.0).running() as world:
-            login = Methodical(granted(), Challenge(b"?"), granted(), Challenge(b"?"))
+            login = ScriptedMethod(granted(), Challenge(b"?"), granted(), Challenge(b"?"))
             client = await entered(world, login)
             client.send(auth(AGAIN))
             await world.go(3)
@@ -279,7 +279,7 @@ def test_a_reason_string_is_sent_if_it_fits() -> None:
                 (((p5.REQUEST_PROBLEM_INFORMATION, 0),), False),
                 (((p5.MAXIMUM_PACKET_SIZE, 30),), False),
             ):
-                world.broker.admission.authenticator = Methodical(
+                world.broker.admission.authenticator = ScriptedMethod(
                     Challenge(b"?", "look at your token"), granted()
                 )
                 client = Client5(world)
@@ -301,12 +301,12 @@ def test_clients_that_leave_in_the_middle() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             for packets in ((connect(),), (connect(), auth(CONTINUE)), (connect(), b"\xe0\0")):
-                world.broker.admission.authenticator = Methodical(Challenge(b"?"), granted())
+                world.broker.admission.authenticator = ScriptedMethod(Challenge(b"?"), granted())
                 client = Client5(world)
                 client.send(*packets)
                 client.transport.drop()
                 await world.go(1)
-            client = await entered(world, Methodical(granted(), Challenge(b"?")))
+            client = await entered(world, ScriptedMethod(granted(), Challenge(b"?")))
             client.send(auth(AGAIN))
             client.transport.drop()
             await world.go(1)
@@ -326,7 +326,7 @@ def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will(
     async def scenario() -> None:
         async with World().running() as world:
             other = await world.connect("o", filters=[("gone", 1)])
-            world.broker.admission.authenticator = Methodical(granted())
+            world.broker.admission.authenticator = ScriptedMethod(granted())
             client = Client5(world)
             decided = ConnectHandshake.decided
 
@@ -349,7 +349,7 @@ def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will(
 def test_the_answer_to_a_challenge_is_read_while_the_log_is_congested() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            login = Methodical(Challenge(b"?"), granted())
+            login = ScriptedMethod(Challenge(b"?"), granted())
             world.broker.admission.authenticator = login
             world.broker.node.journal._max_pending = -1
             client = Client5(world)

@@ -20,7 +20,7 @@ from simulation.loop import SimClock
 from simulation.world import STREAM, SUBJECT, SimClient, World, simulate
 
 
-class Taker:
+class RecordingSink:
     """A sink that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def test_a_record_behind_one_that_was_refused_is_not_stored() -> None:
         world = World()
         await world.start()
         stream.store(world.disk.records[0])
-        taker = Taker()
+        taker = RecordingSink()
         for number in b"12":
             journal.append(BrokerStarted("test"))
             journal.send_when_durable(taker, bytes([number]))

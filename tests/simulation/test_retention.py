@@ -26,7 +26,7 @@ BOUND = 40_000
 
 @pytest.fixture(autouse=True)
 def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_LEAST", 2000)
+    monkeypatch.setattr(retention, "_MIN", 2000)
 
 
 def bounded(**options: float) -> World:
@@ -267,7 +267,7 @@ def test_a_message_that_moves_during_the_search_is_carried(
     monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Its receiver may have been examined before it arrived, its publisher after it left."""
-    carry, breathe = Retention._carry, Retention._breathe
+    carry, breathe = Retention._carry, Retention._yield_time
     carrying: list[Position] = []
 
     async def scenario() -> None:
@@ -293,7 +293,7 @@ def test_a_message_that_moves_during_the_search_is_carried(
                     await asyncio.sleep(0.1)
 
             monkeypatch.setattr(Retention, "_carry", in_small_steps)
-            monkeypatch.setattr(Retention, "_breathe", released_meanwhile)
+            monkeypatch.setattr(Retention, "_yield_time", released_meanwhile)
             while world.broker.node.log.first == 1:
                 await traffic(world, noisy, 10)
             assert payloads(receiver) == [b"first", b"second"]
@@ -370,7 +370,7 @@ def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
             if world.up:
                 world.kill()
             await world.crash()
-            await world.start_surely()
+            await world.start_with_retries()
             compare(world)
             noisy = await world.connect("noisy", present=True)
             await traffic(world, noisy, 300)

@@ -238,7 +238,7 @@ class World:
         if self.cutting:
             self.cut_matching(self.broker.node.router)
             self.broker.node.journal.released_at_once = 1
-            self._tell_of_cuts(self.broker)
+            self._report_cuts(self.broker)
         self.up = not self.broker.node.failed.done() and not self.log.nats.dead
 
     def cut_matching(self, router: Router) -> None:
@@ -248,7 +248,7 @@ class World:
             router.evaluated_at_once = 1
             router.clock = ticking()
 
-    def _tell_of_cuts(self, broker: Broker) -> None:
+    def _report_cuts(self, broker: Broker) -> None:
         def turn_cut() -> None:
             broker.node.journal.split_turn()
             if self.on_cut is not None and broker is self.broker:
@@ -256,7 +256,7 @@ class World:
 
         broker.kernel.turn_split = turn_cut
 
-    async def start_surely(self) -> None:
+    async def start_with_retries(self) -> None:
         """Start, as a service manager would: again and again while the log is not available."""
         while not self.up:
             try:

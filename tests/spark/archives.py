@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from harness.logs import LogBuilder
 
-    from spark.storage.archive_manifest import Segment
+    from spark.storage.archive_ledger import Segment
 
 NODE = "node=n1"
 DAY_MS = 86_400_000

@@ -535,7 +535,7 @@ def _stranger(_moment: Moment) -> Iterator[list[Told]]:
 
 
 @forges(SessionOpened, "of an unknown client, with a session")
-def _stranger_with_a_session(_moment: Moment) -> Iterator[list[Told]]:
+def _other_user_with_a_session(_moment: Moment) -> Iterator[list[Told]]:
     yield [replace(opened("mallory"), resumed=True)]
 
 

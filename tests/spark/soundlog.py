@@ -88,7 +88,7 @@ class Forged(NamedTuple):
     """Whether they belong to that turn; otherwise they are a turn of their own."""
 
 
-class Tale:
+class SoundLogWriter:
     """Writes a log, one event in a record."""
 
     def __init__(self, forged: Forged | None = None) -> None:
@@ -179,7 +179,7 @@ def opened5(session: str, generation: int = 1, **given: Any) -> SessionOpened:
 
 def sound_log(forged: Forged | None = None) -> LogBuilder:
     """Return the log, perhaps with events that never happened."""
-    tale = Tale(forged)
+    tale = SoundLogWriter(forged)
     turn = tale.turn
     turn(
         BrokerStarted("0.1", epoch=1, leader="n1", cause="first"),
@@ -215,7 +215,7 @@ def sound_log(forged: Forged | None = None) -> LogBuilder:
     return tale.log
 
 
-def _deliveries(tale: Tale) -> None:
+def _deliveries(tale: SoundLogWriter) -> None:
     turn = tale.turn
     one = tale.next
     turn(tale.publishes("t", 2), Delivered("s", "t", 1, [1, 2], [one, one + 1]))
@@ -229,7 +229,7 @@ def _deliveries(tale: Tale) -> None:
     turn(Refused("s", [4], [0x83]))
 
 
-def _wills(tale: Tale) -> Position:
+def _wills(tale: SoundLogWriter) -> Position:
     """Return where a will was published that is retained."""
     turn = tale.turn
     fired = tale.next
@@ -251,7 +251,7 @@ def _wills(tale: Tale) -> Position:
     return ref
 
 
-def _queues(tale: Tale) -> None:
+def _queues(tale: SoundLogWriter) -> None:
     turn = tale.turn
     turn(SessionClosed("s", "closed", 1))
     ref, queued = tale.next, (tale.time_ms + 100) // 1000 + 5
@@ -278,7 +278,7 @@ def _queues(tale: Tale) -> None:
     turn(Unsubscribed("s", ["q"]))
 
 
-def _retained(tale: Tale) -> None:
+def _retained(tale: SoundLogWriter) -> None:
     turn = tale.turn
     (ref,) = turn(tale.publishes("r", retain=True, expires=True, pid=11))
     turn(Subscribed("s", [("r", 1)]), Delivered("s", "r", 1, [8], [ref], retain=True))
@@ -288,7 +288,7 @@ def _retained(tale: Tale) -> None:
     turn(OperatorActed("clear_retained", "ann", "r2"), RetainedCleared(["r2"]))
 
 
-def _shared(tale: Tale) -> None:
+def _shared(tale: SoundLogWriter) -> None:
     turn = tale.turn
     turn(
         SessionOpened(GROUP, False, False, 5, 0, 1, "", None, 0xFFFF_FFFF),
@@ -310,7 +310,7 @@ def _shared(tale: Tale) -> None:
     turn(Acked("s", [9]))
 
 
-def _ends(tale: Tale) -> None:
+def _ends(tale: SoundLogWriter) -> None:
     turn = tale.turn
     turn(opened("k"))
     turn(OperatorActed("kick", "ann", "k", "k"), SessionClosed("k", "kicked", 1))
@@ -321,7 +321,7 @@ def _ends(tale: Tale) -> None:
     turn(SessionExpired("y", "expired"), after=600_000)
 
 
-def _checkpoint(tale: Tale, will: Position) -> None:
+def _checkpoint(tale: SoundLogWriter, will: Position) -> None:
     """While a message waits for ``m``, and another for its PUBREL to be retained."""
     turn = tale.turn
     ref = tale.next
@@ -367,7 +367,7 @@ def _checkpoint(tale: Tale, will: Position) -> None:
     turn(SessionExpired("m", "expired"))
 
 
-def _unanswered(tale: Tale) -> None:
+def _unanswered(tale: SoundLogWriter) -> None:
     """A client never answers, and another one never releases what it publishes."""
     turn = tale.turn
     turn(opened("z"), Subscribed("z", [("z/t", 2)]))

@@ -24,7 +24,7 @@ from spark.datasource.options import SourceOptions
 from spark.datasource.source import LogReader
 from spark.runtime.marked_errors import BadOption, OtherLog, find_error
 from spark.storage.archive_directory import ArchiveBusy, open_writer
-from spark.storage.archive_manifest import LEDGER_FILE, ArchiveDamaged
+from spark.storage.archive_ledger import LEDGER_FILE, ArchiveDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,14 +29,14 @@ from spark.datasource.source import LogReader
 from spark.runtime.marked_errors import BadOption, MarkedError
 from spark.storage import parquet_files
 from spark.storage.archive_directory import open_writer
-from spark.storage.archive_log import ArchivedLog, archived_logs
-from spark.storage.archive_manifest import (
+from spark.storage.archive_ledger import (
     LEDGER_FILE,
     ArchiveDamaged,
     LaterArchive,
     NoArchive,
     parse_ledger,
 )
+from spark.storage.archive_log import ArchivedLog, archived_logs
 from spark.storage.directories import Directory, NoDirectory, without_secrets
 
 if TYPE_CHECKING:

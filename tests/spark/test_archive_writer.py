@@ -18,8 +18,8 @@ from harness.powercut import Disk, UnusableError
 from eventstore.errors import CorruptLog
 from spark.runtime.errors import NotWritable, OutOfDisk
 from spark.storage.archive_directory import ArchiveBusy, open_writer
+from spark.storage.archive_ledger import LEDGER_FILE, NoArchive
 from spark.storage.archive_log import archived_logs
-from spark.storage.archive_manifest import LEDGER_FILE, NoArchive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -25,7 +25,7 @@ from eventstore.format import (
 )
 from projections.audit import BUCKETS, Rule
 from spark.audit import statistics
-from spark.audit.facts.audit_outcome import MOST_VIOLATIONS
+from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
 from spark.audit.facts.chain_check import (
     COUNTS,
     PIECE,
@@ -40,7 +40,7 @@ from spark.audit.facts.chain_check import (
 from spark.audit.facts.event_codec import pack_events, packed_item, unpack_events
 from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
 from spark.audit.facts.fact_source import FactRange, FactsPartition, FactsReader
-from spark.audit.facts.histogram import LEAST_MS, RateCounts, interval_ms, merge_rates
+from spark.audit.facts.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
 from spark.audit.facts.log_summary import BEYOND_ALL, summarize_logs
 from spark.audit.sessions.session_result_rows import (
     SLOWEST,
@@ -157,7 +157,7 @@ def scanned(
     for before, last in pairwise([0, *splits, log.last]):
         part = RecordRange(HeldLog(log, gone=gone), before + 1, last, log.last, until=end)
         reader = FactsReader(SourceOptions.read({"archive": "none"}))
-        for batch in reader.read(FactsPartition([FactRange(part, log.node, LEAST_MS)])):
+        for batch in reader.read(FactsPartition([FactRange(part, log.node, MIN_MS)])):
             rows += batch.to_pylist()
     return rows
 
@@ -393,14 +393,14 @@ def test_totals_of_tasks_are_put_together() -> None:
 
 def test_violations_that_are_too_many_are_counted() -> None:
     results = SessionResults()
-    for number in range(MOST_VIOLATIONS + 50):
+    for number in range(MAX_VIOLATIONS + 50):
         results.violation("order", "n", "s", number, "what")
     results.violation("queue", "n", "s", 1, "what")
     rows = [row for batch in (*results.full(), *results.rest()) for row in batch.to_pylist()]
     kept = [row["rule"] for row in rows if row["kind"] == VIOLATION]
-    assert (kept.count("order"), kept.count("queue")) == (MOST_VIOLATIONS, 1)
+    assert (kept.count("order"), kept.count("queue")) == (MAX_VIOLATIONS, 1)
     totals = orjson.loads(rows[-1]["data"])
-    assert totals["counts"]["wrong order"] == MOST_VIOLATIONS + 50
+    assert totals["counts"]["wrong order"] == MAX_VIOLATIONS + 50
 
 
 def test_decoding_is_that_of_the_broker() -> None:

@@ -7,11 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from protocol.mqtt import matches
-from spark.audit.facts.audit_outcome import MOST_VIOLATIONS
+from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
 from spark.audit.facts.fact_schema import DDL, GRANT, RETAINED, SET
 from spark.audit.facts.fact_tables import FactTables
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.pipeline import _told_of
+from spark.audit.pipeline import _rows_for_driver
 from spark.audit.retained_rules import _asked, _periods, expected_retained, retained_intervals
 from spark.audit.sessions.session_result_rows import NEEDED, OF_RESULTS, TOTALS, VIOLATION
 
@@ -90,25 +90,25 @@ def result(kind: str, rule: str | None, node: str, at: int) -> tuple[Any, ...]:
 
 def test_the_driver_gets_the_first_of_many_violations(spark: SparkSession) -> None:
     def many() -> DataFrame:
-        places = [(node, at) for at in range(MOST_VIOLATIONS) for node in ("b", "a")]
+        places = [(node, at) for at in range(MAX_VIOLATIONS) for node in ("b", "a")]
         rows = [result(VIOLATION, "order", *place) for place in places]
         rows += [result(VIOLATION, "queue", "b", 7), result(NEEDED, None, "b", 8)]
-        rows += [result(TOTALS, None, "", 0) for _ in range(MOST_VIOLATIONS + 5)]
+        rows += [result(TOTALS, None, "", 0) for _ in range(MAX_VIOLATIONS + 5)]
         return spark.createDataFrame(rows, OF_RESULTS)
 
-    told = _told_of(many(), 100).collect()
+    told = _rows_for_driver(many(), 100).collect()
     counts = Counter((row["kind"], row["rule"]) for row in told)
     assert counts == {
-        (VIOLATION, "order"): MOST_VIOLATIONS,
+        (VIOLATION, "order"): MAX_VIOLATIONS,
         (VIOLATION, "queue"): 1,
-        (TOTALS, None): MOST_VIOLATIONS + 5,
+        (TOTALS, None): MAX_VIOLATIONS + 5,
     }
     first = {(row["node"], row["at"]) for row in told if row["rule"] == "order"}
-    assert first == {("a", at) for at in range(MOST_VIOLATIONS)}
+    assert first == {("a", at) for at in range(MAX_VIOLATIONS)}
 
 
 def test_the_driver_gets_all_violations_of_few_tasks(spark: SparkSession) -> None:
     rows = [result(VIOLATION, "order", "a", 1), result(NEEDED, None, "a", 2)]
     rows += [result(TOTALS, None, "", 0)]
-    told = _told_of(spark.createDataFrame(rows, OF_RESULTS), 1).collect()
+    told = _rows_for_driver(spark.createDataFrame(rows, OF_RESULTS), 1).collect()
     assert Counter(row["kind"] for row in told) == {VIOLATION: 1, TOTALS: 1}

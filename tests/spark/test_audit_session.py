@@ -12,7 +12,7 @@ from eventstore.format import Subscribed, Unsubscribed
 from projections.audit import UNEXPECTED, Rule
 from spark.audit.facts.event_codec import pack_events, packed_item
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.sessions.expected_packs import OWED_FLAG
+from spark.audit.sessions.expected_packs import REQUIRED
 from spark.audit.sessions.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
 from spark.audit.sessions.session_result_rows import SessionResults
 
@@ -76,7 +76,7 @@ def test_a_message_of_two_subscriptions_is_expected_once() -> None:
         pack_events([packed_item(event, place, 0, 0) for event, place in (*steps, *after)]), None
     )
     for granted in (1, 2):
-        one.expected(at(2), at(2), "t", 0, 2 | granted << 2 | OWED_FLAG, 7)
+        one.expected(at(2), at(2), "t", 0, 2 | granted << 2 | REQUIRED, 7)
     one.finish()
     assert results.totals.counts[f"cases {Rule.UNDELIVERED}"] == 1
     assert not any("wrong" in name for name in results.totals.counts)
@@ -92,7 +92,7 @@ def test_packed_expectations_are_taken_in_the_order_of_the_log() -> None:
         ]
         rows = []
         for number in range(2, 40):
-            rows += [[at(number), at(number), number % 3, 0, 1 | 1 << 2 | OWED_FLAG, 7, 0, 0]] * 2
+            rows += [[at(number), at(number), number % 3, 0, 1 | 1 << 2 | REQUIRED, 7, 0, 0]] * 2
             if chance.random() < 0.9:
                 one_sent = delivered(at(number), topic_filter="#", pid=number)
                 steps.append((one_sent, at(number, 1)))

@@ -348,7 +348,7 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
 def test_records_that_are_too_much_for_one_batch_together_are_read_in_several(
     monkeypatch: pytest.MonkeyPatch, grain: str
 ) -> None:
-    monkeypatch.setattr(spark.columnar.integer_columns, "MOST", 100)
+    monkeypatch.setattr(spark.columnar.integer_columns, "MAX", 100)
     found = [
         record(Acked("a", [[1, count, 1]]), sequence=sequence)
         for sequence, count in enumerate((60, 60, 1, 100, 99, 2, 40, 50), 1)

@@ -90,7 +90,7 @@ async def test_a_busy_loop_gets_breaks_between_new_ones(
 ) -> None:
     # As if the loop came late to every step, or never.
     monkeypatch.setattr(handshakes, "_LATE", -1.0 if why == "late" else 3600.0)
-    monkeypatch.setattr(handshakes, "_BREATH", 3600.0)
+    monkeypatch.setattr(handshakes, "_BREAK_SECONDS", 3600.0)
     queue = Queue(Handshakes(threads=1))
     queue.handshakes.busy_recently = lambda: why != "late"
     jobs = {name: Slow() for name in ("first", "second", "begun", "third")}
@@ -101,7 +101,7 @@ async def test_a_busy_loop_gets_breaks_between_new_ones(
     await happens(lambda: queue.names == ["first", "begun"], "those that are due")
     await asyncio.sleep(0.02)
     assert queue.handshakes.waiting == 2
-    queue.handshakes._breathed()
+    queue.handshakes._end_break()
     await happens(lambda: queue.names == ["first", "begun", "second"], "one after the break")
     assert queue.handshakes.waiting == 1
     queue.handshakes.close()

@@ -15,7 +15,7 @@ from actors.transports.stack import StackOptions, build_stack
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds in which what must come has come."""
 
 
@@ -114,14 +114,14 @@ class Client:
         await self.writer.drain()
 
     async def get(self, count: int) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.reader.readexactly(count)
 
     async def rest(self) -> bytes:
         """All that comes until the other side closes."""
         data = b""
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while part := await self.reader.read(65536):
                     data += part
         return data

@@ -6,7 +6,7 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING
 
-from upper import PATIENCE
+from upper import TIMEOUT
 from websockets.frames import Frame, Opcode
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def frame(data: bytes, opcode: Opcode = Opcode.BINARY, *, fin: bool = True) -> b
 
 
 async def head(client: Client) -> bytes:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return await client.reader.readuntil(b"\r\n\r\n")
 
 

@@ -59,7 +59,7 @@ def parameters(stored: str) -> str:
     return stored.rsplit("$", 2)[0]
 
 
-def decoy(stored: str) -> str:
+def dummy_hash(stored: str) -> str:
     """Return a hash of a random password that takes the same time as ``stored``."""
     found = _parsed(stored)
     iterations, size = (found.iterations, len(found.salt)) if found is not None else (0, 12)

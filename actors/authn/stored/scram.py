@@ -135,7 +135,7 @@ def parse_scram_keys(text: str) -> ScramKeys | None:
     return ScramKeys(iterations, salt, stored, server)
 
 
-class Decoys:
+class DummyKeys:
     """Keys for users without keys, always the same for a name.
 
     No password matches them. Their salt depends on ``secret``: if that outlives the process, an

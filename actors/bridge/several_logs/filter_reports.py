@@ -133,7 +133,7 @@ class FilterReports:
         for other in self._others.values():
             if other.confirmed < other.through:  # the connection to NATS was lost meanwhile
                 self._confirm(other)
-        self._tell()
+        self._report()
 
     # The filters of this log.
 
@@ -142,7 +142,7 @@ class FilterReports:
         if self._began and _is_reported(topic_filter):
             self.changes += 1
             self._unsent[topic_filter] = begun
-            self._tell_soon()
+            self._report_soon()
 
     def is_known(self, changes: int) -> bool:
         """Return whether all other brokers have subscribed for this number of changes.
@@ -152,16 +152,16 @@ class FilterReports:
         since = self._node.clock.monotonic() - _SILENT
         return all(one.knows >= changes or one.heard < since for one in self._others.values())
 
-    def _tell_soon(self) -> None:
+    def _report_soon(self) -> None:
         if not self._due:
             self._due = True
-            self._node.timers.after(_PAUSE, self._tell_due)
+            self._node.timers.after(_PAUSE, self._report_due)
 
-    def _tell_due(self) -> None:
+    def _report_due(self) -> None:
         self._due = False
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Send the changes, or only the numbers if there are none."""
         if self._sending_all or not self._unsent:
             self._send(_NOTHING)
@@ -190,7 +190,7 @@ class FilterReports:
             self._send(_ALL, number, True, some)
         finally:
             self._sending_all = False
-        self._tell_soon()
+        self._report_soon()
 
     def _send(self, kind: int, *content: object) -> None:
         known = {
@@ -228,7 +228,7 @@ class FilterReports:
         elif other.through != sent:
             other.through = -1
         if complete and other.through < 0:  # otherwise the regular reports request it
-            self._tell_soon()
+            self._report_soon()
         if lacks and not self._sending_all:
             self._sending_all = True
             self._node.spawn_task(self._send_all())
@@ -320,7 +320,7 @@ class FilterReports:
             other.asked = None
             if other.incarnation == incarnation and other.confirmed < through:
                 other.confirmed = through
-                self._tell_soon()
+                self._report_soon()
             if other.confirmed < other.through:
                 self._confirm(other)
 

@@ -32,15 +32,15 @@ def preview_delivery(
     topic_filter: str,
     qos: int,
     limits: DeliveryLimits,
-    hindrance: str,
+    blocked_by: str,
     size: int | None = None,
 ) -> DeliveryPreview:
     """Return the predicted outcome of a QoS 1 or 2 message.
 
-    ``size`` is the size of its payload, by default the mean of the waiting ones. ``hindrance`` is
+    ``size`` is the size of its payload, by default the mean of the waiting ones. ``blocked_by`` is
     the reason why nothing can be sent to the client; empty: there is none.
     """
-    reason = hindrance or _why_not_sent(state, topic_filter, qos, limits)
+    reason = blocked_by or _why_not_sent(state, topic_filter, qos, limits)
     if not reason:
         return DeliveryPreview("sent")
     queue = full_queue(state, limits, size)

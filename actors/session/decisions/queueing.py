@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from actors.session.decisions.acknowledgements import PACKET_IDS, in_parts, take_packet_ids
 from eventstore.format import (
     LONGEST_DROPPED_TOPIC,
-    MOST_DROPPED_TOPICS,
+    MAX_DROPPED_TOPICS,
     Delivered,
     Event,
     MessageDropped,
@@ -232,7 +232,7 @@ def dropped_unrecorded(
     session: str, reason: str, topics: Sequence[bytes], topic_filter: str = ""
 ) -> MessageDropped:
     """Return an event that drops messages without a position: one for each of the topics."""
-    some = islice(dict.fromkeys(topics), MOST_DROPPED_TOPICS)
+    some = islice(dict.fromkeys(topics), MAX_DROPPED_TOPICS)
     named = [topic.decode()[:LONGEST_DROPPED_TOPIC] for topic in some]
     return MessageDropped(session, reason, len(topics), filter=topic_filter, topics=named)
 

@@ -165,17 +165,17 @@ class Listeners:
         return bound
 
     def keep(self) -> None:
-        """Keep duplicates of the sockets that are bound from now on, for :meth:`bequeath`."""
+        """Keep duplicates of the sockets that are bound from now on, for :meth:`inheritance`."""
         self._kept = {}
 
-    def forsake(self) -> None:
+    def close_kept(self) -> None:
         """Close the duplicates: clients are refused when the listeners are closed."""
         for sockets in (self._kept or {}).values():
             for one in sockets:
                 one.close()
         self._kept = None
 
-    def bequeath(self) -> str:
+    def inheritance(self) -> str:
         """Return a text that lets the restarted process continue listening; empty: none.
 
         Clients that connect meanwhile wait in the queues of the sockets.
@@ -193,7 +193,7 @@ class Listeners:
 
     def close(self) -> None:
         """Stop the TLS threads and remove the files of Unix sockets."""
-        self.forsake()
+        self.close_kept()
         self.handshakes.close()
         for file in self._files:
             with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ SESSION_ROWS = 200
 _LESS = 4
 
 
-class Questions:
+class TopQueries:
     """Sends queries over a link, and remembers the number of rows that fit into a reply."""
 
     def __init__(self, link: ReconnectingClient) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from cli.top.data.top_queries import Questions
+from cli.top.data.top_queries import TopQueries
 from cli.top.text import Frame, History, totals_of_logs
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class WatchedBroker:
 
     def __init__(self, link: ReconnectingClient, interval: float) -> None:
         self.link = link
-        self.questions = Questions(link)
+        self.queries = TopQueries(link)
         self.interval = interval
         """Seconds between two polls."""
         self.frame: Frame | None = None

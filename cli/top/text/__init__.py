@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cli.top.text.rate_history import History, waiting
     from cli.top.text.rates import Rates
     from cli.top.text.styled_text import Line, Role, cells, plain, wrapped
-    from cli.top.text.summary_text import Frame, header, health, top_summary, troubles
+    from cli.top.text.summary_text import Frame, header, health, top_problems, top_summary
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -43,7 +43,7 @@ else:
             "rate_history": "History waiting",
             "rates": "Rates",
             "styled_text": "Line Role cells plain wrapped",
-            "summary_text": "Frame header health top_summary troubles",
+            "summary_text": "Frame header health top_summary top_problems",
         },
     )
 
@@ -73,10 +73,10 @@ __all__ = [
     "number_format",
     "plain",
     "sorted_topics",
+    "top_problems",
     "top_summary",
     "topic_rows",
     "totals_of_logs",
-    "troubles",
     "waiting",
     "wrapped",
 ]

@@ -99,7 +99,7 @@ def between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rates | None
             reason: _rise(before["dropped"].get(reason, 0), count) / seconds
             for reason, count in after["dropped"].items()
         }
-    except _Anew:
+    except _CounterReset:
         return None
     return Rates(
         seconds,
@@ -195,9 +195,9 @@ def _total(status: Mapping[str, Any], group: str, key: str) -> float:
 
 def _rise(before: float, after: float) -> float:
     if after < before:
-        raise _Anew
+        raise _CounterReset
     return after - before
 
 
-class _Anew(Exception):  # noqa: N818 - no error
+class _CounterReset(Exception):  # noqa: N818 - no error
     """A counter was reset."""

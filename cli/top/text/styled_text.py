@@ -19,7 +19,7 @@ Line = list[Span]
 _MARK = "…"
 _NARROWEST = 20
 _INDENT = 4
-_MOST_INDENT = 8
+_MAX_INDENT = 8
 
 
 def plain(line: Line) -> str:
@@ -49,7 +49,7 @@ def wrapped(text: str, width: int) -> list[str]:
     Below 20 columns, lines are cut.
     """
     width = max(width, _NARROWEST)
-    indent = " " * min(len(text) - len(text.lstrip()) + _INDENT, _MOST_INDENT)
+    indent = " " * min(len(text) - len(text.lstrip()) + _INDENT, _MAX_INDENT)
     lines: list[str] = []
     while len(text) > width or cell_len(text) > width:
         head = chop_cells(text[:width], width)[0]

@@ -21,7 +21,7 @@ WIDE = 170
 """Minimum width for two blocks of figures."""
 _LABEL = 9
 _CELLS = (12, 12, 13, 13, 12)
-_MOST_CELL = 22
+_MAX_CELL = 22
 _LEFT = 84
 """Width of the first block."""
 
@@ -75,7 +75,7 @@ def health(status: dict[str, Any]) -> Line:
     return [("ready", "good")] if status["ready"] else [("NOT READY", "bad")]
 
 
-def troubles(status: dict[str, Any]) -> list[str]:
+def top_problems(status: dict[str, Any]) -> list[str]:
     """Return the problems reported by the broker."""
     found = [text.escaped(str(reason)) for reason in status["trouble"]]
     trouble = (status.get("log") or {}).get("trouble")
@@ -218,7 +218,7 @@ def _row(name: str, parts: list[Line], history: History, width: int) -> Line:
 
 def _grid(label: str, width: int, *parts: Line) -> Line:
     """Arrange a label and up to four parts in columns of equal width."""
-    each = min(_MOST_CELL, (width - _LABEL) // 4)
+    each = min(_MAX_CELL, (width - _LABEL) // 4)
     return cells((_LABEL, [(label, "label")]), *((each, part) for part in parts))
 
 

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from cli.common import text
-from cli.top.text import Line, cells, header, health, number_format, troubles, wrapped
+from cli.top.text import Line, cells, header, health, number_format, top_problems, wrapped
 from cli.top.views.widgets import Lines
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cli.top.data import WatchedBroker
 
-_MOST_TROUBLES = 3
+_MAX_PROBLEMS = 3
 """Maximum number of lines of problems."""
 _SENTENCE = 1000
 _STEP = 4
@@ -123,18 +123,18 @@ def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
         )
     if monitor.frame is None:
         return []
-    found = troubles(monitor.frame.status)
-    return [cells((width, [(f" {reason}", "alarm")])) for reason in found[:_MOST_TROUBLES]]
+    found = top_problems(monitor.frame.status)
+    return [cells((width, [(f" {reason}", "alarm")])) for reason in found[:_MAX_PROBLEMS]]
 
 
 def _alarm(said: str, why: str, width: int) -> list[Line]:
     """Return the problem on a few lines, keeping its end with the remedy."""
     lines = wrapped(said + why, width - 1)
-    room = min(len(why), _MOST_TROUBLES * width)
-    while len(lines) > _MOST_TROUBLES and room > _STEP:
+    room = min(len(why), _MAX_PROBLEMS * width)
+    while len(lines) > _MAX_PROBLEMS and room > _STEP:
         room -= _STEP
         lines = wrapped(f"{said}...{why[-room:]}", width - 1)
-    lines = lines[:_MOST_TROUBLES]
+    lines = lines[:_MAX_PROBLEMS]
     return [cells((width, [(line, "alarm")])) for line in lines]
 
 

@@ -44,7 +44,7 @@ class TextPage(Page):
         super().__init__(monitor)
         self.log_name = log
         self._text = Scroller(id="text")
-        self._said: list[str] = []
+        self._lines: list[str] = []
 
     def body(self) -> ComposeResult:
         """Return the lines."""
@@ -52,13 +52,13 @@ class TextPage(Page):
 
     def say(self, lines: Iterable[str]) -> None:
         """Show lines, which must be printable."""
-        self._said = list(lines)
+        self._lines = list(lines)
         if self.log_name:
-            self._said[0] = f"{self._said[0]}, log {text.name(self.log_name)}"
+            self._lines[0] = f"{self._lines[0]}, log {text.name(self.log_name)}"
         self._draw()
 
     def _draw(self) -> None:
-        self._text.lines = as_lines(self._said, self._text.room)
+        self._text.lines = as_lines(self._lines, self._text.room)
 
     def show(self) -> None:
         """Show the current data in the current width."""
@@ -93,7 +93,7 @@ class ActorPage(TextPage):
     async def load(self) -> None:
         """Request the actor."""
         try:
-            found = await self.monitor.questions.actor(self._actor, self.log_name)
+            found = await self.monitor.queries.actor(self._actor, self.log_name)
         except Refused as refusal:
             self.say([f"{self._actor} no longer exists", f"  {refusal}"])
             return
@@ -140,7 +140,7 @@ class SessionPage(TextPage):
     async def load(self) -> None:
         """Request the session."""
         try:
-            found = await self.monitor.questions.session(self._client, self.log_name)
+            found = await self.monitor.queries.session(self._client, self.log_name)
         except Refused as refusal:
             self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
@@ -186,7 +186,7 @@ class TopicPage(Page):
         self._topic = topic
         self._outcome = Lines(id="outcome")
         self._table = RowTable(RECEIVERS, _receiver, id="receivers")
-        self._said: list[str] = []
+        self._lines: list[str] = []
         self._many = False
 
     def body(self) -> ComposeResult:
@@ -199,16 +199,16 @@ class TopicPage(Page):
         if self._many:
             return
         try:
-            answer = await self.monitor.questions.receivers(self._topic)
+            answer = await self.monitor.queries.receivers(self._topic)
         except Refused as refusal:
-            self._said = [_short(self._topic), f"  {refusal}"]
+            self._lines = [_short(self._topic), f"  {refusal}"]
             return
         self._many = bool(answer["more"])
         rows = answer["rows"]
-        self._said = outcome_lines(self._topic, rows, answer["retained"])
+        self._lines = outcome_lines(self._topic, rows, answer["retained"])
         if self._many:
-            self._said.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
-        several = self.monitor.questions.several
+            self._lines.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
+        several = self.monitor.queries.several
         self._table.columns = RECEIVERS_OF_LOGS if several else RECEIVERS
         self._table.hint = "no subscribers"
         self._table.rows = rows
@@ -216,7 +216,7 @@ class TopicPage(Page):
     def show(self) -> None:
         """Show the current data."""
         super().show()
-        self._outcome.lines = as_lines(self._said, self.size.width)
+        self._outcome.lines = as_lines(self._lines, self.size.width)
 
     def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
         """Open the session of the receiver."""

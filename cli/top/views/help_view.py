@@ -55,4 +55,4 @@ class Help(TextPage):
 
     def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__(monitor)
-        self._said = TEXT.splitlines()
+        self._lines = TEXT.splitlines()

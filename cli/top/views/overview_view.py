@@ -104,14 +104,14 @@ class Overview(View):
             return
         part = self._filters["actors"]
         by = self._sorts["actors"]
-        rows = await self.monitor.questions.actors(by, as_glob(part) if part else None)
+        rows = await self.monitor.queries.actors(by, as_glob(part) if part else None)
         ended = time.monotonic()
         # With 100,000 actors this takes the broker a tenth of a second.
         rest = min(_SPARE * (ended - began), _LONGEST)
         self._due = ended + rest - self.monitor.interval
         frame = self.monitor.frame
         now_ms = frame.status["time_ms"] if frame is not None else None
-        several = self.monitor.questions.several
+        several = self.monitor.queries.several
         self._tables["actors"].columns = ACTORS_OF_LOGS if several else ACTORS
         self._tables["actors"].rows = [{**row, "now_ms": now_ms} for row in rows]
 
@@ -135,7 +135,7 @@ class Overview(View):
             part = self._filters[name]
             table.sort, table.filter = self._sorts[name], part
             table.hint = f"no matching {name}" if part else f"no {name} yet"
-        if not self.monitor.questions.topics_fit:
+        if not self.monitor.queries.topics_fit:
             self._tables["topics"].hint = "their names are too long for a reply"
 
     def _show_topics(self) -> None:
@@ -175,7 +175,7 @@ class Overview(View):
         orders = ACTOR_SORTS if name == "actors" else TOPIC_SORTS
         here = orders.index(self._sorts[name])
         self._sorts[name] = orders[(here + 1) % len(orders)]
-        self._anew(name)
+        self._show_from_top(name)
 
     def action_filter(self) -> None:
         """Ask for a filter of the current table."""
@@ -201,9 +201,9 @@ class Overview(View):
         self.set_focus(self._tables[name])
         if part != self._filters[name]:
             self._filters[name] = part
-            self._anew(name)
+            self._show_from_top(name)
 
-    def _anew(self, name: str) -> None:
+    def _show_from_top(self, name: str) -> None:
         """Show a table from its first row after a change of order or filter."""
         self._tables[name].forget()
         self._due = 0.0

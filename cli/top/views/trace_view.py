@@ -38,7 +38,7 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class _Said(NamedTuple):
+class _TraceLine(NamedTuple):
     """A line of the trace, wrapped for the terminal."""
 
     text: str
@@ -71,7 +71,7 @@ class TracePage(Page):
         self._who = kind == "topic"
         self._words: dict[str, TraceWords] = {}
         """By log: the same position is another message in each."""
-        self._got: deque[_Said] = deque(maxlen=KEPT)
+        self._got: deque[_TraceLine] = deque(maxlen=KEPT)
         self._skipped = 0
         """Number of lines that the last line stands for."""
         self._new = False
@@ -93,7 +93,7 @@ class TracePage(Page):
         """Show everything for the new width."""
         super().on_resize()
         # After the lines have their new size.
-        self.call_after_refresh(self._break_anew)
+        self.call_after_refresh(self._rewrap)
 
     def action_clear(self) -> None:
         """Clear the lines."""
@@ -109,10 +109,10 @@ class TracePage(Page):
                 await self._take_all()
                 ended = True
             except Refused as refusal:
-                self._tell(str(refusal), "bad")
+                self._add_line(str(refusal), "bad")
                 ended = True
             except FoldmqError as error:
-                self._tell(f"... {error}; retrying", "warn")
+                self._add_line(f"... {error}; retrying", "warn")
                 await asyncio.sleep(self.monitor.interval)
 
     async def _take_all(self) -> None:
@@ -132,22 +132,22 @@ class TracePage(Page):
 
     def _take(self, portion: Portion, brokers: LogBrokers) -> None:
         if portion.cause == "away":
-            self._tell(f"... {portion.ended}; its lines are missing until it is back", "warn")
+            self._add_line(f"... {portion.ended}; its lines are missing until it is back", "warn")
             return
         if portion.cause == "back":
-            self._tell(f"... tracing log {portion.log} again", "warn")
+            self._add_line(f"... tracing log {portion.log} again", "warn")
         if portion.lost:
             of_log = f" of log {portion.log}" if portion.log else ""
-            self._tell(f"... some lines{of_log} were lost in transit", "warn")
+            self._add_line(f"... some lines{of_log} were lost in transit", "warn")
         for line in portion.lines:
             log = line.get("log", "")
             if log not in self._words:
                 self._words[log] = TraceWords(who=self._who, log=log and brokers.short(log))
-            self._tell(self._words[log].text(line), _ROLES.get(str(line.get("kind")), "plain"))
+            self._add_line(self._words[log].text(line), _ROLES.get(str(line.get("kind")), "plain"))
         if portion.skipped:
             self._skip(portion.skipped)
         if portion.ended is not None:
-            self._tell(f"the trace has ended: {text.escaped(portion.ended, 400)}", "warn")
+            self._add_line(f"the trace has ended: {text.escaped(portion.ended, 400)}", "warn")
 
     def _skip(self, count: int) -> None:
         """Show that lines are missing, once per gap."""
@@ -155,11 +155,11 @@ class TracePage(Page):
             self._got.pop()
         total = self._skipped + count
         shown = text.count_of(total, "line")
-        self._tell(f"... skipped {shown} above the rate limit", "warn")
+        self._add_line(f"... skipped {shown} above the rate limit", "warn")
         self._skipped = total
 
-    def _tell(self, said: str, role: Role) -> None:
-        self._got.append(_Said(said, role, _broken(said, role, self._trace.room)))
+    def _add_line(self, said: str, role: Role) -> None:
+        self._got.append(_TraceLine(said, role, _broken(said, role, self._trace.room)))
         self._skipped = 0
         self._new = True
 
@@ -177,10 +177,12 @@ class TracePage(Page):
         page.lines = [line for said in self._got for line in said.lines]
         page.scroll_end(animate=False)
 
-    def _break_anew(self) -> None:
+    def _rewrap(self) -> None:
         """Wrap all lines for the current width."""
         width = self._trace.room
-        said = [_Said(one.text, one.role, _broken(one.text, one.role, width)) for one in self._got]
+        said = [
+            _TraceLine(one.text, one.role, _broken(one.text, one.role, width)) for one in self._got
+        ]
         self._got = deque(said, KEPT)
         self._new = True
 

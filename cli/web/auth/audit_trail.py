@@ -22,7 +22,7 @@ import structlog
 
 from actors.authn import network
 from cli.operator import operator_name
-from eventstore.task_end import end_tasks
+from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 600.0
 """Duration of a series in seconds."""
-MOST_SERIES: Final = 100
+MAX_SERIES: Final = 100
 """Maximum number of series with an address, for logins and for refusals."""
-MOST_WAITING: Final = 1_000
+MAX_WAITING: Final = 1_000
 """Maximum number of buffered events; the oldest are dropped."""
 LOGIN_TIMEOUT: Final = 2.0
 """Seconds that a login waits to be recorded."""
@@ -98,7 +98,7 @@ class Gathering:
         table = self._series[entry.outcome == "login"]
         where = network(entry.address) or entry.address
         key = (entry.outcome, entry.reason, entry.name, entry.role, where)
-        if key not in table and len(table) >= MOST_SERIES:
+        if key not in table and len(table) >= MAX_SERIES:
             key = (entry.outcome, "", "", "", "")
             entry.address = entry.name = entry.role = entry.reason = ""
         series = table.get(key)
@@ -190,7 +190,7 @@ class AuditTrail:
         said = {key: value for key, value in entry.values().items() if value}
         del said["outcome"], said["first_ms"]
         say(_LINES[entry.outcome], **said)
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
         self._waiting.append(entry)
         self._work()

@@ -19,8 +19,8 @@ from protocol.errors import FoldmqError
 TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
 """File in the data directory."""
 
-_LEAST = 16
-_TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
+_MIN = 16
+_TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_MIN},200}}")
 _PRIVATE = 0o077
 
 
@@ -89,7 +89,7 @@ def _read(file: Path) -> str:
     secret = file.read_bytes().decode("ascii", "replace").strip()
     if not _TOKEN.fullmatch(secret):
         raise TokenError(
-            f"{file}: must contain a token of at least {_LEAST} letters, digits, - _ . ~; remove "
+            f"{file}: must contain a token of at least {_MIN} letters, digits, - _ . ~; remove "
             "the file to create a new one"
         )
     if file.stat().st_mode & _PRIVATE:

@@ -75,7 +75,7 @@ class TokenAudit:
             self._seen = seen
             return
         for outcome, grant in changes(self._known, now):
-            await self._tell(outcome, grant)
+            await self._record_change(outcome, grant)
             if outcome == ADDED:
                 self._known[grant.name] = grant
             else:
@@ -83,7 +83,7 @@ class TokenAudit:
             self._write_recorded()
         self._seen = seen
 
-    async def _tell(self, outcome: str, grant: Grant) -> None:
+    async def _record_change(self, outcome: str, grant: Grant) -> None:
         await self._record(
             "change",
             do="web_accessed",

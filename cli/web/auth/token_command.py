@@ -15,7 +15,7 @@ from cli.settings import load_log_settings
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
 from cli.web.auth.tokens import (
-    MOST_TOKENS,
+    MAX_TOKENS,
     TOKENS_FILE,
     Grant,
     Role,
@@ -93,8 +93,8 @@ def _add(
         known = parse(path, content)
         if name in known:
             raise UsageError(f"{path} already has a token {name}: remove it first")
-        if len(known) >= MOST_TOKENS:
-            raise UsageError(f"{path} has {MOST_TOKENS} tokens, which is the maximum")
+        if len(known) >= MAX_TOKENS:
+            raise UsageError(f"{path} has {MAX_TOKENS} tokens, which is the maximum")
         line_files.write_lines(path, [*line_files.lines_of(content), grant.line], as_directory=True)
     typer.echo(secret)
     until = "does not expire" if end is None else f"expires at {ends(end)}"

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 TOKENS_FILE = "web.tokens"
 """File in the data directory."""
-MOST_TOKENS = 1000
+MAX_TOKENS = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _MARK = re.compile(r"[0-9a-f]{64}")
 _NEVER = "never"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 log = structlog.get_logger("foldmq")
 
@@ -125,8 +125,8 @@ def parse(path: Path, content: str) -> dict[str, Grant]:
         if grant.name in found:
             raise BadTokens(f"{path}, line {number}: {escaped(grant.name)} is a duplicate")
         found[grant.name] = grant
-    if len(found) > MOST_TOKENS:
-        raise BadTokens(f"{path}: has {len(found)} tokens, more than the maximum of {MOST_TOKENS}")
+    if len(found) > MAX_TOKENS:
+        raise BadTokens(f"{path}: has {len(found)} tokens, more than the maximum of {MAX_TOKENS}")
     return found
 
 
@@ -162,13 +162,13 @@ def read(path: Path) -> dict[str, Grant]:
     """Return the tokens of a file, none if it is missing; raises BadTokens."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise BadTokens(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > _MOST_BYTES:
-        raise BadTokens(f"{path}: is larger than {_MOST_BYTES} bytes")
+    if len(data) > _MAX_BYTES:
+        raise BadTokens(f"{path}: is larger than {_MAX_BYTES} bytes")
     return parse(path, data.decode("utf-8", "replace"))
 
 

@@ -36,7 +36,7 @@ _LISTED: Final = 20
 _REFUSED: Final = 20
 _LIFE: Final = 300.0
 """Maximum seconds between the two confirmations."""
-_MOST_ASKED: Final = 100
+_MAX_ASKED: Final = 100
 _REASON: Final = 400
 
 
@@ -107,7 +107,7 @@ class ChangePages:
     def _keep(self, change: PlannedChange, grant: Grant) -> str:
         now = time.monotonic()
         self._asked = {key: one for key, one in self._asked.items() if one.until > now}
-        while len(self._asked) >= _MOST_ASKED:
+        while len(self._asked) >= _MAX_ASKED:
             del self._asked[next(iter(self._asked))]
         number = secrets.token_urlsafe(16)
         self._asked[number] = _Asked(change, grant.mark, now + _LIFE)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cli.web.live import WebLogClient
 
-MOST: Final = 5_000
+MAX: Final = 5_000
 """Maximum sessions or retained messages of one change."""
 _PORTION: Final = 500
 _LONGEST_TYPED: Final = 64
@@ -165,8 +165,8 @@ async def _gathered(
         answer = first
         rows += answer["rows"]
         while answer["cursor"] is not None:
-            if len(rows) > MOST:
-                raise UsageError(f"more than {MOST:,} are concerned: {command} has no limit")
+            if len(rows) > MAX:
+                raise UsageError(f"more than {MAX:,} are concerned: {command} has no limit")
             answer = await link.ask_log(log, "page", cursor=answer["cursor"])
             rows += [{**row, "log": log} for row in answer["rows"]]
     return rows

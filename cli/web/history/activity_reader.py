@@ -27,7 +27,7 @@ _BLOCK: Final = 400
 _SLICE: Final = 0.02
 """Seconds of work before a pause of the same length."""
 _EVERY: Final = 1.0
-_PATIENCE: Final = 30.0
+_TIMEOUT: Final = 30.0
 """Seconds after the last request until reading stops."""
 _DAY_MS: Final = KEPT_MINUTES * MINUTE_MS
 
@@ -57,28 +57,28 @@ class ActivityReader:
         self._task: asyncio.Task[None] | None = None
         self._fresh = asyncio.Event()
 
-    async def wait(self, patience: float) -> None:
-        """Read on, and return when the newest records are included, or after ``patience`` seconds.
+    async def wait(self, max_wait: float) -> None:
+        """Read on, and return when the newest records are included, or after ``max_wait`` seconds.
 
         Raises NoLiveBroker, and the errors of reading the log.
         """
         task = self._keep()
         self._fresh.clear()
         waiting = asyncio.create_task(self._fresh.wait())
-        await asyncio.wait({task, waiting}, timeout=patience, return_when="FIRST_COMPLETED")
+        await asyncio.wait({task, waiting}, timeout=max_wait, return_when="FIRST_COMPLETED")
         waiting.cancel()
         if task.done() and not task.cancelled():
             task.result()  # an error other than those of reading the log
         if self._error is not None:
             raise self._error
 
-    async def glance(self, patience: float) -> None:
+    async def wait_first_time(self, max_wait: float) -> None:
         """Read on; return at once if a part was read before, otherwise as :meth:`wait`.
 
         Raises CorruptLog if a new record is damaged.
         """
         if self.since_ms is None:
-            await self.wait(patience)
+            await self.wait(max_wait)
             return
         error = self._error
         self._keep()
@@ -92,12 +92,12 @@ class ActivityReader:
         since = "" if self.since_ms is None else f", back to {clock(self.since_ms)} so far"
         return f"Reading the log of the last day{since}"
 
-    async def reach(self, time_ms: int, patience: float) -> bool:
-        """Return whether the activity of a time is complete, after ``patience`` seconds at most.
+    async def reach(self, time_ms: int, max_wait: float) -> bool:
+        """Return whether the activity of a time is complete, after ``max_wait`` seconds at most.
 
         Raises NoLiveBroker.
         """
-        end = time.monotonic() + patience
+        end = time.monotonic() + max_wait
         while (left := end - time.monotonic()) > 0:
             await self.wait(left)
             if self.complete or self.reaches(time_ms):
@@ -124,7 +124,7 @@ class ActivityReader:
         return self._task
 
     async def _run(self) -> None:
-        while time.monotonic() - self._asked < _PATIENCE:
+        while time.monotonic() - self._asked < _TIMEOUT:
             begun = time.monotonic()
             try:
                 async with self._link.log(self._log) as source:
@@ -138,7 +138,7 @@ class ActivityReader:
     async def _step(self, source: LogSource) -> None:
         """Read the new records, and one older block."""
         if source.stream != self._stream or source.last < self._last:
-            self._begin_anew(source)
+            self._restart(source)
         if source.last > self._last:
             first = self._last + 1
             if self.since_ms is None:
@@ -153,7 +153,7 @@ class ActivityReader:
         elif not self.complete:
             await self._read_older(source)
 
-    def _begin_anew(self, source: LogSource) -> None:
+    def _restart(self, source: LogSource) -> None:
         self.activity = Activity()
         self.since_ms, self.complete, self.problem = None, False, None
         self._stream, self._first, self._last = source.stream, 0, 0

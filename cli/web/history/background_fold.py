@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from cli.web.live import WebLogClient
     from projections.replay import SessionEvent
 
-MOST_HISTORIES = 4
+MAX_HISTORIES = 4
 """Maximum number of cached histories."""
-_MOST_MARKS = 5_000
+_MAX_MARKS = 5_000
 """Maximum marks of each kind kept for a session; beyond it, neighbours are joined."""
 _SLICE = 0.01
 """Seconds of folding before other requests are served."""
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """Seconds after the last request until folding is cancelled."""
 
 
@@ -54,7 +54,7 @@ class MarkedHistory(SessionHistory):
 
     def __init__(self, name: str, begin: int) -> None:
         super().__init__(name, begin, asyncio.Lock(), self._mark)
-        self.marks = Marks(_MOST_MARKS)
+        self.marks = Marks(_MAX_MARKS)
 
     def _mark(self, one: SessionEvent) -> None:
         kind = mark_kind(one.event.e, getattr(one.event, "reason", ""))
@@ -81,10 +81,10 @@ class Histories:
         self._held: OrderedDict[tuple[str, str], _HeldHistory] = OrderedDict()
         self._one = asyncio.Semaphore()
 
-    async def find(self, name: str, patience: float, log: str = "") -> MarkedHistory | Folding:
+    async def find(self, name: str, max_wait: float, log: str = "") -> MarkedHistory | Folding:
         """Return the history of a session up to the current end of the log.
 
-        ``log`` names the log, empty for the only one. After ``patience`` seconds, returns the
+        ``log`` names the log, empty for the only one. After ``max_wait`` seconds, returns the
         progress instead; folding continues. Raises NoLiveBroker, and the errors of reading the log.
         """
         key = log, name
@@ -101,14 +101,14 @@ class Histories:
             last = source.last
         self._held.move_to_end(key)
         held.asked = time.monotonic()
-        while len(self._held) > MOST_HISTORIES:
+        while len(self._held) > MAX_HISTORIES:
             self._forget(next(iter(self._held)))
         if held.task is None:
             if held.history.done >= last:
                 return held.history
             held.task = asyncio.create_task(self._grow(held, last))
         task = held.task
-        await asyncio.wait({task}, timeout=patience)
+        await asyncio.wait({task}, timeout=max_wait)
         if not task.done():
             return held.progress
         if held.task is task:  # no concurrent request was faster
@@ -138,7 +138,7 @@ class Histories:
             if now - turn < _SLICE:
                 return
             held.progress = Folding(sequence - begun, last - begun)
-            if now - held.asked > _PATIENCE:
+            if now - held.asked > _TIMEOUT:
                 raise _AbandonedError
             await asyncio.sleep(0)
             turn = time.monotonic()

@@ -98,17 +98,17 @@ class ReadersOfLogs:
         behind.sort(key=lambda one: -1 if one.since_ms is None else -one.since_ms)
         return behind[0].reading() if behind else None
 
-    async def wait(self, patience: float) -> None:
+    async def wait(self, max_wait: float) -> None:
         """Read on, as ``ActivityReader.wait``."""
-        await asyncio.gather(*(one.wait(patience) for one in self._readers))
+        await asyncio.gather(*(one.wait(max_wait) for one in self._readers))
 
-    async def glance(self, patience: float) -> None:
-        """Read on, as ``ActivityReader.glance``."""
-        await asyncio.gather(*(one.glance(patience) for one in self._readers))
+    async def wait_first_time(self, max_wait: float) -> None:
+        """Read on, as ``ActivityReader.wait_first_time``."""
+        await asyncio.gather(*(one.wait_first_time(max_wait) for one in self._readers))
 
-    async def reach(self, time_ms: int, patience: float) -> bool:
+    async def reach(self, time_ms: int, max_wait: float) -> bool:
         """Return whether the activity of a time is complete, as ``ActivityReader.reach``."""
-        found = await asyncio.gather(*(one.reach(time_ms, patience) for one in self._readers))
+        found = await asyncio.gather(*(one.reach(time_ms, max_wait) for one in self._readers))
         return any(found) and all(
             reached or _covers_all(one) for reached, one in zip(found, self._readers, strict=True)
         )

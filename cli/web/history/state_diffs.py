@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource, Progress
     from projections.comparison import ChangedSession, StateFacts
 
-MOST_RECORDS: Final = 1_000_000
+MAX_RECORDS: Final = 1_000_000
 """Maximum records that are folded or read for the retained messages."""
-MOST_ITEMS: Final = 50_000
+MAX_ITEMS: Final = 50_000
 """Maximum sessions and retained messages of a state that is folded."""
-MOST_LINES: Final = 500
+MAX_LINES: Final = 500
 _KEPT: Final = 8
 _SLICE: Final = 0.01
 """Seconds of work before other requests are served."""
-_PATIENCE: Final = 30.0
+_TIMEOUT: Final = 30.0
 """Seconds after the last request until the work is cancelled."""
 _KINDS: Final = {"+": "added", "-": "removed", "~": "changed", "*": "set"}
 
@@ -94,14 +94,14 @@ class StateDiff:
 
     def finish(self) -> StateDiff:
         """Record whether lines were left out."""
-        if len(self.lines) > MOST_LINES:
-            del self.lines[MOST_LINES:]
-            self.notes.append(f"more than {count_of(MOST_LINES, 'line')}: {self.command}")
+        if len(self.lines) > MAX_LINES:
+            del self.lines[MAX_LINES:]
+            self.notes.append(f"more than {count_of(MAX_LINES, 'line')}: {self.command}")
         return self
 
     def _add(self, what: str, mark: str, lines: Iterable[str]) -> None:
         self._counted[what, mark] += 1
-        if len(self.lines) <= MOST_LINES:
+        if len(self.lines) <= MAX_LINES:
             self.lines += lines
 
 
@@ -141,11 +141,11 @@ class StateDiffs:
         self._one = asyncio.Semaphore()
 
     async def find(
-        self, before: int, after: int, patience: float, log: str = ""
+        self, before: int, after: int, max_wait: float, log: str = ""
     ) -> StateDiff | FoldingStates:
         """Return the differences between the states after two records of a log.
 
-        After ``patience`` seconds, returns the progress instead; the work continues. Raises
+        After ``max_wait`` seconds, returns the progress instead; the work continues. Raises
         UsageError beyond the limits, CutOff, NoLiveBroker, and the errors of reading the log.
         """
         key = _WantedDiff(self._link.epoch, log, before, after)
@@ -159,7 +159,7 @@ class StateDiffs:
             task = asyncio.create_task(self._find(key))
             held = self._running[key] = _Running(task, progress, time.monotonic())
         held.asked = time.monotonic()
-        await asyncio.wait({held.task}, timeout=patience)
+        await asyncio.wait({held.task}, timeout=max_wait)
         if not held.task.done():
             return held.progress
         self._running.pop(key, None)
@@ -181,10 +181,10 @@ class StateDiffs:
             if found is not None:
                 return found
             records = key.after - source.begin + 1
-            if records > MOST_RECORDS:
+            if records > MAX_RECORDS:
                 raise UsageError(
                     "without an index that covers both moments, their states are folded "
-                    f"here from at most {MOST_RECORDS:,} records, and these need {records:,}: "
+                    f"here from at most {MAX_RECORDS:,} records, and these need {records:,}: "
                     f"{key.command}"
                 )
             return await self._folded(source, key)
@@ -192,7 +192,7 @@ class StateDiffs:
     async def _with_index(self, source: LogSource, key: _WantedDiff) -> StateDiff | None:
         """Return the differences; None if the index of the log does not suffice."""
         index = source.index
-        if index is None or key.after - index.last > MOST_RECORDS:
+        if index is None or key.after - index.last > MAX_RECORDS:
             return None
         of, turn = 0, time.monotonic()
 
@@ -216,9 +216,9 @@ class StateDiffs:
         except BadIndex:
             return None
         of = key.after - key.before
-        if of > MOST_RECORDS:
+        if of > MAX_RECORDS:
             found.notes.append(
-                f"retained messages are compared here if at most {MOST_RECORDS:,} records lie "
+                f"retained messages are compared here if at most {MAX_RECORDS:,} records lie "
                 f"between the moments: {key.command}"
             )
             return found.finish()
@@ -257,15 +257,15 @@ class StateDiffs:
         """Record the progress; cancel the work if no page requests it any longer."""
         held = self._running[key]
         held.progress = progress
-        if time.monotonic() - held.asked > _PATIENCE:
+        if time.monotonic() - held.asked > _TIMEOUT:
             held.task.cancel()
 
 
 def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
     state = replay.state
-    if len(state.sessions) > MOST_ITEMS or len(state.retained) > MOST_ITEMS:
+    if len(state.sessions) > MAX_ITEMS or len(state.retained) > MAX_ITEMS:
         raise UsageError(
             "without an index that covers both moments, at most "
-            f"{MOST_ITEMS:,} sessions and retained messages are compared here: {key.command}"
+            f"{MAX_ITEMS:,} sessions and retained messages are compared here: {key.command}"
         )
     return state_facts(state, None, replay.origins)

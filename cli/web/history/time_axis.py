@@ -20,7 +20,7 @@ WIDTH: Final = 1000
 BUCKETS: Final = 250
 """Number of buckets of the axis; the marks in one are drawn as one."""
 SHORTEST_MS: Final = 1_000
-_MOST_TICKS: Final = 7
+_MAX_TICKS: Final = 7
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _STEPS: Final = (
     *(n * _SECOND for n in (1, 2, 5, 10, 15, 30)),
@@ -76,7 +76,7 @@ def offset_ms(time_ms: int) -> int:
 
 def ticks(window: TimeWindow) -> list[tuple[float, str]]:
     """Return round clock times on the axis: their places and labels, in the server's zone."""
-    step = next((one for one in _STEPS if window.span_ms <= one * _MOST_TICKS), _STEPS[-1])
+    step = next((one for one in _STEPS if window.span_ms <= one * _MAX_TICKS), _STEPS[-1])
     shift = offset_ms(window.begin_ms)
     first = -(-(window.begin_ms + shift) // step) * step
     return [
@@ -92,7 +92,7 @@ def _label(local_ms: int, step: int) -> str:
     return moment.strftime("%H:%M:%S" if step < _MINUTE else "%H:%M")
 
 
-def lane(window: TimeWindow, marks: Iterable[Mark]) -> list[list[Any]]:
+def mark_row(window: TimeWindow, marks: Iterable[Mark]) -> list[list[Any]]:
     """Return the marks in a window as [place, count, record, time]; close ones as one."""
     found: dict[int, list[Any]] = {}
     for mark in marks:
@@ -121,7 +121,7 @@ def axis(
     """
     lanes = []
     for kind, label in MARK_LABELS.items():
-        drawn = lane(window, marks.get(kind, ()))
+        drawn = mark_row(window, marks.get(kind, ()))
         if by_time:
             drawn = [[place, count, iso(ms), ms] for place, count, _, ms in drawn]
         total = sum(round(one[1]) for one in drawn)

@@ -16,7 +16,7 @@ from eventstore.format import LOG_SESSION
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-MOST_TOPICS: Final = 10_000
+MAX_TOPICS: Final = 10_000
 RATE_MINUTES: Final = 5
 """Number of last whole minutes whose mean is the rate."""
 _MINUTE_MS: Final = 60_000
@@ -91,7 +91,7 @@ class TopicActivity:
         for topic, count, size, session in published:
             found = self._topics.get(topic)
             if found is None:
-                if len(self._topics) >= MOST_TOPICS:
+                if len(self._topics) >= MAX_TOPICS:
                     self.left_out += count
                     continue
                 found = self._topics[topic] = TopicFigures()

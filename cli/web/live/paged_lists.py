@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from cli.web.live.web_log_client import WebLogClient
 
 PAGE_ROWS = 100
-_MOST_ROWS = 10_000
+_MAX_ROWS = 10_000
 """Maximum number of cached rows of a list."""
-_MOST_LISTS = 8
+_MAX_LISTS = 8
 _TOPS = (500, 50, 5, 1)
 """Numbers of highest rows to request at once, fewer if names are long."""
 _IN_EVERY_LOG = frozenset({"retained"})
 """Lists of what every log has: that of one is shown."""
-MOST_SORTED = 5_000
+MAX_SORTED = 5_000
 """Maximum number of rows sorted here, where the broker does not sort."""
 
 
@@ -105,11 +105,11 @@ class Listings:
             problem = "This list has expired on the broker: start again."
         start = page * PAGE_ROWS
         more = len(held.rows) > start + PAGE_ROWS
-        if len(held.rows) >= _MOST_ROWS and not more:
-            problem = f"Only the first {_MOST_ROWS:,} rows are shown: narrow the search."
+        if len(held.rows) >= _MAX_ROWS and not more:
+            problem = f"Only the first {_MAX_ROWS:,} rows are shown: narrow the search."
         if isinstance(order, Order) and held.order is None and problem is None:
             problem = (
-                f"Only lists of up to {MOST_SORTED:,} rows can be sorted: search for a part of "
+                f"Only lists of up to {MAX_SORTED:,} rows can be sorted: search for a part of "
                 "the name."
             )
         if more and given is None:
@@ -147,15 +147,15 @@ class Listings:
 
     async def _put_in_order(self, held: _HeldCursor, wanted: dict[str, Any], order: Order) -> None:
         """Read and sort a complete list, unless it is too long."""
-        if not wanted and held.about.get("total", 0) > MOST_SORTED:
+        if not wanted and held.about.get("total", 0) > MAX_SORTED:
             return  # a partial list cannot be sorted
-        if await self._fill(held, MOST_SORTED) and not held.cursors:
+        if await self._fill(held, MAX_SORTED) and not held.cursors:
             held.rows.sort(key=order.key)
             held.order = order.name
 
     async def _fill(self, held: _HeldCursor, count: int) -> bool:
         """Load rows up to a number; return False if the list has expired on the broker."""
-        while len(held.rows) < min(count, _MOST_ROWS) and held.cursors:
+        while len(held.rows) < min(count, _MAX_ROWS) and held.cursors:
             log, cursor = held.cursors.pop(0)
             try:
                 answer = await self._link.ask_log(log, "page", cursor=cursor)
@@ -172,7 +172,7 @@ class Listings:
     def _keep(self, key: str, held: _HeldCursor) -> None:
         self._held[key] = held
         self._held.move_to_end(key)
-        while len(self._held) > _MOST_LISTS:
+        while len(self._held) > _MAX_LISTS:
             self._held.popitem(last=False)
 
 

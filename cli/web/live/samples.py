@@ -13,7 +13,7 @@ from cli.live import TooLarge
 from cli.top.text import Rates, totals_of_logs, waiting
 from cli.web.live.svg_charts import Chart, chart
 from cli.web.live.web_log_client import WebLogClient
-from eventstore.task_end import end_tasks
+from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
 
 EVERY = 2.0

@@ -16,11 +16,11 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from cli.web.live.web_log_client import WebLogClient
 
-MOST_TAILS: Final = 4
-MOST_LINES: Final = 100
+MAX_TAILS: Final = 4
+MAX_LINES: Final = 100
 _RATE: Final = 100
 """Maximum lines per second from the broker."""
-_PATIENCE: Final = 10.0
+_TIMEOUT: Final = 10.0
 """Seconds after the last request until a trace ends."""
 _FIRST: Final = 2.0
 """Seconds that the first request waits for the trace."""
@@ -30,10 +30,10 @@ _FIRST: Final = 2.0
 class TopicTail:
     """The latest messages, newest first."""
 
-    lines: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    lines: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_LINES))
     skipped: int = 0
     """Lines that the broker skipped above the rate."""
-    patience: asyncio.Timeout | None = None
+    max_wait: asyncio.Timeout | None = None
     """Ends the trace after some time without a request."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -54,14 +54,14 @@ class TopicTails:
         """
         held = self._held.get(topic_filter)
         if held is None:
-            if len(self._held) >= MOST_TAILS:
+            if len(self._held) >= MAX_TAILS:
                 raise UsageError(
-                    f"{MOST_TAILS} live tails are open: close one, it ends after {_PATIENCE:.0f} s"
+                    f"{MAX_TAILS} live tails are open: close one, it ends after {_TIMEOUT:.0f} s"
                 )
             held = self._held[topic_filter] = TopicTail()
             held.task = asyncio.create_task(self._follow(topic_filter, held), name="live tail")
-        elif held.patience is not None and not held.patience.expired():
-            held.patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
+        elif held.max_wait is not None and not held.max_wait.expired():
+            held.max_wait.reschedule(asyncio.get_running_loop().time() + _TIMEOUT)
         if not held.begun.is_set() and held.task is not None:
             begun = asyncio.create_task(held.begun.wait())
             await asyncio.wait({begun, held.task}, timeout=_FIRST, return_when="FIRST_COMPLETED")
@@ -83,7 +83,7 @@ class TopicTails:
         try:
             async with self._link.trace(topic=topic_filter, rate=_RATE) as trace:
                 held.begun.set()
-                async with asyncio.timeout(_PATIENCE) as held.patience:
+                async with asyncio.timeout(_TIMEOUT) as held.max_wait:
                     async for portion in trace.portions():
                         held.skipped += portion.skipped
                         for line in filter(_is_shown, portion.lines):

@@ -6,7 +6,7 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.web.pages.lists import Lists
-    from cli.web.pages.middleware import Guard, viewer
+    from cli.web.pages.middleware import AccessMiddleware, viewer
     from cli.web.pages.overview import Pages
     from cli.web.pages.responses import Site
     from cli.web.pages.session import SessionPages
@@ -18,7 +18,7 @@ else:
         __name__,
         {
             "lists": "Lists",
-            "middleware": "Guard viewer",
+            "middleware": "AccessMiddleware viewer",
             "overview": "Pages",
             "session": "SessionPages",
             "responses": "Site",
@@ -29,7 +29,7 @@ else:
     )
 
 __all__ = [
-    "Guard",
+    "AccessMiddleware",
     "Lists",
     "Pages",
     "SessionPages",

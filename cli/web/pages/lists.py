@@ -29,8 +29,8 @@ _BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["close
 """Sort key: longest offline first, connected sessions last."""
 _ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
 _GLOB = frozenset("*?[")
-_MOST_PATTERN = 256
-_MOST_STARS = 16
+_MAX_PATTERN = 256
+_MAX_STARS = 16
 _PAYLOAD_SHOWN = 64 * 1024
 """Maximum length shown of a payload: bytes of lines, else characters."""
 
@@ -203,9 +203,9 @@ class Lists:
 def _pattern(given: str) -> str:
     """Return a pattern for a part of a name, or the given pattern; raises UsageError."""
     pattern = given if _GLOB & set(given) else f"*{given}*"
-    if len(pattern) > _MOST_PATTERN or pattern.count("*") > _MOST_STARS:
+    if len(pattern) > _MAX_PATTERN or pattern.count("*") > _MAX_STARS:
         raise UsageError(
-            f"a pattern may have at most {_MOST_PATTERN} characters and {_MOST_STARS} stars, "
+            f"a pattern may have at most {_MAX_PATTERN} characters and {_MAX_STARS} stars, "
             f"this one has {len(pattern):,} and {pattern.count('*'):,}"
         )
     return pattern

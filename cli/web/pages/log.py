@@ -30,7 +30,7 @@ from eventstore.reading import LogPoint, LogSource, time_of
 from projections.replay import (
     EventEntry,
     EventFilter,
-    TopicBook,
+    MessageTopics,
     cause_of,
     parts_left,
     payload_words,
@@ -44,7 +44,7 @@ _SLICE = 0.02
 _LOOK_BACK = 8
 """Records to read first for the last events. Each further step reads twice as many, up to a
 limit, or as many as can be read in ``_BLOCK_SECONDS``."""
-_LOOK_MOST = 4096
+_LOOK_MAX = 4096
 _LOOK_AHEAD = 64
 """Maximum records that are read to find the other records about a topic."""
 _BLOCK_SECONDS = 0.4
@@ -334,7 +334,7 @@ class _Search:
         self._selected = EventFilter(
             wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD
         )
-        self._topics = TopicBook(source)
+        self._topics = MessageTopics(source)
         self._count = count
         self._budget = budget
         self._payload = payload
@@ -385,7 +385,7 @@ class _Search:
             if last.sequence >= start.sequence and not await self._budget.spend():
                 return rows, position(first, 0), True
             taken = max(time.perf_counter() - begun, 1e-3)
-            block = max(1, min(2 * block, _LOOK_MOST, int(block * _BLOCK_SECONDS / taken)))
+            block = max(1, min(2 * block, _LOOK_MAX, int(block * _BLOCK_SECONDS / taken)))
         return rows, None, False
 
     async def _block(

@@ -46,7 +46,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class AccessMiddleware:
     """Admits requests with a valid token, and renders errors as pages."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Guard:
             cookie = request.cookies.get(self._cookie)
             grant = None if cookie is None else self._tokens.of_cookie(cookie)
             if grant is None or not self._tokens.holds(grant):
-                return self._stranger(request, grant, shown=cookie is not None)
+                return self._login_required(request, grant, shown=cookie is not None)
             if request.method not in _SAFE and not grant.role.makes_changes:
                 self._trail.denied(_address(request), grant)
                 sentence = (
@@ -89,7 +89,9 @@ class Guard:
             request["grant"] = grant
         return await self._answered(request, handler)
 
-    def _stranger(self, request: web.Request, grant: Grant | None, *, shown: bool) -> web.Response:
+    def _login_required(
+        self, request: web.Request, grant: Grant | None, *, shown: bool
+    ) -> web.Response:
         """Show the login form; an invalid cookie is removed."""
         if shown and grant is None:
             self._trail.refused(_address(request), None, "wrong_cookie")

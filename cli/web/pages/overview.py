@@ -32,12 +32,12 @@ _SELDOM = 10.0
 _SHARE = 30
 """A request is not repeated for this multiple of its duration."""
 _FEW_ACTORS = 50
-_FEW_PROBLEMS, _MOST_PROBLEMS = 4, 500
+_FEW_PROBLEMS, _MAX_PROBLEMS = 4, 500
 """Problems on the overview, and on their own page."""
-_DAY_PATIENCE = 0.5
+_DAY_TIMEOUT = 0.5
 """Seconds that the overview waits for the first charts of the last day."""
 _LOG_ROWS = 100
-_MOST_LOG_ROWS = 500
+_MAX_LOG_ROWS = 500
 _TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
 
 
@@ -90,7 +90,7 @@ class Pages:
         """Return the charts of the last day, as far as the log was read."""
         reader = await self._activities.of()
         try:
-            await reader.glance(_DAY_PATIENCE)
+            await reader.wait_first_time(_DAY_TIMEOUT)
         except CorruptLog as error:
             return {"day": [], "reading": str(error)}
         day = []
@@ -100,7 +100,7 @@ class Pages:
 
     async def problems(self, request: web.Request) -> web.Response:
         """Show the problems found by ``foldmq doctor``."""
-        advice, more = await self._advice(_MOST_PROBLEMS)
+        advice, more = await self._advice(_MAX_PROBLEMS)
         return self._site.page(request, "problems.html", advice=advice, more=more)
 
     async def _advice(self, most: int) -> tuple[list[Advice], int]:
@@ -168,7 +168,7 @@ class Pages:
             query["payload"] = None
         kinds = [kind for kind in request.query.getall("type", []) if kind]
         order = choice(request, "order", ("newest", "oldest")) or "newest"
-        rows = max(1, number(request, "rows", _LOG_ROWS, _MOST_LOG_ROWS))
+        rows = max(1, number(request, "rows", _LOG_ROWS, _MAX_LOG_ROWS))
         after = asked(request, "after")
         found = problem = None
         log = ""

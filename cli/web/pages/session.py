@@ -28,7 +28,7 @@ from eventstore.errors import CutOff, UsageError
 from eventstore.format import format_position, position
 from eventstore.reading import LogPoint
 from projections.comparison import SessionFacts, session_facts
-from projections.replay import TopicBook, refs_of, words
+from projections.replay import MessageTopics, refs_of, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _PART = 100
 _PARTS = (_PART, 10, 1)
 """Numbers of list items to request at once, fewer if names are long."""
-_MOST_OFFSET = 1 << 31
-_PATIENCE = 1.0
+_MAX_OFFSET = 1 << 31
+_TIMEOUT = 1.0
 """Seconds that a page waits for the history."""
 _BARS = 150
 _MARGIN = 50
@@ -60,7 +60,7 @@ class SessionPages:
         self._link = link
         self._site = site
         self._histories = histories
-        self._topics: tuple[tuple[str, int, int], TopicBook] | None = None
+        self._topics: tuple[tuple[str, int, int], MessageTopics] | None = None
 
     def install(self, app: web.Application) -> None:
         """Add the pages."""
@@ -77,7 +77,7 @@ class SessionPages:
             values = await self._as_of(request, client, log)
             values |= await self._time_values(request, client, log)
             return self._site.page(request, "session.html", **values)
-        offset = number(request, "offset", 0, _MOST_OFFSET)
+        offset = number(request, "offset", 0, _MAX_OFFSET)
         view = gone = None
         part = _PART
         try:
@@ -94,7 +94,7 @@ class SessionPages:
             view["history"] = [line.strip() for line in history_lines(view, view["now_ms"])]
             view["log"] = log
             async with self._link.log(log) as source:
-                await describe_messages(view, source, self._book(source))
+                await describe_messages(view, source, self._message_topics(source))
         shown = {"view": view, "gone": gone, "offset": offset, "part": part, "log": log}
         shown |= await self._time_values(request, client, log)
         status = 200 if view is not None or is_fragment(request) else 404
@@ -107,11 +107,11 @@ class SessionPages:
         given = await chosen_log(request, self._link) if client.startswith("$") else ""
         return await self._link.log_of(client, given)
 
-    def _book(self, source: LogSource) -> TopicBook:
+    def _message_topics(self, source: LogSource) -> MessageTopics:
         """Return the cached topics that are still valid."""
         held = (source.stream, self._link.epoch, source.first)
         if self._topics is None or self._topics[0] != held:
-            self._topics = held, TopicBook(source)
+            self._topics = held, MessageTopics(source)
         return self._topics[1]
 
     async def past(self, request: web.Request) -> web.Response:
@@ -124,7 +124,7 @@ class SessionPages:
         """Return the time axis, once the log has been folded."""
         client = _client(request)
         log = await self._log(request, client)
-        history = await self._histories.find(client, _PATIENCE, log)
+        history = await self._histories.find(client, _TIMEOUT, log)
         reading = percent = why = drawn = None
         if isinstance(history, Folding):
             reading, percent = _progress(history), history.percent
@@ -154,7 +154,7 @@ class SessionPages:
     async def _difference(
         self, client: str, log: str, moments: Sequence[PointSpec]
     ) -> dict[str, Any]:
-        history = await self._histories.find(client, _PATIENCE, log)
+        history = await self._histories.find(client, _TIMEOUT, log)
         if isinstance(history, Folding):
             return {"folding": history}
         async with self._link.log(log) as source:
@@ -172,8 +172,8 @@ class SessionPages:
     async def _as_of(self, request: web.Request, client: str, log: str) -> dict[str, Any]:
         """Return the session as of a moment for the template."""
         moment = parse_point(asked(request, "at") or "now")
-        offset = number(request, "offset", 0, _MOST_OFFSET)
-        history = await self._histories.find(client, _PATIENCE, log)
+        offset = number(request, "offset", 0, _MAX_OFFSET)
+        history = await self._histories.find(client, _TIMEOUT, log)
         values: dict[str, Any] = {"client": client, "gone": None, "offset": offset, "part": _PART}
         values |= {"log": log, "about": {"fields": _address(client, log)}}
         if isinstance(history, Folding):
@@ -192,7 +192,7 @@ class SessionPages:
         at = position(point.sequence, point.index)
         seen = await _seen(source, history, point)
         as_of = await moment_of(source, point)
-        topics = TopicBook(source, history.carried)
+        topics = MessageTopics(source, history.carried)
         view = None
         if seen.state is not None:
             view = view_of(seen.state, offset, _PART)
@@ -261,7 +261,7 @@ def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
     return place_text(before) if history.forgotten or before >= history.begin - 1 else None
 
 
-async def _event(seen: SessionMoment, topics: TopicBook) -> dict[str, Any] | None:
+async def _event(seen: SessionMoment, topics: MessageTopics) -> dict[str, Any] | None:
     """Return the last event before the moment, as text."""
     last = seen.last
     if last is None:

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format import INDEX_BITS, LOG_SESSION, sequence_of
-from projections.replay import TopicBook, origins_of
+from projections.replay import MessageTopics, origins_of
 from projections.state import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt5 import SHARE
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from projections.replay import OriginPlace
     from projections.state import InFlight, SessionState, SubscriptionState
 
-_MOST_RECORDS = 32
+_MAX_RECORDS = 32
 
 
 def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
@@ -65,7 +65,9 @@ def references(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from view[key]["rows"]
 
 
-async def describe_messages(view: Mapping[str, Any], source: LogSource, topics: TopicBook) -> None:
+async def describe_messages(
+    view: Mapping[str, Any], source: LogSource, topics: MessageTopics
+) -> None:
     """Add publication times and missing topics to the messages of a view.
 
     Both are read from the log, ``source``, from a few unknown records at a time, so some appear
@@ -87,7 +89,7 @@ def of_few_records(refs: Iterable[Position]) -> list[Position]:
     records: set[int] = set()
     found = []
     for ref in refs:
-        if len(records) < _MOST_RECORDS or ref >> INDEX_BITS in records:
+        if len(records) < _MAX_RECORDS or ref >> INDEX_BITS in records:
             records.add(ref >> INDEX_BITS)
             found.append(ref)
     return found
@@ -107,7 +109,7 @@ async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -
     if not unknown:
         return
     async with link.log(unknown[0]["log"]) as source:
-        book = TopicBook(source)
+        book = MessageTopics(source)
         refs = (row["ref"] for row in unknown if sequence_of(row["ref"]) <= source.last)
         await book.load(of_few_records(refs))
         for row in unknown:
@@ -126,7 +128,7 @@ async def _describe_origins(
     """Name the clients that published messages in the logs from which they were taken."""
     for log in {place.log for place in origins.values()}.intersection(link.names):
         async with link.log(log) as source:
-            book = TopicBook(source)
+            book = MessageTopics(source)
             await book.load(of_few_records(one.ref for one in origins.values() if one.log == log))
             for row in rows:
                 origin = origins.get(row["ref"])

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cli.web.pages.time_axis_values import SharedMoment
     from eventstore.reading import LogPoint, LogSource, PointSpec
 
-_PATIENCE = 1.0
+_TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""
 _BARS = 150
 _EVENTS = 20
@@ -99,7 +99,7 @@ class TimePages:
         """Return the time axis of the last day, as far as it was read."""
         log = await chosen_log(request, self._link)
         reader = await self._activities.of(log)
-        await reader.wait(_PATIENCE)
+        await reader.wait(_TIMEOUT)
         drawn = None
         now_ms = round(time.time() * 1000)
         if reader.since_ms is not None:
@@ -150,7 +150,7 @@ class TimePages:
             ends = [await shared_moment(sources, points) for points in (first, last)]
         found = await asyncio.gather(
             *(
-                self._diffs.find(first[name].sequence, last[name].sequence, _PATIENCE, name)
+                self._diffs.find(first[name].sequence, last[name].sequence, _TIMEOUT, name)
                 for name in first
             )
         )
@@ -171,7 +171,7 @@ class TimePages:
         reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
         figures = []
-        if await reader.reach(ends[0].record_ms, _PATIENCE):
+        if await reader.reach(ends[0].record_ms, _TIMEOUT):
             totals = reader.activity.totals(window)
             figures = [(label, f"{totals[name]:,}") for name, label in _SHOWN.items()]
         return {
@@ -211,7 +211,7 @@ class TimePages:
     async def _figures(self, log: str, as_of: SharedMoment) -> list[tuple[str, int]]:
         minute = as_of.record_ms // MINUTE_MS * MINUTE_MS
         reader = await self._activities.of(log)
-        if not await reader.reach(as_of.record_ms, _PATIENCE):
+        if not await reader.reach(as_of.record_ms, _TIMEOUT):
             return []
         totals = reader.activity.totals(TimeWindow(minute, minute + 1))
         return [(label, totals[name]) for name, label in _SHOWN.items()]

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from cli.web.history import Branch, LogActivities
     from cli.web.live import TopicTails, WebLogClient
 
-_PATIENCE = 1.0
+_TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""
-_MOST_BRANCHES = 500
+_MAX_BRANCHES = 500
 _SECONDS = 10.0
 _SHARE = 30
 """Minimum time between requests for retained messages, as a multiple of a request's duration."""
 _KEPT = 16
 _SORTS = ("level", "messages", "rate", "size", "last_ms")
-_MOST_NAMES = 50
+_MAX_NAMES = 50
 """Number of topics, and of clients, that the disk use is shown of."""
 _LEVELS = 2
-_MOST_LEVELS = 128
+_MAX_LEVELS = 128
 _DEPTH = 40
 """Maximum levels shown as links above the tree."""
 
@@ -57,7 +57,7 @@ class TopicPages:
         under = request.query.get("under")
         sort = choice(request, "sort", _SORTS) or "level"
         reader = await self._activities.of()
-        await reader.glance(_PATIENCE)
+        await reader.wait_first_time(_TIMEOUT)
         retained, all_of_them = await self._rows(under)
         now_ms = round(time.time() * 1000)
         found = reader.activity.branches(under, now_ms, retained)
@@ -67,8 +67,8 @@ class TopicPages:
         return self._site.page(
             request,
             "topics.html",
-            rows=rows[:_MOST_BRANCHES],
-            more=max(0, len(rows) - _MOST_BRANCHES),
+            rows=rows[:_MAX_BRANCHES],
+            more=max(0, len(rows) - _MAX_BRANCHES),
             under=under,
             above=_above(under),
             query={"under": under, "sort": sort if sort != "level" else None},
@@ -80,19 +80,19 @@ class TopicPages:
 
     async def disk(self, request: web.Request) -> web.Response:
         """Show the topics and the clients that have the most bytes of the log."""
-        levels = number(request, "levels", _LEVELS, _MOST_LEVELS)
+        levels = number(request, "levels", _LEVELS, _MAX_LEVELS)
         reader = await self._activities.of()
-        await reader.glance(_PATIENCE)
+        await reader.wait_first_time(_TIMEOUT)
         use = reader.activity.disk_use()
         tables = {
-            "topic": sizes_by_levels(use.topics, max(1, levels)).most_common(_MOST_NAMES + 1),
-            "client": use.clients.most_common(_MOST_NAMES + 1),
+            "topic": sizes_by_levels(use.topics, max(1, levels)).most_common(_MAX_NAMES + 1),
+            "client": use.clients.most_common(_MAX_NAMES + 1),
         }
         return self._site.page(
             request,
             "disk.html",
             tables=tables,
-            most=_MOST_NAMES,
+            most=_MAX_NAMES,
             total=use.bytes,
             records=use.records,
             levels=levels,

@@ -16,8 +16,8 @@ from projections.explanation import (
     WantedStories,
     explain_no_message,
     find_histories,
+    log_story_lines,
     published_anywhere,
-    told_lines,
 )
 from projections.replay import message_at
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 10.0
 """Maximum seconds for an answer."""
-_MOST = 10
+_MAX = 10
 """Maximum messages in one answer."""
 
 
@@ -53,7 +53,7 @@ class WhyPage:
         problem = None
         code = 200
         try:
-            last = max(1, number(request, "last", 1, _MOST))
+            last = max(1, number(request, "last", 1, _MAX))
             if given["topic"] is not None or given["position"] is not None:
                 log = await self._log(request, given)
                 stories = await self._found(given, log, last)
@@ -104,7 +104,10 @@ class WhyPage:
         return [
             (
                 one.log,
-                [line.removeprefix("  ") for line in told_lines(one, log, given["client"], now_ms)],
+                [
+                    line.removeprefix("  ")
+                    for line in log_story_lines(one, log, given["client"], now_ms)
+                ],
             )
             for one in found
         ]

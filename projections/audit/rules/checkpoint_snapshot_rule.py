@@ -33,7 +33,7 @@ class CheckpointSnapshotAudit:
         """Report messages that had to be repeated in the turn and were not."""
         for ref, at in self._left.items():
             what = f"a checkpoint does not repeat message {format_position(ref)}, which waits for "
-            self._tell(at, f"{what}its PUBREL to be retained")
+            self._report(at, f"{what}its PUBREL to be retained")
         self._left.clear()
 
     def state(self, fold: SessionFold, event: SessionSnapshot, at: Position) -> None:
@@ -41,16 +41,16 @@ class CheckpointSnapshotAudit:
         if event.part == 0:
             self._parts = []
         if event.part != len(self._parts):
-            self._tell(at, f"part {event.part} of a session follows {len(self._parts)} parts")
+            self._report(at, f"part {event.part} of a session follows {len(self._parts)} parts")
         self._parts.append(event.state)
         if not event.last:
             return
         parts, self._parts = self._parts, []
         state = fold.state
         if state is None:
-            self._tell(at, "a checkpoint repeats a session that does not exist")
+            self._report(at, "a checkpoint repeats a session that does not exist")
         elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-            self._tell(at, "a checkpoint repeats a state that differs from the log")
+            self._report(at, "a checkpoint repeats a state that differs from the log")
         self._left = dict.fromkeys(fold.pending, at)
 
     def messages(
@@ -63,7 +63,7 @@ class CheckpointSnapshotAudit:
             owed = self._left.pop(message.ref, None)
             if owed is None or fold.pending.get(message.ref) != message:
                 what = f"message {format_position(message.ref)} is repeated, but is not pending so"
-                self._tell(at + number, what)
+                self._report(at + number, what)
 
-    def _tell(self, at: Position, what: str) -> None:
+    def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.CHECKPOINT, at, what))

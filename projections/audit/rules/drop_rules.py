@@ -63,7 +63,7 @@ class DropAudit:
         """Report filters with a drop as unsubscribed, but without an unsubscription in the turn."""
         for at in self._leaving.values():
             what = "messages were dropped as unsubscribed, but the client did not unsubscribe"
-            self._tell(at, what)
+            self._report(at, what)
         self._leaving.clear()
 
     def unsubscribed(self, event: Unsubscribed) -> None:
@@ -83,11 +83,11 @@ class DropAudit:
         part, self._before = self._before, (event.reason, event.filter, at + 1)
         self._cases(Rule.DROP)
         if event.reason not in DROP_REASONS:
-            self._tell(at, f"messages were dropped for an unknown reason: {_word(event)}")
+            self._report(at, f"messages were dropped for an unknown reason: {_word(event)}")
             return
-        what = _shape(event, refs) or self._of_a_stranger(state, event) or _topics(event)
+        what = _shape(event, refs) or self._without_subscription(state, event) or _topics(event)
         if what:
-            self._tell(at, what)
+            self._report(at, what)
             return
         limits = self._outline.limits_at(at)
         check = _CHECKS.get(event.reason)
@@ -100,7 +100,7 @@ class DropAudit:
             return
         what = check(self, state, event, first, limits, at)
         if what:
-            self._tell(at, what)
+            self._report(at, what)
 
     def denied(self, event: SubscriptionDenied, at: Position) -> None:
         """Check a subscription that was not granted."""
@@ -108,21 +108,21 @@ class DropAudit:
         as_many = count_runs(event.reasons) == len(event.filters)
         codes = from_runs(event.reasons) if as_many else []
         if min(codes, default=0) < _ERROR:
-            self._tell(at, "subscriptions were denied, but not all of them with a reason")
+            self._report(at, "subscriptions were denied, but not all of them with a reason")
             return
         limits = self._outline.limits_at(at)
         if _NOT_AUTHORIZED in codes and limits is not None and not limits.denies:
             what = "a subscription was denied as not authorized, but everything was permitted"
-            self._tell(at, what)
+            self._report(at, what)
 
     def unexpected(self, ref: Position, at: Position) -> None:
         """Report a drop of a message that was not to be delivered to the session."""
-        self._tell(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
+        self._report(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
 
     def of_other_prefix(self, from_nats: bool, at: Position) -> None:
         """Report a drop as ``other_prefix``, unless all known messages came ``from_nats``."""
         if not from_nats:
-            self._tell(at, "dropped as other_prefix, but it did not come from NATS")
+            self._report(at, "dropped as other_prefix, but it did not come from NATS")
 
     def too_large(self, most: int, limit: int, at: Position) -> None:
         """Check the smallest packet of a drop against the client's maximum packet size.
@@ -131,12 +131,12 @@ class DropAudit:
         """
         if most <= limit:
             what = f"a packet has at most {most} bytes, and the client accepts {limit}"
-            self._tell(at, f"dropped as packet_too_large, but {what}")
+            self._report(at, f"dropped as packet_too_large, but {what}")
 
-    def _tell(self, at: Position, what: str) -> None:
+    def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.DROP, at, what))
 
-    def _of_a_stranger(self, state: SessionState, event: MessageDropped) -> str:
+    def _without_subscription(self, state: SessionState, event: MessageDropped) -> str:
         """Return an error text if the session has no subscription with the filter."""
         held = event.filter in state.subscriptions or self._left(event.filter)
         if not event.filter or held:

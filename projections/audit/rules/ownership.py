@@ -85,11 +85,11 @@ class OwnershipAudit:
         elif kind in _OF_CONNECTIONS:
             will = kind is MessagePublished and event.will  # type: ignore[union-attr]
             if not will and not (state is not None and state.connected):
-                self._tell(at, f"{kind.__name__} without a connection")
+                self._report(at, f"{kind.__name__} without a connection")
             elif kind in _SERVED and not will and self._restarted(at):
-                self._tell(at, f"{kind.__name__} on a connection that ended with its broker")
+                self._report(at, f"{kind.__name__} on a connection that ended with its broker")
         elif kind in _OF_SESSIONS and state is None and turn != self._gone and not self._bridge:
-            self._tell(at, f"{kind.__name__} without a session")
+            self._report(at, f"{kind.__name__} without a session")
 
     def ended(self, turn: Position) -> None:
         """Record that the session ended in a turn."""
@@ -98,10 +98,10 @@ class OwnershipAudit:
     def end_turn(self) -> None:
         """Report a takeover without the end of the old connection, or without a new connection."""
         if self._taken >= 0:
-            self._tell(self._taken, "a connection was taken over, but it did not end")
+            self._report(self._taken, "a connection was taken over, but it did not end")
             self._taken = -1
         if self._replaced >= 0:
-            self._tell(self._replaced, "a connection was taken over, but no new one began")
+            self._report(self._replaced, "a connection was taken over, but no new one began")
             self._replaced = -1
 
     def _restarted(self, at: Position) -> bool:
@@ -114,43 +114,45 @@ class OwnershipAudit:
             return
         if state is None:
             if isinstance(event, SessionTakenOver):
-                self._tell(at, "SessionTakenOver without a session")
+                self._report(at, "SessionTakenOver without a session")
             return
         if not state.connected:
-            self._tell(at, "a connection ended that did not exist")
+            self._report(at, "a connection ended that did not exist")
         elif event.generation != state.generation:
             what = (
                 f"connection {event.generation} ended, but {state.generation} was the current one"
             )
-            self._tell(at, what)
+            self._report(at, what)
         if isinstance(event, SessionTakenOver):
             if self._taken >= 0:
-                self._tell(at, "a connection was taken over twice")
+                self._report(at, "a connection was taken over twice")
             self._taken = at
             return
         if event.reason == "taken_over" and self._taken < 0:
-            self._tell(at, "a connection ended as taken over, but no other one took it over")
+            self._report(at, "a connection ended as taken over, but no other one took it over")
         self._taken = -1
         if event.reason == "taken_over":
             self._replaced = at
         elif event.reason == "broker_stopped" and not self._of_node:
             self._stopped = at
         if event.reason == "broker_restarted" and self._opened >= 0 and not self._restarted(at):
-            self._tell(at, "a connection ended with its broker, but the broker did not start again")
+            self._report(
+                at, "a connection ended with its broker, but the broker did not start again"
+            )
         self._opened = -1
 
     def _begin(self, event: SessionOpened, state: SessionState | None, at: Position) -> None:
         """Check the beginning of a connection."""
         if state is not None and state.connected:
             what = "a connection was accepted while the one before it was not closed"
-            self._tell(at, what)
+            self._report(at, what)
         if state is not None and event.generation != state.generation + 1:
             what = f"connection {event.generation} follows connection {state.generation}"
-            self._tell(at, what)
+            self._report(at, what)
         if self._stopped >= 0 and not self._outline.stopped_between(self._stopped, at):
             what = "a connection ended because the broker stopped, but it did not stop"
-            self._tell(self._stopped, what)
+            self._report(self._stopped, what)
         self._opened, self._replaced, self._stopped = at, -1, -1
 
-    def _tell(self, at: Position, what: str) -> None:
+    def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.OWNERSHIP, at, what))

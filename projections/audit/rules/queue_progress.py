@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState, SubscriptionState
 
-_PATIENCE_MS: Final = 600_000
+_GRACE_MS: Final = 600_000
 """Milliseconds beyond ``slow_reader_time`` that a client may take to read its packets."""
 _PACKET_IDS: Final = 65_535
 _NO_PROGRESS: Final = frozenset({Queued, Subscribed, Unsubscribed, MessagePublished, Released})
@@ -65,9 +65,9 @@ class QueueProgress:
 
     def _judge(self, until_ms: int) -> None:
         limits = self._outline.limits_at(self._at)
-        patience = limits.slow_reader_time if limits is not None else None
+        reader_time = limits.slow_reader_time if limits is not None else None
         stood_ms = until_ms - self._since_ms
-        if patience and stood_ms > patience * 1000 + _PATIENCE_MS:
+        if reader_time and stood_ms > reader_time * 1000 + _GRACE_MS:
             what = f"messages waited for {stood_ms // 1000} s with the client connected and "
             self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window open"))
             self._at = -1

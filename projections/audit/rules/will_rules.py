@@ -48,10 +48,10 @@ _UNARMED: Final = {
 }
 """How a will ended before -> what is wrong if it is published."""
 
-_Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
+_WillOwner = TypeVar("_WillOwner", bound=WillArmed | MessagePublished)
 
 
-def with_content(event: _Bearer, area: memoryview) -> _Bearer:
+def with_content(event: _WillOwner, area: memoryview) -> _WillOwner:
     """Return a will, or its publication, with a checksum of its content as ``at``.
 
     Events that are passed to the audit of sessions have no payload area. The content consists of
@@ -85,8 +85,17 @@ class WillAudit:
     """Follows the will of one session; ``cases`` is called for each will that ended."""
 
     __slots__ = (
-        "_armed", "_before", "_cases", "_delay", "_ended", "_found", "_opened", "_outline", "_owed",
-        "_publication", "_turn",
+        "_armed",
+        "_before",
+        "_cases",
+        "_delay",
+        "_ended",
+        "_found",
+        "_opened",
+        "_outline",
+        "_publication",
+        "_required",
+        "_turn",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +119,7 @@ class WillAudit:
         """The same, also after the connection has ended."""
         self._publication: _Publication | None = None
         """The will that still has to be published in this turn."""
-        self._owed: dict[str, tuple[Position, str]] = {}
+        self._required: dict[str, tuple[Position, str]] = {}
         """Event that must follow in this turn, "closed", "opened", "resumed" or "ended" -> the
         position that requires it, and the error text if it does not follow."""
 
@@ -130,10 +139,10 @@ class WillAudit:
         if self._publication is not None:
             owed, self._publication = self._publication, None
             if owed.qos or owed.retain:
-                self._tell(owed.fired, "the will fired, but its message is not recorded")
-        for at, what in self._owed.values():
-            self._tell(at, what)
-        self._owed.clear()
+                self._report(owed.fired, "the will fired, but its message is not recorded")
+        for at, what in self._required.values():
+            self._report(at, what)
+        self._required.clear()
 
     def finish(self, state: SessionState | None) -> None:
         """Check what is left at the end of the log."""
@@ -142,9 +151,11 @@ class WillAudit:
             return
         due = max(state.closed_ms + state.will.wait * 1000, self._outline.settled_since())
         if self._outline.runs and self._outline.ends_ms > due + _LATE_MS:
-            self._tell(state.will.ref, "the will was never published although its delay has passed")
+            self._report(
+                state.will.ref, "the will was never published although its delay has passed"
+            )
 
-    def _tell(self, at: Position, what: str) -> None:
+    def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.WILL, at, what))
 
     # Connections.
@@ -156,12 +167,12 @@ class WillAudit:
         self._settle("opened")
         if event.resumed:
             self._settle("resumed")
-            self._refute("ended")
+            self._contradict("ended")
         else:
             self._settle("ended")
-            self._refute("resumed")
+            self._contradict("resumed")
         if state is not None and state.will is not None:
-            self._tell(
+            self._report(
                 at, "the client came back while its will was neither published nor discarded"
             )
 
@@ -178,51 +189,51 @@ class WillAudit:
         delay = will.delay if will is not None else self._delay
         orderly = event.reason == "disconnect" and not event.code
         if orderly:
-            self._demand("discarded", ended, at, "the client sent DISCONNECT")
+            self._require("discarded", ended, at, "the client sent DISCONNECT")
         elif event.grace:
             if ended:
                 what = f"the will was {ended}, but it had to wait {event.grace} s for its client"
-                self._tell(at, what)
+                self._report(at, what)
         elif event.reason == "taken_over" and delay:
             self._taken_over(ended, at)
         elif delay and stays and event.reason != "taken_over":
             if ended:
-                self._tell(at, f"the will was {ended} before its delay of {delay} s")
+                self._report(at, f"the will was {ended} before its delay of {delay} s")
         else:
-            self._demand("published", ended, at, f"the connection ended ({event.reason})")
+            self._require("published", ended, at, f"the connection ended ({event.reason})")
 
-    def _demand(self, wanted: str, ended: str, at: Position, why: str) -> None:
+    def _require(self, wanted: str, ended: str, at: Position, why: str) -> None:
         if ended != wanted:
             found = f"was {ended}" if ended else "stays"
-            self._tell(at, f"the will {found} although it had to be {wanted}: {why}")
+            self._report(at, f"the will {found} although it had to be {wanted}: {why}")
 
     def _taken_over(self, ended: str, at: Position) -> None:
         """Check a delayed will: discarded if the session continues, published if it ends."""
         if ended == "discarded":
             what = "the will was discarded, but its session ended when its client was taken over"
-            self._owed["resumed"] = at, what
+            self._required["resumed"] = at, what
         elif ended == "published":
             what = "the will was published, but its session continues with a new connection"
-            self._owed["ended"] = at, what
+            self._required["ended"] = at, what
         else:
-            self._tell(at, "the will stays although another connection took over its session")
+            self._report(at, "the will stays although another connection took over its session")
 
     def _on_expired(
         self, _event: SessionExpired, state: SessionState | None, at: Position, _ms: int
     ) -> None:
         self._settle("ended")
-        self._refute("resumed")
+        self._contradict("resumed")
         if state is not None and state.will is not None:
-            self._tell(at, "the session was removed, but its will was not published")
+            self._report(at, "the session was removed, but its will was not published")
 
     def _settle(self, what: str) -> None:
-        self._owed.pop(what, None)
+        self._required.pop(what, None)
 
-    def _refute(self, what: str) -> None:
+    def _contradict(self, what: str) -> None:
         """Report an event that can no longer follow."""
-        owed = self._owed.pop(what, None)
+        owed = self._required.pop(what, None)
         if owed is not None:
-            self._tell(*owed)
+            self._report(*owed)
 
     # The will.
 
@@ -230,11 +241,11 @@ class WillAudit:
         self, event: WillArmed, state: SessionState | None, at: Position, _ms: int
     ) -> None:
         if not self._opened:
-            self._tell(at, "a will was armed although its client did not connect then")
+            self._report(at, "a will was armed although its client did not connect then")
         elif state is not None and state.will is not None:
-            self._tell(at, "a second will was armed for a connection")
+            self._report(at, "a second will was armed for a connection")
         if event.delay and state is not None and state.level < _LEVEL_5:
-            self._tell(at, "a will has a delay, which only MQTT 5 has")
+            self._report(at, "a will has a delay, which only MQTT 5 has")
         self._armed = at, event
         self._ended = ""
 
@@ -243,7 +254,7 @@ class WillAudit:
     ) -> None:
         will = state.will if state is not None else None
         if state is None or will is None:
-            self._tell(at, _UNARMED.get(self._before, "a will was published that was not armed"))
+            self._report(at, _UNARMED.get(self._before, "a will was published that was not armed"))
             self._publication = None
             return
         armed = self._armed[1] if self._armed is not None and self._armed[0] == will.ref else None
@@ -251,27 +262,27 @@ class WillAudit:
         self._ended, self._delay = "published", will.delay
         self._before = self._ended
         if state.connected:
-            self._owed["closed"] = at, "the will was published, but its connection continues"
+            self._required["closed"] = at, "the will was published, but its connection continues"
             return
         self._cases(Rule.WILL)
         if ms + _EARLY_MS < state.closed_ms + will.wait * 1000:
-            self._owed["ended"] = at, "the will was published before its delay had passed"
+            self._required["ended"] = at, "the will was published before its delay had passed"
 
     def _on_cancelled(
         self, _event: WillCancelled, state: SessionState | None, at: Position, _ms: int
     ) -> None:
         if state is None or state.will is None:
-            self._tell(at, "a will was discarded that was not armed")
+            self._report(at, "a will was discarded that was not armed")
             return
         self._ended, self._delay = "discarded", state.will.delay
         self._before = self._ended
         if state.connected:
-            self._owed["closed"] = at, "the will was discarded, but its connection continues"
+            self._required["closed"] = at, "the will was discarded, but its connection continues"
             return
         self._cases(Rule.WILL)
         # A will that waits only because the broker ended is discarded when the client reconnects.
         needed = "opened" if state.will.grace and not state.will.delay else "resumed"
-        self._owed[needed] = at, "the will was discarded, but its client did not come back"
+        self._required[needed] = at, "the will was discarded, but its client did not come back"
 
     def _on_published(
         self, event: MessagePublished, _state: SessionState | None, at: Position, _ms: int
@@ -280,12 +291,12 @@ class WillAudit:
             return
         owed, self._publication = self._publication, None
         if owed is None:
-            self._tell(at, "a message was published as a will, but none was due")
+            self._report(at, "a message was published as a will, but none was due")
             return
         differs = [*_differences(event, owed)]
         if differs:
             what = f"the will for {shown(owed.topic)} was published with another"
-            self._tell(at, f"{what} {' and '.join(differs)} than it was armed with")
+            self._report(at, f"{what} {' and '.join(differs)} than it was armed with")
 
     def _on_dropped(
         self, event: MessageDropped, _state: SessionState | None, _at: Position, _ms: int

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from protocol.mqtt5.properties.property_codec import (
         BYTES_A_PACKET,
         LARGE_PROPERTIES,
+        MAX_PROPERTIES,
         MAX_PROPERTY_BYTES,
-        MOST_PROPERTIES,
         Value,
         decode_properties,
         decode_text,
@@ -59,7 +59,7 @@ else:
                 "properties_object read_publish_properties split_properties with_remaining_expiry"
             ),
             "property_codec": (
-                "BYTES_A_PACKET LARGE_PROPERTIES MAX_PROPERTY_BYTES MOST_PROPERTIES Value "
+                "BYTES_A_PACKET LARGE_PROPERTIES MAX_PROPERTY_BYTES MAX_PROPERTIES Value "
                 "decode_properties decode_text encode_properties encode_property find_properties "
                 "iter_properties malformed properties_cost violation with_length"
             ),
@@ -74,8 +74,8 @@ __all__ = [
     "FROM_CLIENTS",
     "FROM_SERVERS",
     "LARGE_PROPERTIES",
+    "MAX_PROPERTIES",
     "MAX_PROPERTY_BYTES",
-    "MOST_PROPERTIES",
     "SUBSCRIPTION_IDENTIFIER",
     "TOPIC_ALIAS",
     "MessageProperties",

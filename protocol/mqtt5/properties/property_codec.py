@@ -31,7 +31,7 @@ MAX_PROPERTY_BYTES = 5 * 65_540
 The standard allows as many bytes as a packet may have, and reading a property takes time, unlike a
 payload.
 """
-MOST_PROPERTIES = 8192
+MAX_PROPERTIES = 8192
 """Maximum number of properties that are read from a packet."""
 
 LARGE_PROPERTIES = 512
@@ -148,7 +148,7 @@ def iter_properties(
                 continue
         at += 1
         count += 1
-        if count > MOST_PROPERTIES:
+        if count > MAX_PROPERTIES:
             break
         prop = allowed.get(identifier)
         if prop is None:
@@ -162,9 +162,9 @@ def iter_properties(
             seen.add(identifier)
         value, at = _read_value(prop, data, at, stop, place)
         yield prop, value, begin, at
-    if count > MOST_PROPERTIES:
+    if count > MAX_PROPERTIES:
         raise violation(
-            f"{place_name(place)}: more than {MOST_PROPERTIES} properties",
+            f"{place_name(place)}: more than {MAX_PROPERTIES} properties",
             reason=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         )
 
@@ -177,7 +177,7 @@ def _end_of_pairs(data: bytes, at: int, stop: int) -> tuple[int, int]:
     """
     begin = at
     parts: list[bytes] = []
-    while at + 5 <= stop and data[at] == USER_PROPERTY and len(parts) <= 2 * MOST_PROPERTIES:
+    while at + 5 <= stop and data[at] == USER_PROPERTY and len(parts) <= 2 * MAX_PROPERTIES:
         middle = at + 3 + (data[at + 1] << 8 | data[at + 2])
         if middle + 2 > stop:
             break

@@ -14,7 +14,7 @@ from eventstore.errors import CorruptLog
 from eventstore.format import decode_record
 from projections.audit import Violation
 from projections.verification import FollowedEnd, audit_exchange
-from spark.audit.facts import MOST_VIOLATIONS, collect_seldom, whole_options
+from spark.audit.facts import MAX_VIOLATIONS, reduce_collections, whole_options
 from spark.datasource import Log
 from spark.runtime import mark_errors, name_log_in_errors, run_sync
 from spark.storage import nodes_of, open_records
@@ -98,7 +98,7 @@ class Compared:
     def add(self, violation: Violation) -> None:
         """Add a violation."""
         self.counts[violation.rule] += 1
-        if self.counts[violation.rule] <= MOST_VIOLATIONS:
+        if self.counts[violation.rule] <= MAX_VIOLATIONS:
             self.violations.append(violation)
 
     def remarks(self) -> Iterator[str]:
@@ -119,7 +119,7 @@ def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> Compared:
     """
     result = Compared(log)
     ends = {name: one.ends for name, one in logs.items()}
-    with collect_seldom():
+    with reduce_collections():
         found = run_sync(audit_exchange(log, logs, result.add, ends=ends))
     result.due, result.compared, result.ends = found.due, found.compared, list(found.ends)
     return result

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from spark.audit.facts.audit_outcome import (
         ALL_CLAIM,
         BROKER,
-        MOST_VIOLATIONS,
+        MAX_VIOLATIONS,
         PROJECTIONS,
         RETAINED_CLAIM,
         SESSION_CLAIM,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         with_marks,
     )
     from spark.audit.facts.event_codec import Packed, unpack_events
-    from spark.audit.facts.fact_scan import collect_seldom
+    from spark.audit.facts.fact_scan import reduce_collections
     from spark.audit.facts.fact_schema import (
         CARRIED,
         CLEARED,
@@ -67,7 +67,7 @@ else:
         {
             "chain_check": "COUNTS DROPS FILTERS LogNote RATES SHARED_THERE",
             "event_codec": "Packed unpack_events",
-            "fact_scan": "collect_seldom",
+            "fact_scan": "reduce_collections",
             "fact_schema": (
                 "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO FEW GRANT MANY NODE RELEASED REPEATED_SO "
                 "REPLAY RETAINED SENT SET SPANS WILL"
@@ -79,7 +79,7 @@ else:
             "checkpoint_lookup": "cuts_behind cuts_within next_checkpoint with_marks",
             "audit_outcome": (
                 "ALL_CLAIM BROKER StateClaim ClaimsCompared DropCount LatencyHistogram "
-                "MOST_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "
+                "MAX_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "
                 "RatePoint RuleResult SESSION_CLAIM SlowSession"
             ),
         },
@@ -100,7 +100,7 @@ __all__ = [
     "FILTERS",
     "GRANT",
     "MANY",
-    "MOST_VIOLATIONS",
+    "MAX_VIOLATIONS",
     "NODE",
     "PROJECTIONS",
     "RATES",
@@ -129,13 +129,13 @@ __all__ = [
     "RuleResult",
     "SlowSession",
     "StateClaim",
-    "collect_seldom",
     "cuts_behind",
     "cuts_within",
     "facts_of",
     "merge_rates",
     "next_checkpoint",
     "read_facts",
+    "reduce_collections",
     "summarize_logs",
     "unpack_events",
     "whole_options",

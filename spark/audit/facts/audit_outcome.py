@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from projections.audit import Rule, Violation
 
-MOST_VIOLATIONS = 1000
+MAX_VIOLATIONS = 1000
 """Maximum violations of a rule that are kept; more are counted."""
 
 BROKER, PROJECTIONS = "broker", "projections"
@@ -146,7 +146,7 @@ class Outcome:
     rules: tuple[RuleResult, ...]
     """One for each of :data:`RULES`, in their order; ``state`` only if there were claims."""
     violations: tuple[Violation, ...]
-    """At most :data:`MOST_VIOLATIONS` for each rule, ordered by rule, node and position."""
+    """At most :data:`MAX_VIOLATIONS` for each rule, ordered by rule, node and position."""
     rates: tuple[RatePoint, ...]
     """By node and time; empty intervals are left out."""
     interval_ms: int

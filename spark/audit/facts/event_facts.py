@@ -72,7 +72,7 @@ _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by Spark."""
 _FILTERS: Final = 4096
 """Maximum filters with wildcards in one note, unless one event has more."""
-_MOST_REF: Final = 1 << 62
+_MAX_REF: Final = 1 << 62
 _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
 """Fields of a session's snapshot that concern its subscriptions."""
 
@@ -539,7 +539,7 @@ def _positions(runs: Sequence[Run]) -> list[Position]:
     """Return positions; raise ValueError for invalid ones, before they take much memory."""
     _check(runs)
     found = from_runs(runs)
-    if found and not (min(found) >= 0 and max(found) < _MOST_REF):
+    if found and not (min(found) >= 0 and max(found) < _MAX_REF):
         raise ValueError("a position that is none")
     return found
 

@@ -37,7 +37,7 @@ from spark.audit.facts.event_batches import EventBatches
 from spark.audit.facts.event_codec import packed_item
 from spark.audit.facts.event_facts import FACT_MAKERS, FactMakers
 from spark.audit.facts.fact_schema import FactBuffer
-from spark.audit.facts.histogram import LEAST_MS, RateCounts
+from spark.audit.facts.histogram import MIN_MS, RateCounts
 from spark.audit.facts.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ _ELSEWHERE: Final = frozenset({RetainedSnapshot})
 """Types that are transferred with their payload."""
 _LINKS: Final = 20_000
 """Maximum links of records kept, for comparison with those reported by archives."""
-_MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
+_CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 
 @contextmanager
-def collect_seldom() -> Iterator[None]:
+def reduce_collections() -> Iterator[None]:
     """Make garbage collections rare."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, *before[1:])
@@ -76,7 +76,7 @@ class FactScan:
     Counts are kept in intervals of at least ``interval_ms``.
     """
 
-    def __init__(self, node: str, end: Position | None = None, interval_ms: int = LEAST_MS) -> None:
+    def __init__(self, node: str, end: Position | None = None, interval_ms: int = MIN_MS) -> None:
         self.node = node
         self.facts = FactBuffer(node)
         self._end = BEYOND_ALL if end is None else end
@@ -158,7 +158,7 @@ class FactScan:
                 index += size
         except UnknownEvent as error:
             raise UnknownEvent(f"record {record.sequence}, entry {index}: {error}") from None
-        except (UnreadableEvent, *_MISFITS) as error:
+        except (UnreadableEvent, *_CONTRADICTIONS) as error:
             readable = isinstance(error, UnreadableEvent)
             what = str(error) if readable else f"an event does not fit: {error!r:.100}"
             self._problem(base + index, Rule.EVENT, what, part)

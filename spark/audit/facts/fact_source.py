@@ -132,7 +132,7 @@ class FactsReader(DataSourceReader):
 
 def _plan(options: SourceOptions) -> list[list[FactRange]]:
     """Return the ranges that each task reads: large logs in parts, small ones together."""
-    from spark.audit.facts.histogram import LEAST_MS
+    from spark.audit.facts.histogram import MIN_MS
     from spark.columnar import PushedFilters
     from spark.datasource import find_logs, group_ranges, plan_ranges, split_ranges
     from spark.storage import nodes_of
@@ -144,7 +144,7 @@ def _plan(options: SourceOptions) -> list[list[FactRange]]:
     lengths = {one.stored.stream: _interval_ms(one) for one in found if one.stored.stream in large}
     return [
         [
-            FactRange(one, nodes[one.stored.stream], lengths.get(one.stored.stream, LEAST_MS))
+            FactRange(one, nodes[one.stored.stream], lengths.get(one.stored.stream, MIN_MS))
             for one in some
         ]
         for some in group_ranges(pieces, options.partitions)
@@ -157,24 +157,24 @@ def _interval_ms(found: RecordRange) -> int:
     It keeps the number of intervals of all parts together small.
     """
     from eventstore.errors import CorruptLog
-    from spark.audit.facts.histogram import LEAST_MS, interval_ms
+    from spark.audit.facts.histogram import MIN_MS, interval_ms
     from spark.datasource import RecordTimes
 
     times = RecordTimes(found.stored)
     try:
         return interval_ms(times.of(found.first), times.of(found.last))
     except CorruptLog:  # reported by the task that reads it
-        return LEAST_MS
+        return MIN_MS
 
 
 def _facts(part: FactRange) -> Iterator[pa.RecordBatch]:
     from eventstore.format import decode_record
-    from spark.audit.facts.fact_scan import FactScan, collect_seldom
+    from spark.audit.facts.fact_scan import FactScan, reduce_collections
     from spark.runtime import name_log_in_errors
     from spark.storage import RecordChecker
 
     stored = part.range.stored
-    with name_log_in_errors(stored.stream), collect_seldom():
+    with name_log_in_errors(stored.stream), reduce_collections():
         scan = FactScan(part.node, part.range.until, part.interval_ms)
         for found in RecordChecker(part.range, decode_record, strict=False).records():
             scan.take(found)

@@ -19,9 +19,9 @@ _COUNTED = {
     MessageDropped: "dropped",
 }
 _NAMES = ("published", "delivered", "completed", "dropped")
-LEAST_MS: Final = 1000
+MIN_MS: Final = 1000
 """The shortest interval."""
-_MOST: Final = 512
+_MAX: Final = 512
 """Maximum intervals kept by one reader."""
 _SHOWN: Final = 240
 """Maximum intervals reported at the end, for the whole time."""
@@ -29,7 +29,7 @@ _SHOWN: Final = 240
 
 def interval_ms(begins_ms: int, ends_ms: int) -> int:
     """Return the interval length that divides a span of time into few enough intervals to plot."""
-    length = LEAST_MS
+    length = MIN_MS
     while (ends_ms - begins_ms) // length >= _SHOWN:
         length *= 2
     return length
@@ -41,7 +41,7 @@ class RateCounts:
     The intervals have at least the given length, and get longer if there are too many.
     """
 
-    def __init__(self, length_ms: int = LEAST_MS) -> None:
+    def __init__(self, length_ms: int = MIN_MS) -> None:
         self._length = length_ms
         self._counts: dict[int, dict[type, int]] = {}
 
@@ -50,7 +50,7 @@ class RateCounts:
         number = time_ms // self._length
         found = self._counts.get(number)
         if found is None:
-            if len(self._counts) >= _MOST:
+            if len(self._counts) >= _MAX:
                 self._halve()
                 return self.of(time_ms)
             found = self._counts[number] = dict.fromkeys(_COUNTED, 0)
@@ -79,7 +79,7 @@ def merge_rates(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RateP
     """Return the points of (node, counts), few enough to plot, and the length of the interval."""
     points = list(told)
     if not points:
-        return (), LEAST_MS
+        return (), MIN_MS
     length = max(one["length_ms"] for _, one in points)
     begins = min(one["at_ms"] for _, one in points)
     ends = max(one["at_ms"] + one["length_ms"] for _, one in points)

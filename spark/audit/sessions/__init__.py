@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         subscription_spans,
         topics_to_filters,
     )
-    from spark.audit.sessions.expected_packs import EFFECT_COLUMNS, OWED_FLAG
+    from spark.audit.sessions.expected_packs import EFFECT_COLUMNS, REQUIRED
     from spark.audit.sessions.session_audit_task import (
         COLUMNS,
         SessionPlan,
@@ -52,7 +52,7 @@ else:
                 "packs_of position_of published_messages spans_of_facts subscription_spans "
                 "topics_to_filters"
             ),
-            "expected_packs": "EFFECT_COLUMNS OWED_FLAG",
+            "expected_packs": "EFFECT_COLUMNS REQUIRED",
             "session_audit_task": "COLUMNS SessionPlan audit_sessions session_results",
             "session_checker": "CLAIMED EXPECTED HAPPENED OWED session_marks",
             "session_result_rows": (
@@ -72,7 +72,7 @@ __all__ = [
     "NEEDED",
     "OF_RESULTS",
     "OWED",
-    "OWED_FLAG",
+    "REQUIRED",
     "SHARED",
     "TOTALS",
     "VIOLATION",

@@ -31,10 +31,10 @@ from spark.audit.facts import (
     RELEASED,
     SENT,
     SPANS,
-    collect_seldom,
+    reduce_collections,
     unpack_events,
 )
-from spark.audit.sessions.expected_packs import EFFECT_COLUMNS, OWED_FLAG, ExpectedPacks
+from spark.audit.sessions.expected_packs import EFFECT_COLUMNS, REQUIRED, ExpectedPacks
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def expected_deliveries_of(
 
     The rows are (node, session, at, ref, time_ms, topic, number, origin, size, expires): each
     message with each subscription that existed in the turn in which it took effect, once for every
-    matching filter. With ``OWED_FLAG`` the subscription existed from before the message took effect
+    matching filter. With ``REQUIRED`` the subscription existed from before the message took effect
     until after the end of the turn: then the session had to get the message. ``held`` are spans; it
     is read more than once. ``wild`` are the filters with wildcards.
     """
@@ -304,7 +304,7 @@ def expected_deliveries_of(
     )
     local = F.col("no_local") & (F.xxhash64("session") == F.col("origin"))
     owed = (F.col("since") < F.col("at")) & (F.col("turn") < F.col("ends"))
-    flag = F.when(owed, OWED_FLAG).otherwise(0)
+    flag = F.when(owed, REQUIRED).otherwise(0)
     number = F.col("level").bitwiseOR(F.shiftleft("qos", 2)).bitwiseOR(flag)
     return (
         effects.join(pairs, ["node", "topic"])
@@ -329,7 +329,7 @@ def expected_of_few(effects: DataFrame, spans: Sequence[SpanRow]) -> DataFrame:
 def _expected(
     spans: Sequence[SpanRow], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    with mark_errors(), collect_seldom():
+    with mark_errors(), reduce_collections():
         yield from packs_of(spans, batches)
 
 

@@ -11,7 +11,7 @@ from projections.audit import HeldSubscription, SubscribedSessions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OWED_FLAG: Final = 16
+REQUIRED: Final = 16
 """Flag in the number of an expectation; the lower bits are the QoS of the message, and that of the
 subscription shifted by two bits."""
 
@@ -57,7 +57,7 @@ class ExpectedPacks:
                     continue
                 number = level | one.qos << 2
                 if one.since < at and turn < one.ends:
-                    number |= OWED_FLAG
+                    number |= REQUIRED
                 pack = packs.get((node, session))
                 if pack is None:
                     pack = packs[node, session] = {}, []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from spark.audit.facts import collect_seldom
+from spark.audit.facts import reduce_collections
 from spark.audit.sessions.session_checker import Row, SessionChecker, SessionMark
 from spark.audit.sessions.session_result_rows import SessionResults
 from spark.runtime import mark_errors
@@ -56,7 +56,7 @@ def audit_sessions(
 
     See ``session_result_rows``.
     """
-    with mark_errors(), collect_seldom():
+    with mark_errors(), reduce_collections():
         yield from session_results(plan, batches)
 
 

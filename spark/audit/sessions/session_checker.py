@@ -29,7 +29,7 @@ from projections.audit import ASSIGNED, Rule, SessionAudit
 from projections.audit.rules import has_home, wrong_home
 from projections.state import digest, encode_session, expand_runs, reference_runs
 from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
-from spark.audit.sessions.expected_packs import OWED_FLAG
+from spark.audit.sessions.expected_packs import REQUIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -136,7 +136,7 @@ class SessionChecker:
             if rank == HAPPENED:
                 self.happened(data or b"", payload)
             elif rank == OWED:
-                self.owed(at, ref, topic)
+                self.required_replay(at, ref, topic)
             elif rank == CLAIMED:
                 self.claimed(at, topic or "", None if data is None else data.decode())
             elif data is not None:
@@ -187,7 +187,7 @@ class SessionChecker:
             origin=origin,
             qos=number & 3,
             granted=number >> 2 & 3,
-            owed=bool(number & OWED_FLAG),
+            owed=bool(number & REQUIRED),
             size=size,
             expires=expires,
         )
@@ -205,13 +205,13 @@ class SessionChecker:
                 origin=origin,
                 qos=number & 3,
                 granted=number >> 2 & 3,
-                owed=bool(number & OWED_FLAG),
+                owed=bool(number & REQUIRED),
                 size=size,
                 expires=expires,
             )
         self._coming_at = coming[-1][0] if coming else BEYOND_ALL
 
-    def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
+    def required_replay(self, at: Position, ref: Position, topic_filter: str | None) -> None:
         """Take a retained message that must be sent for a granted filter."""
         self._advance(at + 1)
         withheld = topic_filter is not None and self._audit.withholds(topic_filter)
@@ -237,7 +237,7 @@ class SessionChecker:
             what = f"the {where} has a session that is not in the log"
         else:
             what = f"the {where} has another state of the session than the log has"
-        self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
+        self._report(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
 
     def finish(self) -> None:
         """Do the remaining checks at the end of the log."""
@@ -252,7 +252,7 @@ class SessionChecker:
             # A session that ended later may have ended before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):
                 what = f"the {where} does not have the session that is in the log"
-                self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
+                self._report(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
         if self._connection is not None:
             self._disconnected(None)
         if audit.latencies:
@@ -279,7 +279,7 @@ class SessionChecker:
             if at >= self._mark_at:
                 self._pass_marks(at)
             if self._owed:
-                self._pay(event, at, part)
+                self._settle_replays(event, at, part)
             kind = type(event)
             state = fold.state
             if kind in _CHANGES:
@@ -298,10 +298,10 @@ class SessionChecker:
         state, place = self._audit.fold.state, self._place
         what = wrong_home(self._session, state, place) if state is not None and place else None
         if what is not None:
-            self._tell(Rule.HOME, at, what)
+            self._report(Rule.HOME, at, what)
             self._place = None
 
-    def _pay(self, event: Event, at: Position, part: int) -> None:
+    def _settle_replays(self, event: Event, at: Position, part: int) -> None:
         """Settle owed retained messages with an event; report late ones."""
         self._overdue((at >> INDEX_BITS) - part << INDEX_BITS)
         if isinstance(event, (Delivered, Queued)):
@@ -339,19 +339,19 @@ class SessionChecker:
                 del self._owed[ref]
             if late and late[0] < self._log.unsure:
                 what = f"retained message {format_position(ref)} was not sent for a filter"
-                self._tell(Rule.UNDELIVERED, late[0], what)
+                self._report(Rule.UNDELIVERED, late[0], what)
 
     def _found(self, violation: Violation) -> None:
         rule, at, what, ref, *_ = violation
         if rule not in _OF_WHOLE_TURNS or at < self._log.unsure:
-            self._tell(rule, at, what, ref)
+            self._report(rule, at, what, ref)
 
     def _shared(self, step: SharedStep) -> None:
         if step.what == ASSIGNED:
             self._counts["assigned"] += len(step.refs)
         self._results.shared(self._log.node, step.group, step.at, orjson.dumps(step[1:]))
 
-    def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
+    def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._results.violation(rule, self._log.node, self._session, at, what, ref)
 
     def _digest(self, *, pending: bool) -> str | None:
@@ -400,7 +400,7 @@ class SessionChecker:
             self._repeating = state is not None
         elif mark.kind == COMPLETED:
             if self._repeating and state is not None:
-                self._tell(Rule.CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
+                self._report(Rule.CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
             self._repeating = False
         elif mark.kind == CUT:
             if state is not None:

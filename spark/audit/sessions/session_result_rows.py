@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from projections.audit import BUCKETS
-from spark.audit.facts import MOST_VIOLATIONS
+from spark.audit.facts import MAX_VIOLATIONS
 
 if TYPE_CHECKING:
     from array import array
@@ -150,7 +150,7 @@ class SessionResults:
     ) -> None:
         """Add a violation; violations beyond the limit are only counted."""
         self.totals.counts[f"wrong {rule}"] += 1
-        if self._kept[rule] < MOST_VIOLATIONS:
+        if self._kept[rule] < MAX_VIOLATIONS:
             self._kept[rule] += 1
             self._rows.append((VIOLATION, node, session, at, rule, ref, what, None, None))
 

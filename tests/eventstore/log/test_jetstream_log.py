@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
-from harness.waiting import PATIENCE, happens
+from harness.waiting import TIMEOUT, happens
 from numberedlog import (
     STREAM,
     SUBJECT,
@@ -231,7 +231,7 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
     await ensure_stream(own.nc, STREAM, [SUBJECT])
-    await own.nc.request(SUBJECT, record(GENESIS, "other"), timeout=PATIENCE)
+    await own.nc.request(SUBJECT, record(GENESIS, "other"), timeout=TIMEOUT)
     own.log.connection_lost()
     error = await given_up(own)
     assert str(error).startswith("the log is damaged: record 1 is not the one that was stored")
@@ -344,7 +344,7 @@ async def test_some_records_far_apart(server: EmbeddedServer) -> None:
 async def test_an_invalid_record_is_named(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
         await filled(nc, [1, 1])
-        await nc.request(SUBJECT, b"something else", timeout=PATIENCE)
+        await nc.request(SUBJECT, b"something else", timeout=TIMEOUT)
         for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
             with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
                 await read
@@ -472,7 +472,7 @@ async def test_a_log_that_begins_while_it_is_looked_at(
 
         async def ask(*arguments: Any) -> tuple[int, int]:
             found = await jetstream.read_bounds(*arguments)
-            await nc.request(SUBJECT, record(GENESIS, "first"), timeout=PATIENCE)
+            await nc.request(SUBJECT, record(GENESIS, "first"), timeout=TIMEOUT)
             return found
 
         monkeypatch.setattr(jetstream_log, "read_bounds", ask)

@@ -638,7 +638,7 @@ def test_a_record_holds_no_more_bytes_than_reckoned() -> None:
 def test_congestion_and_relief() -> None:
     relieved: list[int] = []
     bench = Bench(max_inflight=1, max_record=1 << 20, max_pending=10_000)
-    bench.journal.on_relief = lambda: relieved.append(bench.journal.durable)
+    bench.journal.on_input_resumed = lambda: relieved.append(bench.journal.durable)
     bench.turn(b"0", 4000)
     assert not bench.journal.congested
     bench.turn(b"1", 4000)
@@ -656,7 +656,7 @@ def test_congestion_and_relief() -> None:
 def test_relief_is_reported_only_on_request() -> None:
     relieved: list[int] = []
     bench = Bench(max_inflight=1, max_pending=1000)
-    bench.journal.on_relief = lambda: relieved.append(1)
+    bench.journal.on_input_resumed = lambda: relieved.append(1)
     bench.turn(b"0", 4000)
     bench.commit(1)
     assert relieved == []

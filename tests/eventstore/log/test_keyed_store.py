@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 import pytest_asyncio
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 
 from eventstore.errors import LogUnavailable
 from eventstore.log import KeyedStore
@@ -79,7 +79,7 @@ async def test_a_deleted_key_may_be_dropped(store: KeyedStore, client: DirectCli
     await store.put("a", b"1")
     await store.put("a", b"", gone=True)
     assert await store.confirm("mark", b"m", 2)
-    reply = await client.request("$JS.API.DIRECT.GET.STATE.state.a", b"", timeout=PATIENCE)
+    reply = await client.request("$JS.API.DIRECT.GET.STATE.state.a", b"", timeout=TIMEOUT)
     assert (reply.headers or {})["Nats-TTL"] == "24h"
 
 
@@ -104,7 +104,7 @@ async def test_it_is_compacted_and_does_not_wait_for_the_disk(
     store: KeyedStore, client: DirectClient
 ) -> None:
     del store
-    reply = await client.request("$JS.API.STREAM.INFO.STATE", b"", timeout=PATIENCE)
+    reply = await client.request("$JS.API.STREAM.INFO.STATE", b"", timeout=TIMEOUT)
     config = orjson.loads(reply.data)["config"]
     assert (config["max_msgs_per_subject"], config["storage"]) == (1, "file")
     assert config["persist_mode"] == "async"

@@ -9,7 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 
 from cli.history.salvage import ProgressLine, report
 from eventstore.datadir import DataDir, take_lock
@@ -88,7 +88,7 @@ async def _write(
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
         await request_stream(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
         for record in records:
-            await client.request("foldmq.log.n1", record, timeout=PATIENCE)
+            await client.request("foldmq.log.n1", record, timeout=TIMEOUT)
         await disconnect(client)
         await server.stop()
         if noted is not None:
@@ -384,7 +384,7 @@ class Needs:
     def before(self, _first: Position) -> dict[str, set[Position]]:
         return {"needy": {NEEDED}}
 
-    def begun_anew(self, session: str) -> list[Event]:
+    def reset_events(self, session: str) -> list[Event]:
         return [SessionExpired(session, "salvage")]
 
 

@@ -15,7 +15,7 @@ from harness.waiting import happens
 
 from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
-PATIENCE = 30
+TIMEOUT = 30
 """Seconds after which what is awaited will not come any more."""
 
 
@@ -88,7 +88,7 @@ class Linked:
             on_down=lambda: self.notices.append("down"),
             on_error=self.problems.append,
             on_refused=self.refused.append,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
         return self
 
@@ -104,7 +104,7 @@ class Linked:
         """Wait until the server has processed all that was written."""
         done = asyncio.Event()
         self.link.fence(done.set)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await done.wait()
 
     async def came(self, count: int) -> None:

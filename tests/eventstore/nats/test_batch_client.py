@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from harness.broker import free_port
 from harness.waiting import happens
-from linked import PATIENCE, Linked, Nats, render_hpub
+from linked import TIMEOUT, Linked, Nats, render_hpub
 from nats.aio.client import Client
 from nats.aio.transport import Transport
 
@@ -125,7 +125,7 @@ async def test_fences_come_in_order_and_are_not_nats_pys_pings(here: Linked) -> 
         flushing.add_done_callback(lambda _task, name=f"nats-py {round_}": passed.append(name))
         await asyncio.sleep(0)
         here.link.fence(lambda name=f"second {round_}": passed.append(name))
-        await asyncio.wait_for(flushing, PATIENCE)
+        await asyncio.wait_for(flushing, TIMEOUT)
         await here.settled()
     fences = [name for name in passed if not name.startswith("nats-py")]
     assert fences == [f"{which} {n}" for n in range(3) for which in ("first", "second")]

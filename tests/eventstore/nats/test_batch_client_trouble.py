@@ -202,7 +202,7 @@ async def test_refusals_are_reported_after_all_subscriptions_are_renewed(
         wire, here.link._connection = here.link._connection, None
         here.link.connected = False
         assert wire is not None
-        here.link._came_up()  # with the inbox, the first piece
+        here.link._on_connected()  # with the inbox, the first piece
         here.link.problem('Permissions Violation for Subscription to "a"')
         assert told == []
         await happens(lambda: here.link.connected)

@@ -11,7 +11,7 @@ import nats.errors
 import pytest
 import pytest_asyncio
 from harness.broker import free_port
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
@@ -217,7 +217,7 @@ async def test_stream_is_made_once(client: Client) -> None:
     first = await ensure_stream(client, NAME, [SUBJECT], sync="always")
     assert (first.created, first.first_seq, first.last_seq) == (True, 0, 0)
     assert "on disk" in first.promise
-    await client.request(SUBJECT, b"record", timeout=PATIENCE)
+    await client.request(SUBJECT, b"record", timeout=TIMEOUT)
     second = await ensure_stream(client, NAME, [SUBJECT], must_exist=True)
     assert (second.created, second.first_seq, second.last_seq) == (False, 1, 1)
     assert "cannot see" in second.promise
@@ -245,7 +245,7 @@ async def test_a_log_that_nats_does_not_recover_is_not_replaced(datadir: DataDir
     await server.start()
     client = await connect(options_for(server))
     await ensure_stream(client, NAME, [SUBJECT])
-    await client.request(SUBJECT, b"record", timeout=PATIENCE)
+    await client.request(SUBJECT, b"record", timeout=TIMEOUT)
     await client.close()
     await server.stop()
     (datadir.jetstream / "jetstream/$G/streams" / NAME / "meta.inf").write_text("{}")
@@ -314,7 +314,7 @@ async def test_weak_stream_is_refused(
 
 async def make(client: Client, config: dict[str, Any]) -> None:
     reply = await client.request(
-        f"$JS.API.STREAM.CREATE.{config['name']}", json.dumps(config).encode(), timeout=PATIENCE
+        f"$JS.API.STREAM.CREATE.{config['name']}", json.dumps(config).encode(), timeout=TIMEOUT
     )
     assert "error" not in json.loads(reply.data), reply.data
 

@@ -15,7 +15,7 @@ from harness.broker import free_port
 from harness.certs import Authority
 from harness.nats import PASSWORD, USER
 from harness.natscluster import NatsCluster
-from harness.waiting import PATIENCE, happens
+from harness.waiting import TIMEOUT, happens
 from linked import Nats
 
 from eventstore.errors import LostLog, NatsTooOld, NatsUnavailable, TooManyReplicas
@@ -63,7 +63,7 @@ async def client(cluster: NatsCluster) -> AsyncIterator[DirectClient]:
         yield made
     finally:
         for name in (NAME, "STATE"):
-            await made.request(f"$JS.API.STREAM.DELETE.{name}", b"", timeout=PATIENCE)
+            await made.request(f"$JS.API.STREAM.DELETE.{name}", b"", timeout=TIMEOUT)
         await disconnect(made)
 
 
@@ -72,12 +72,12 @@ async def interest(client: DirectClient, subject: str) -> None:
 
     The leader of the stream notifies the others after JetStream has answered.
     """
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             with contextlib.suppress(nats.errors.NoRespondersError):
                 # A stream refuses this without storing it, since its name is another.
                 headers = {"Nats-Expected-Stream": "none"}
-                await client.request(subject, b"", timeout=PATIENCE, headers=headers)
+                await client.request(subject, b"", timeout=TIMEOUT, headers=headers)
                 return
             await asyncio.sleep(0.02)
 
@@ -85,7 +85,7 @@ async def interest(client: DirectClient, subject: str) -> None:
 async def test_three_replicas_where_there_are_three_servers(client: DirectClient) -> None:
     made = await ensure_stream(client, NAME, [SUBJECT])
     assert (made.created, made.replicas) == (True, 3)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while "(behind)" in made.servers:  # for a moment, on a busy machine
             await asyncio.sleep(0.05)
             made = await ensure_stream(client, NAME, [SUBJECT])
@@ -109,7 +109,7 @@ async def test_a_log_with_one_replica_gets_three_if_configured(client: DirectCli
     await ensure_stream(client, NAME, [SUBJECT], replicas=1)
     await interest(client, SUBJECT)
     for number in range(20):
-        await client.request(SUBJECT, b"%d" % number, timeout=PATIENCE)
+        await client.request(SUBJECT, b"%d" % number, timeout=TIMEOUT)
     assert (await ensure_stream(client, NAME, [SUBJECT])).replicas == 1
     grown = await ensure_stream(client, NAME, [SUBJECT], replicas=3)
     assert (grown.created, grown.replicas, grown.last_seq) == (False, 3, 20)
@@ -129,7 +129,7 @@ async def test_projections_get_as_many_replicas(client: DirectClient) -> None:
         await interest(client, "state.a")
         assert await store.confirm("a", b"1", await store.last())
     await KeyedStore(client, "STATE", "state.", replicas=1).open()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         # A replica that is behind on a busy machine may be the one that is read.
         while (found := [data async for _, data in store.read()]) != [b"1"]:
             assert not found
@@ -244,7 +244,7 @@ async def test_a_log_in_the_domain_of_a_hub(tmp_path: Path, servers: list[Nats])
         assert await store.confirm("a", b"1", 0)
         assert [data async for _, data in store.read()] == [b"1"]
         await interest(here, SUBJECT)
-        stored = orjson.loads((await here.request(SUBJECT, b"record", timeout=PATIENCE)).data)
+        stored = orjson.loads((await here.request(SUBJECT, b"record", timeout=TIMEOUT)).data)
         assert (stored["seq"], stored["domain"]) == (1, "hub")
         assert [found async for found in read_stored(here, NAME, 1, 1)] == [(1, b"record")]
     finally:

@@ -18,7 +18,7 @@ from eventstore.nats import ConnectionOptions, RequestClient, UnansweredError
 pytestmark = pytest.mark.system
 
 SUBJECT = "foldmq.auth"
-PATIENCE = 30
+TIMEOUT = 30
 
 
 @pytest_asyncio.fixture
@@ -59,8 +59,8 @@ async def test_an_answer_also_after_the_server_was_away(server: Nats) -> None:
     await server.start()
     service = await echo(server)
     asked = questions(server, problems := [])
-    assert await asked.ask(b"one", PATIENCE) == b"echo one"
-    answers = await asyncio.gather(*(asked.ask(b"%d" % n, PATIENCE) for n in range(100)))
+    assert await asked.ask(b"one", TIMEOUT) == b"echo one"
+    answers = await asyncio.gather(*(asked.ask(b"%d" % n, TIMEOUT) for n in range(100)))
     assert answers == [b"echo %d" % n for n in range(100)]
     server.kill()
     await happens(lambda: not asked._connected.is_set())
@@ -69,7 +69,7 @@ async def test_an_answer_also_after_the_server_was_away(server: Nats) -> None:
     server.run()
     await happens(lambda: service.is_connected)
     await known(service)
-    assert await asked.ask(b"three", PATIENCE) == b"echo three"
+    assert await asked.ask(b"three", TIMEOUT) == b"echo three"
     asked.close()
     await asked.closed()
     await service.close()
@@ -80,14 +80,14 @@ async def test_no_responder_and_no_answer_in_time(server: Nats) -> None:
     await server.start()
     asked = questions(server)
     with pytest.raises(UnansweredError, match=f"no answer on {SUBJECT}"):
-        await asked.ask(b"one", PATIENCE)
+        await asked.ask(b"one", TIMEOUT)
     silent = await nats.connect(server.url)
     await silent.subscribe(SUBJECT)
     await known(silent)
     with pytest.raises(UnansweredError, match="no answer in time"):
         await asked.ask(b"two", 0.05)
     with pytest.raises(UnansweredError, match="payload"):
-        await asked.ask(bytes(2 << 20), PATIENCE)
+        await asked.ask(bytes(2 << 20), TIMEOUT)
     asked.close()
     await asked.closed()
     await silent.close()
@@ -99,7 +99,7 @@ async def test_a_server_that_comes_later(server: Nats) -> None:
         await asked.ask(b"one", 0.05)
     await server.start()
     service = await echo(server)
-    assert await asked.ask(b"two", PATIENCE) == b"echo two"
+    assert await asked.ask(b"two", TIMEOUT) == b"echo two"
     asked.close()
     await asked.closed()
     await service.close()
@@ -109,7 +109,7 @@ async def test_closing_waits_for_the_last_question(server: Nats) -> None:
     await server.start()
     service = await echo(server)
     asked = questions(server)
-    task = asyncio.create_task(asked.ask(b"one", PATIENCE))
+    task = asyncio.create_task(asked.ask(b"one", TIMEOUT))
     await asyncio.sleep(0)
     asked.close()
     assert await task == b"echo one"
@@ -133,7 +133,7 @@ async def test_asking_after_the_end_connects_no_more(server: Nats) -> None:
     asked = questions(server)
     asked.close()
     with pytest.raises(UnansweredError, match="closed"):
-        await asked.ask(b"one", PATIENCE)
+        await asked.ask(b"one", TIMEOUT)
     await asked.closed()
     assert asked._client is None
 

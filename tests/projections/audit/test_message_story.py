@@ -69,7 +69,7 @@ def topic_t(topic: str) -> bool:
 
 
 def fates(story: MessageStory) -> list[tuple[str, str]]:
-    return [(copy.session, copy.fate) for copy in story.copies]
+    return [(copy.session, copy.outcome) for copy in story.copies]
 
 
 def steps(story: MessageStory) -> list[tuple[Position, str]]:
@@ -87,9 +87,9 @@ def test_each_message_of_a_column_has_its_own_story() -> None:
     assert [story.ref for story in stories] == refs[1:]
     assert [fates(story) for story in stories] == [[("c", "in_flight")], [("c", "acknowledged")]]
     assert steps(stories[1]) == [(position(2, 5), "delivered"), (position(3, 1), "acked")]
-    standing = stories[0].standing
-    assert standing is not None
-    assert (standing.known, standing.connected, standing.filters) == (True, True, [("t", 1)])
+    subscriber = stories[0].subscriber
+    assert subscriber is not None
+    assert (subscriber.known, subscriber.connected, subscriber.filters) == (True, True, [("t", 1)])
 
 
 def test_only_the_latest_on_the_topic_are_kept() -> None:
@@ -140,7 +140,7 @@ def test_dropped_from_the_queue_or_at_once() -> None:
 def test_qos_2_takes_effect_when_it_is_released() -> None:
     early = (opened("p"), published(qos=2))
     (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), early)
-    assert (story.effective, story.standing) == (False, None)
+    assert (story.effective, story.subscriber) == (False, None)
     (story,) = explain(
         StoryBuilder(wanted=topic_t, client="c"),
         early,
@@ -148,8 +148,8 @@ def test_qos_2_takes_effect_when_it_is_released() -> None:
         (Released("p", [1], [position(1, 1)]),),
     )
     assert story.effective
-    assert story.standing is not None
-    assert story.standing.filters == [("t", 2)]
+    assert story.subscriber is not None
+    assert story.subscriber.filters == [("t", 2)]
     (story,) = explain(StoryBuilder(wanted=topic_t), early, (SessionExpired("p", "expired"),))
     assert [step.what for step in story.steps] == ["discarded"]
 
@@ -163,11 +163,11 @@ def test_deliveries_end_with_their_session() -> None:
         (False, opened("c", resumed=False), "gone"),
         (False, opened("c", resumed=True), "in_flight"),
     ]
-    for clean, end, fate in ends:
+    for clean, end, outcome in ends:
         (story,) = explain(
             StoryBuilder(ref=ref), (opened("c", clean=clean), published(), sent([ref], 1)), (end,)
         )
-        assert fates(story) == [("c", fate)], end
+        assert fates(story) == [("c", outcome)], end
     # the packet identifier is free again: its next use is another message
     (story,) = explain(
         StoryBuilder(ref=ref),
@@ -179,8 +179,8 @@ def test_deliveries_end_with_their_session() -> None:
 
 def test_a_client_without_a_session() -> None:
     (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), (published(),))
-    assert story.standing is not None
-    assert not story.standing.known
+    assert story.subscriber is not None
+    assert not story.subscriber.known
 
 
 def test_turns_hold_parts_back() -> None:
@@ -241,7 +241,7 @@ def test_a_message_from_before_that_is_carried() -> None:
         (Acked("c", [7]),),
     )
     assert (story.ref, story.topic, story.size, story.before) == (OLD[0], "t", 1, BEGIN)
-    assert (story.session, story.qos, story.standing) == (None, None, None)
+    assert (story.session, story.qos, story.subscriber) == (None, None, None)
     assert story.effective
     assert [step.what for step in story.steps] == ["carried"]
     assert fates(story) == [("c", "acknowledged")]
@@ -282,8 +282,8 @@ def test_a_message_from_before_whose_pubrel_comes_after() -> None:
     assert (story.session, story.qos, story.effective) == ("p", 2, False)
     explainer.take(record(BEGIN + 1, Released("p", [9], [OLD[0]]), sent([OLD[0]], 1)))
     assert (story.effective, story.pid) == (True, 9)
-    assert story.standing is not None
-    assert story.standing.filters == [("t", 1)]
+    assert story.subscriber is not None
+    assert story.subscriber.filters == [("t", 1)]
     assert fates(story) == [("c", "in_flight")]
 
 
@@ -345,5 +345,5 @@ def test_a_message_without_receivers_is_unknown_after_a_cut() -> None:
 def test_how_a_session_stood_is_not_known_before_it_is_repeated() -> None:
     explainer = StoryBuilder(wanted=topic_t, last=2, client="c", begin=BEGIN)
     stories = from_begin(explainer, (published(),), (CheckpointBegun(1), holding()), (published(),))
-    assert stories[0].standing is None
-    assert stories[1].standing is not None
+    assert stories[0].subscriber is None
+    assert stories[1].subscriber is not None

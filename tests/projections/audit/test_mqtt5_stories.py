@@ -94,8 +94,8 @@ def test_a_client_refuses_a_message() -> None:
     assert said(told(sent(), Acked("c", [7], reasons=[0x87])))[-1] == (
         "acknowledged: PUBACK of packet 7 with reason code 0x87 (not authorized)"
     )
-    assert told(sent(), Acked("c", [7], reasons=[0x83])).copies[0].fate == "refused"
-    assert told(sent(), Acked("c", [7], reasons=[0x10])).copies[0].fate == "acknowledged"
+    assert told(sent(), Acked("c", [7], reasons=[0x83])).copies[0].outcome == "refused"
+    assert told(sent(), Acked("c", [7], reasons=[0x10])).copies[0].outcome == "acknowledged"
 
 
 def test_a_message_goes_to_another_member_when_its_member_leaves() -> None:
@@ -108,7 +108,7 @@ def test_a_message_goes_to_another_member_when_its_member_leaves() -> None:
         sent(topic_filter=GROUP, session="bob"),
         Acked("bob", [7]),
     )
-    assert [(one.session, one.fate) for one in story.copies] == [
+    assert [(one.session, one.outcome) for one in story.copies] == [
         (GROUP, "assigned"),
         ("ann", "returned"),
         (GROUP, "assigned"),
@@ -191,6 +191,6 @@ def test_a_retained_message_expires() -> None:
 def test_disconnect_sets_the_end_of_the_session() -> None:
     opened = SessionOpened("c", False, False, 5, expiry=60)
     kept = told(opened, sent(), SessionClosed("c", "disconnect"))
-    assert kept.copies[0].fate == "in_flight"
+    assert kept.copies[0].outcome == "in_flight"
     ended = told(opened, sent(), SessionClosed("c", "disconnect", expiry=0))
-    assert ended.copies[0].fate == "gone"
+    assert ended.copies[0].outcome == "gone"

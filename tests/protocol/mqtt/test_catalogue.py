@@ -15,7 +15,7 @@ from protocol.mqtt.connect_subscribe_decoder import parse_connect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_CUTS = 200
+_MAX_CUTS = 200
 
 
 def _cases(entries: Sequence[Good | Bad]) -> list[object]:
@@ -39,7 +39,7 @@ def _before(entry: Good | Bad) -> list[Connect]:
 def _cuts(raw: bytes) -> list[list[bytes]]:
     """The packet whole, byte by byte, and in two at every position (near both ends if long)."""
     positions = range(1, len(raw))
-    near = [at for at in positions if at < _MOST_CUTS or at > len(raw) - _MOST_CUTS]
+    near = [at for at in positions if at < _MAX_CUTS or at > len(raw) - _MAX_CUTS]
     return [[raw], bytewise(raw), *([raw[:at], raw[at:]] for at in near)]
 
 

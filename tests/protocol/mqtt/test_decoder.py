@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
-    BATCH_LEAST,
+    BATCH_MIN,
     MAX_CONNECT_SIZE,
     PINGREQ,
     Acks,
@@ -441,7 +441,7 @@ def test_acknowledgements_are_bounded_too(kind: int) -> None:
 def test_packets_of_changing_kinds_count_for_more() -> None:
     """Each batch of similar packets is worked on by itself: a turn could take 30 ms otherwise."""
     pair = encode_publish(b"t", b"", 2, 7) + bytes((0x62, 2, 0, 7))
-    decoder = Decoder(LIMIT, at_once=3 * 2 * BATCH_LEAST)
+    decoder = Decoder(LIMIT, at_once=3 * 2 * BATCH_MIN)
     decoder.feed(CONNECT)
     found = decoder.feed(pair * 100)
     assert len(found) == 6
@@ -454,7 +454,7 @@ def test_packets_of_changing_kinds_count_for_more() -> None:
 
 def test_packets_with_topic_filters_count_for_more() -> None:
     """2,000 SUBSCRIBE packets in one turn took 60 ms."""
-    decoder = Decoder(LIMIT, at_once=5 * BATCH_LEAST)
+    decoder = Decoder(LIMIT, at_once=5 * BATCH_MIN)
     decoder.feed(CONNECT)
     raw = encode(Subscribe(7, [("a", 1)])) + encode(Unsubscribe(8, ["a"]))
     calls = [len(decoder.feed(raw * 20))]

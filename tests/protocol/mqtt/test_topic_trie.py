@@ -53,14 +53,14 @@ def check_shape(tree: _RadixTrie[T]) -> int:
         node = stack.pop()
         below = node.children
         assert below is None or below
-        assert not isinstance(node.filed, dict) or len(node.filed) > 1
+        assert not isinstance(node.held, dict) or len(node.held) > 1
         assert not node.rest or node.rest.endswith("/")
         if node is not tree.root:
             # A single value with nothing below it is a leaf, a single way on is part of the rest
             if below is None:
-                assert isinstance(node.filed, dict)
+                assert isinstance(node.held, dict)
             else:
-                assert node.filed is not None or len(below) > 1
+                assert node.held is not None or len(below) > 1
         for first, child in (below or {}).items():
             assert "/" not in first
             count += 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
-    BATCH_LEAST,
+    BATCH_MIN,
     FROM_CLIENTS,
     PINGREQ,
     Acks,
@@ -214,7 +214,7 @@ def test_a_bound_on_the_work_of_a_call_changes_nothing(
 
 def test_packets_of_changing_kinds_count_for_more() -> None:
     pair = encode_v5(Publish(b"t", b"", 2, False, False, 7)) + bytes((0x62, 2, 0, 7))
-    decoder = decoder_v5(LIMIT, at_once=3 * 2 * BATCH_LEAST)
+    decoder = decoder_v5(LIMIT, at_once=3 * 2 * BATCH_MIN)
     decoder.feed(CONNECT5)
     found = decoder.feed(pair * 100)
     assert len(found) == 6

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.mqtt import PacketType, ProtocolError, ReasonCode
 from protocol.mqtt5.properties import (
+    MAX_PROPERTIES,
     MAX_PROPERTY_BYTES,
-    MOST_PROPERTIES,
     MessageProperties,
     Value,
     decode_message_properties,
@@ -277,7 +277,7 @@ def test_a_block_is_bounded() -> None:
 @pytest.mark.parametrize("first", [b"", b"\x01\1"])
 def test_the_number_of_properties_is_bounded(first: bytes) -> None:
     pair = b"\x26\0\1a\0\0"
-    fits = first + (MOST_PROPERTIES - bool(first)) * pair
+    fits = first + (MAX_PROPERTIES - bool(first)) * pair
     assert read_publish_properties(fits).block == fits
     with pytest.raises(ProtocolError) as caught:
         read_publish_properties(fits + pair)

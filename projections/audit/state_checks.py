@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from projections.audit.expected_messages import ExpectedMessage
     from projections.state import SessionState, SubscriptionState
 
-_MOST_PID: Final = 65_535
+_MAX_PID: Final = 65_535
 TOO_LARGE_CODE: Final = 0x95
 """Reason code with which the broker ends deliveries that the client no longer accepts."""
 _LEVEL_5: Final = 5
@@ -95,7 +95,7 @@ def identifiers(state: SessionState, pids: list[int], count: int, at: Position) 
         if pid in state.inflight or pid in state.releasing:
             what = f"packet identifier {pid} was already in flight"
             found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
-        elif not 0 < pid <= _MOST_PID:
+        elif not 0 < pid <= _MAX_PID:
             what = f"{pid} is not a packet identifier"
             found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
     return found

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from eventstore.task_end import end_tasks, keeping_cancellation
+from eventstore.task_cancellation import end_tasks, keeping_cancellation
 
 
 async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
