@@ -1,4 +1,4 @@
-"""Text of command output: all of ``eventstore.display`` and ``eventstore.format.range_text``."""
+"""Text of command output: all of ``eventstore.display`` and ``reading.position_text``."""
 
 import json
 

@@ -19,15 +19,13 @@ from projections.audit.ordering import RedeliveryOrder
 from projections.audit.rules import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
 from projections.state import QOS_MASK, RETAIN_FLAG
+from protocol.mqtt import FAILURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from projections.audit.expected_messages import ExpectedMessage
     from projections.state import SessionState
-
-_ERROR: Final = 0x80
-"""The lowest reason code that reports an error."""
 
 
 class AcknowledgementAudit:
@@ -104,7 +102,7 @@ class AcknowledgementAudit:
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:
                 self._report(at + number, f"PUBACK {pid}: not in flight at QoS 1")
-            elif codes and codes[number] >= _ERROR:
+            elif codes and codes[number] >= FAILURE:
                 self.open.pop(sent.ref, None)  # refused, or not sent again
             elif not sent.flags & RETAIN_FLAG:
                 self._done(1, sent.ref, ms)

@@ -15,14 +15,13 @@ from eventstore.format import (
     from_runs,
 )
 from projections.stories.message_story import DeliveryCopy, DeliveryOutcome, StoryStep
+from protocol.mqtt import FAILURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from projections.stories.message_story import MessageStory
 
-_ERROR: Final = 0x80
-"""The lowest reason code that reports an error."""
 DeliveryAnswer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned
 _ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
     Acked: ("acked", "acknowledged"),
@@ -72,7 +71,7 @@ class OpenCopies:
                 copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
                 continue
             what, copy.outcome = _ANSWERS[type(event)]
-            if code >= _ERROR:
+            if code >= FAILURE:
                 copy.outcome = "refused"
             copy.steps.append(StoryStep(at + offset, ms, what, pid, detail))
             if copy.outcome != "releasing":

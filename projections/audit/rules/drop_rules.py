@@ -12,7 +12,7 @@ from eventstore.display import escaped
 from eventstore.format import LONGEST_DROPPED_TOPIC, count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
-from protocol.mqtt import matches
+from protocol.mqtt import FAILURE, matches
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _SHOWN: Final = 60
-_ERROR: Final = 0x80
-"""The lowest reason code that reports an error."""
 _NOT_AUTHORIZED: Final = 0x87
 _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
@@ -107,7 +105,7 @@ class DropAudit:
         self._cases(Rule.DROP)
         as_many = count_runs(event.reasons) == len(event.filters)
         codes = from_runs(event.reasons) if as_many else []
-        if min(codes, default=0) < _ERROR:
+        if min(codes, default=0) < FAILURE:
             self._report(at, "subscriptions were denied, but not all of them with a reason")
             return
         limits = self._outline.limits_at(at)
