@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
     from eventstore.nats.jetstream import (
         END_OF_BATCH,
+        MAX_WAIT,
         NOT_FOUND,
         NOT_STORED,
         OVER_STREAM_LIMIT,
-        MAX_WAIT,
         REQUEST_SECONDS,
         WRONG_LAST_SEQUENCE,
         ServerWatch,
@@ -62,10 +62,10 @@ __all__ = [
     "DEFAULT_REPLICAS",
     "END_OF_BATCH",
     "LOG_STREAM_PREFIX",
+    "MAX_WAIT",
     "NOT_FOUND",
     "NOT_STORED",
     "OVER_STREAM_LIMIT",
-    "MAX_WAIT",
     "PRIVATE_PREFIX",
     "REQUEST_SECONDS",
     "WRONG_LAST_SEQUENCE",
