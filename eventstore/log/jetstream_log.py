@@ -52,7 +52,7 @@ class EventLog:
         self.watermark = watermark
         self.replicas = replicas
         """The number of the stream's replicas."""
-        self._server = ServerWatch(nc, f"stream {stream}", max_wait)
+        self._watch = ServerWatch(nc, f"stream {stream}", max_wait)
         self._max_msg_size = max_msg_size
         self._refused = refused
         self._nc = nc
@@ -87,9 +87,9 @@ class EventLog:
         for seconds in self._waits:
             with contextlib.suppress(LogUnavailable):
                 answer = await ask(seconds)
-                self._server.answered()
+                self._watch.answered()
                 return answer
-            await self._server.unanswered()
+            await self._watch.unanswered()
         return await ask(None)
 
     @property
@@ -168,13 +168,13 @@ class EventLog:
                     self._nc, self._stream, first, last, seconds, whole_turns=whole_turns
                 )
                 async for record in records:
-                    self._server.answered()
+                    self._watch.answered()
                     yield record
                     first = record.sequence + 1
             except LogUnavailable:
                 if seconds is None:
                     raise
-                await self._server.unanswered()
+                await self._watch.unanswered()
             else:
                 return
 
