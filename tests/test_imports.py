@@ -432,7 +432,7 @@ def test_packages_are_imported_by_their_lazy_exports() -> None:
         ("cli.web.web_process", "from cli.live.broker_client import LiveBroker", True),
         ("cli.web.web_process", "from projections.replay.replay import Replay", True),
         ("cli.web.web_process", "from cli.live import LiveBroker", False),
-        ("cli.serve.service", "from actors.authn.chain import AuthenticatorChain", True),
+        ("cli.serve.service", "from actors.authn.backend_selection import BackendSelection", True),
         ("actors.broker", "from actors.session import Session", False),
         ("cli.live.reconnecting_client", "from cli.live.broker_client import LiveBroker", False),
         ("cli.sparkjobs.claimed_states", "from spark.audit.facts import Claim", False),

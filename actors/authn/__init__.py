@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from actors.authn.backend_selection import LOCKED_OUT, BackendSelection
     from actors.authn.backends import make_backends
     from actors.authn.callout import Callout, CalloutMethod, CalloutOptions
-    from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
     from actors.authn.credentials import (
         Authenticator,
         AuthResult,
@@ -30,7 +30,7 @@ else:
         {
             "backends": "make_backends",
             "callout": "Callout CalloutMethod CalloutOptions",
-            "chain": "AuthenticatorChain LOCKED_OUT",
+            "backend_selection": "BackendSelection LOCKED_OUT",
             "credentials": "AuthResult Authenticator Credentials Verdict failed_recently",
             "enhanced": "Challenge Exchange Outcome Step make_methods",
             "jwt_keys": "KeySet load_keys",
@@ -46,7 +46,7 @@ __all__ = [
     "SCRAM_SHA_256",
     "AuthResult",
     "Authenticator",
-    "AuthenticatorChain",
+    "BackendSelection",
     "BackoffOptions",
     "Callout",
     "CalloutMethod",

@@ -1,6 +1,6 @@
 """Authentication backends, each of which handles some logins.
 
-The chain (:mod:`actors.authn.chain`) asks only the first backend that handles a login: there is no
+:mod:`actors.authn.backend_selection` asks only the first backend that handles a login: there is no
 fallback to another one. A new backend is a class with the interface :class:`Backend`, and an entry
 in the list of :func:`make_backends`.
 """

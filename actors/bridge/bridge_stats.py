@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore.metric_declaration import counted
+from eventstore.metric_types import counted
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from eventstore.log import Histogram
-from eventstore.metric_declaration import by_qos, by_reason, counted
+from eventstore.metric_types import by_qos, by_reason, counted
 from protocol.mqtt import Acks, Packet, Publishes
 
 if TYPE_CHECKING:

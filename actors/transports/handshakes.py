@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.kernel import lower_thread_priority
-from eventstore.metric_declaration import by_reason, counted
+from eventstore.metric_types import by_reason, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from actors.inspection import METRICS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore import metric_declaration
-    from eventstore.metric_declaration import Status
+    from eventstore import metric_types
+    from eventstore.metric_types import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -57,7 +57,7 @@ class _SingleMetric(Collector):
         return (self._family,)
 
 
-def _family(metric: metric_declaration.Metric, reading: Any) -> Metric:
+def _family(metric: metric_types.Metric, reading: Any) -> Metric:
     if metric.kind == "histogram":
         return HistogramMetricFamily(
             metric.name, metric.help, buckets=_buckets(reading), sum_value=reading["sum"]

@@ -54,7 +54,7 @@ from eventstore.format import largest_packet
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from actors.authn import AuthenticatorChain
+    from actors.authn import BackendSelection
     from cli.common import Address
 
 log = structlog.get_logger("foldmq")
@@ -103,7 +103,7 @@ class Service:
         self._hangup = asyncio.Event()
         self._listeners: Listeners
         self._access: Access
-        self._authenticator: AuthenticatorChain
+        self._authenticator: BackendSelection
         self._member: ClusterMember | None = None
         self._peers: PeerSockets | None = None
         self._places: dict[str, Endpoint] = {}

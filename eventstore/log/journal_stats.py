@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eventstore.metric_declaration import counted
+from eventstore.metric_types import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The audit of sessions: checks whether a log satisfies the guarantees of MQTT and foldmq.
 
-``rules`` contains the table of all rules, ``checks`` the checks of an event against the state of
-its session.
+``rules`` contains the table of all rules, ``single_event_rules`` the checks of an event against the
+state of its session.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from projections.audit.session_audit import SessionAudit
     from projections.audit.shared_subscription_audit import SharedAudit
     from projections.audit.shared_subscription_steps import ASSIGNED, SHARE, SharedStep
-    from projections.audit.state_checks import is_clean_start
+    from projections.audit.single_event_rules import is_clean_start
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
         HeldSubscription,
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "is_clean_start": "state_checks",
+    "is_clean_start": "single_event_rules",
     "packed_size": "expected_messages",
     "UNEXPECTED": "rules",
     "RULES": "rules",

@@ -14,8 +14,8 @@ from eventstore.format import (
     Returned,
     from_runs,
 )
-from projections.audit import state_checks
-from projections.audit.ordering import RedeliveryOrder
+from projections.audit import single_event_rules
+from projections.audit.ordering_rules import RedeliveryOrder
 from projections.audit.rules import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
 from projections.state import QOS_MASK, RETAIN_FLAG
@@ -97,7 +97,7 @@ class AcknowledgementAudit:
         self._unfinished.ended(event.pids)
         codes = from_runs(event.reasons)
         if codes:
-            self._report_all(state_checks.ended_unsent(state, event, at))
+            self._report_all(single_event_rules.ended_unsent(state, event, at))
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:

@@ -36,10 +36,10 @@ from eventstore.format import (
     format_position,
     from_runs,
 )
-from projections.audit import state_checks
+from projections.audit import single_event_rules
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
-from projections.audit.ordering import TopicOrder
+from projections.audit.ordering_rules import TopicOrder
 from projections.audit.rules import (
     UNEXPECTED,
     CheckpointSnapshotAudit,
@@ -251,7 +251,7 @@ class SessionAudit:
             answered = ANSWERS.get(kind)
             if answered is not None:
                 answered(self._answers, state, event, at, time_ms)
-        pure = state_checks.WITH_STATE.get(kind)
+        pure = single_event_rules.WITH_STATE.get(kind)
         if pure is not None:
             self._report_all(pure(state, event, at))
 
@@ -308,7 +308,7 @@ class SessionAudit:
     def _opened(self, event: SessionOpened, at: Position, _ms: int) -> None:
         state = self.fold.state
         if self._known:
-            self._report_all(state_checks.opened(state, event, at))
+            self._report_all(single_event_rules.opened(state, event, at))
         if not event.resumed:
             self._forget()
             self._known = True
@@ -317,7 +317,7 @@ class SessionAudit:
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._answers.ended()
         if self._known:
-            self._report_all(state_checks.ended(self.fold.state, event, at))
+            self._report_all(single_event_rules.ended(self.fold.state, event, at))
             if isinstance(event, SessionClosed):
                 self._ends.closed(self.fold.state, event, at)
             else:
@@ -355,14 +355,14 @@ class SessionAudit:
 
     def _delivered(self, state: SessionState, event: Delivered, at: Position, ms: int) -> None:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
-        self._report_all(state_checks.identifiers(state, pids, len(refs), at))
+        self._report_all(single_event_rules.identifiers(state, pids, len(refs), at))
         self._answers.sent(state, pids, at)
         known = self._check_subscription(state, event.filter, at)
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
             held = state.subscriptions.get(event.filter)
-            self._report_all(state_checks.from_the_head(held, refs, flags, at))
-            self._report_all(state_checks.sent_in_time(held, refs, ms, at))
+            self._report_all(single_event_rules.from_the_head(held, refs, flags, at))
+            self._report_all(single_event_rules.sent_in_time(held, refs, ms, at))
         if event.filter.startswith(SHARE):
             return  # the shared subscription records the outcome of these messages in Assigned
         if event.retain:
@@ -401,7 +401,7 @@ class SessionAudit:
         topic_filter = getattr(event, "filter", None) or event.session.split("/", 2)[-1]
         held = state.subscriptions.get(topic_filter)
         if held is not None and self._off.get(topic_filter, 0) != held.queued_bytes:
-            wrong = state_checks.bytes_left(held, at)
+            wrong = single_event_rules.bytes_left(held, at)
             if wrong:
                 self._off[topic_filter] = held.queued_bytes
                 self._report_all(wrong)
@@ -414,7 +414,7 @@ class SessionAudit:
                 self._report_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
         if event.behind >= 0:
-            self._report_all(state_checks.put_behind(state, event, at))
+            self._report_all(single_event_rules.put_behind(state, event, at))
             return  # a member of this shared subscription returned these messages
         self._report_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         ends = expiries_of(event.expires, len(refs)) or [0] * len(refs)
@@ -424,7 +424,9 @@ class SessionAudit:
                 self._unexpected(ref, at + number)
                 continue
             self._timed += bool(message.expires)
-            self._report_all(state_checks.expiry_differs(message, ref, ends[number], at + number))
+            self._report_all(
+                single_event_rules.expiry_differs(message, ref, ends[number], at + number)
+            )
             # The filter need not match: a message is queued behind the waiting messages of another
             # filter of the session, so that it does not overtake a message of its topic.
             self._queue[ref] = message
@@ -433,7 +435,7 @@ class SessionAudit:
 
     def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
-        self._report_all(state_checks.dropped(state, event, refs, at))
+        self._report_all(single_event_rules.dropped(state, event, refs, at))
         messages = [self._queue.get(ref) or self._expected.get(ref) for ref in refs]
         first = messages[0] if messages else None
         self._drops.dropped(state, event, refs, None if first is None else first.size, at)
@@ -474,18 +476,18 @@ class SessionAudit:
 
         Members of a shared subscription have their own limits.
         """
-        if event.filter.startswith(SHARE) or state_checks.is_shared(state):
+        if event.filter.startswith(SHARE) or single_event_rules.is_shared(state):
             return
         known = [one for one in messages if one is not None]
         if known:
             sizes = [
-                state_checks.largest_packet(state, one.topic, one.size, one.properties)
+                single_event_rules.largest_packet(state, one.topic, one.size, one.properties)
                 for one in known
             ]
             self._drops.too_large(min(sizes), state.packet_maximum, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
-        self._report_all(state_checks.expired(state, event, at, ms))
+        self._report_all(single_event_rules.expired(state, event, at, ms))
         for ref in from_runs(event.refs):
             message = self._queue.pop(ref, None)
             if message is not None:
@@ -496,9 +498,9 @@ class SessionAudit:
         refs = from_runs(event.refs)
         if event.queued >= 0:
             held = state.subscriptions.get(event.session.split("/", 2)[-1])
-            self._report_all(state_checks.from_the_head(held, refs, None, at))
+            self._report_all(single_event_rules.from_the_head(held, refs, None, at))
             if not event.member.startswith(LOG_SESSION):  # otherwise they expire in that log
-                self._report_all(state_checks.sent_in_time(held, refs, ms, at))
+                self._report_all(single_event_rules.sent_in_time(held, refs, ms, at))
         found = []
         for number, ref in enumerate(refs):
             if event.queued < 0:
@@ -532,7 +534,7 @@ class SessionAudit:
         state = self.fold.state
         return (
             state is not None
-            and state_checks.is_shared(state)
+            and single_event_rules.is_shared(state)
             and any(
                 held.options & (SHARED_HOME | SHARED_PART) for held in state.subscriptions.values()
             )
@@ -548,7 +550,7 @@ class SessionAudit:
         """Check that a message that was sent at once had not expired."""
         if message.expires:
             self._timed += 1
-            self._report_all(state_checks.taken_in_time(message, ref, at))
+            self._report_all(single_event_rules.taken_in_time(message, ref, at))
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:

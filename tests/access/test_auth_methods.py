@@ -13,8 +13,8 @@ from harness.checkservice import NOW_MS, Clock, Service
 from harness.manual_clock import ManualClock
 from harness.scram import ScramClient
 
+from actors.authn.backend_selection import LOCKED_OUT, BackendSelection
 from actors.authn.callout import MAX_REPLY, MAX_STATE, Callout, CalloutMethod, CalloutOptions
-from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff
@@ -34,13 +34,13 @@ def users(**more: str) -> PasswordFile:
 
 def chain_of(
     file: PasswordFile | None = None, failures: int = 3, external: Any = None
-) -> AuthenticatorChain:
+) -> BackendSelection:
     options = BackoffOptions(failures=failures, address_failures=20)
     backoff = LoginBackoff(options, ManualClock(1000.0))
-    return AuthenticatorChain([], methods=make_methods(file, external), backoff=backoff)
+    return BackendSelection([], methods=make_methods(file, external), backoff=backoff)
 
 
-def begun(chain: AuthenticatorChain, **about: Any) -> Exchange:
+def begun(chain: BackendSelection, **about: Any) -> Exchange:
     shown = {"username": None, "password": None, "address": HERE, **about}
     exchange = chain.begin_exchange(SCRAM_SHA_256, Credentials(**shown))
     assert exchange is not None
@@ -48,7 +48,7 @@ def begun(chain: AuthenticatorChain, **about: Any) -> Exchange:
 
 
 async def log_in(
-    chain: AuthenticatorChain, user: str, secret: str, **about: Any
+    chain: BackendSelection, user: str, secret: str, **about: Any
 ) -> tuple[Outcome, ScramClient]:
     """A whole login."""
     client, exchange = ScramClient(user, secret), begun(chain, **about)
@@ -199,7 +199,7 @@ def asking(*answers: dict[str, Any] | bytes | Exception, **options: Any) -> tupl
     return chain_of(external=("EXAMPLE", CalloutMethod(callout))), service
 
 
-def asked(chain: AuthenticatorChain, *, again: bool = False, **about: Any) -> Exchange:
+def asked(chain: BackendSelection, *, again: bool = False, **about: Any) -> Exchange:
     shown = Credentials(
         **{"username": None, "password": None, "client_id": "c", "address": HERE, **about}
     )

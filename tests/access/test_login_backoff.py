@@ -6,8 +6,8 @@ import pytest
 from harness.anonymous import Anonymous
 from harness.manual_clock import ManualClock
 
+from actors.authn.backend_selection import BackendSelection
 from actors.authn.backends import make_backends
-from actors.authn.chain import AuthenticatorChain
 from actors.authn.credentials import Credentials, failed_recently
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
 
@@ -225,7 +225,7 @@ def test_without_recorded_failures_no_login_is_suspect() -> None:
 
 def test_a_chain_suspects_whom_its_backoff_suspects(clock: ManualClock) -> None:
     guard = backoff(clock)
-    chain = AuthenticatorChain(make_backends(), backoff=guard)
+    chain = BackendSelection(make_backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)
     assert not failed_recently(chain, shown)
     guard.failed(HERE, "bob")

@@ -13,7 +13,7 @@ from simulation.network import SimClient
 from simulation.world import World
 
 from eventstore.format import MessageDropped
-from projections.audit import state_checks
+from projections.audit import single_event_rules
 from projections.state import SessionState, SubscriptionState
 from protocol.mqtt5 import PacketVariant, prepare_publishes
 
@@ -125,5 +125,5 @@ def test_the_size_of_a_packet_is_that_of_the_broker(seed: int) -> None:
     variant = PacketVariant(1, identifiers=tuple(sorted(found)))
     encoder: Any = prepare_publishes(["t/ä".encode()], [payload], [block], variant)
     expected: PublishEncoderV5 = encoder
-    largest = state_checks.largest_packet(state, "t/ä", len(payload), len(block))
+    largest = single_event_rules.largest_packet(state, "t/ä", len(payload), len(block))
     assert [largest] == expected.sizes == [len(expected.render([1]))]

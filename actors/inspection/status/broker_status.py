@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.inspection.status.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports import TlsStats
-from eventstore.metric_declaration import put_counters, set_path
+from eventstore.metric_types import put_counters, set_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

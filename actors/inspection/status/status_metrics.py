@@ -1,7 +1,7 @@
 """The values of a broker's status that are read and not counted, and all Prometheus metrics.
 
 Each value is one entry: name, meaning, place in the status, and the function that reads it.
-Counters are declared where they are counted (:mod:`eventstore.metric_declaration`).
+Counters are declared where they are counted (:mod:`eventstore.metric_types`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from actors.bridge import BridgeStats
 from actors.node import Counters
 from actors.transports import TlsStats
 from eventstore.log import JournalStats
-from eventstore.metric_declaration import (
+from eventstore.metric_types import (
     Metric,
     by_reason,
     metrics_of,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actors.inspection.status.log_storage import LogStorage
     from actors.maintenance import Projector
     from actors.session import NodeContext
-    from eventstore.metric_declaration import Kind, Labels, Numbers, Status
+    from eventstore.metric_types import Kind, Labels, Numbers, Status
 
 REFUSED = (
     "auth_bytes",

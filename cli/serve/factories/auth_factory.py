@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from actors.authn import (
-    AuthenticatorChain,
+    BackendSelection,
     BackoffOptions,
     Callout,
     CalloutMethod,
@@ -61,10 +61,10 @@ class Access:
         self._nats = nats
         self._scram_secret = scram_secret
         self._backoff = LoginBackoff(backoff_options(settings), time.monotonic)
-        self._chain: AuthenticatorChain | None = None
+        self._chain: BackendSelection | None = None
 
-    def authenticator(self, settings: Settings) -> AuthenticatorChain:
-        """Return the authentication chain.
+    def authenticator(self, settings: Settings) -> BackendSelection:
+        """Return the selection of authentication backends.
 
         Raises PasswordFileError and TokenKeyError for invalid files.
         """
@@ -81,7 +81,7 @@ class Access:
             claimed_names=_claimed(settings),
             ask_certified=settings.auth_subject is not None,
         )
-        made = AuthenticatorChain(
+        made = BackendSelection(
             found,
             methods=make_methods(users, external),
             backoff=self._backoff,

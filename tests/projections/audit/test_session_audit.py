@@ -43,7 +43,7 @@ from projections.audit import (
     SubscriptionSpans,
     Violation,
 )
-from projections.audit.ordering import RedeliveryOrder, TopicOrder
+from projections.audit.ordering_rules import RedeliveryOrder, TopicOrder
 from projections.state import SessionFold, encode_session
 from protocol.mqtt import matches
 

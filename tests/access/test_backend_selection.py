@@ -1,4 +1,4 @@
-"""The chain of login backends: the deciding backend, and the effect on the login backoff."""
+"""Selection of the backend that decides on a login, and the effect on the login backoff."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from harness.manual_clock import ManualClock
 
+from actors.authn.backend_selection import LOCKED_OUT, BackendSelection
 from actors.authn.backends import make_backends
-from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
@@ -27,9 +27,9 @@ def made(
     backoff: LoginBackoff | None = None,
     counts: Counter[tuple[str, str]] | None = None,
     **wanted: Any,
-) -> AuthenticatorChain:
+) -> BackendSelection:
     """A chain of the backends that are wanted."""
-    return AuthenticatorChain(make_backends(**wanted), backoff=backoff, counts=counts)
+    return BackendSelection(make_backends(**wanted), backoff=backoff, counts=counts)
 
 
 class Source:
@@ -90,7 +90,7 @@ def backoff(clock: ManualClock | None = None) -> LoginBackoff:
     return LoginBackoff(BackoffOptions(failures=3, address_failures=10), clock or ManualClock())
 
 
-async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:
+async def decided(chain: BackendSelection, shown: Credentials) -> Verdict:
     """The verdict, as a connection comes to it."""
     return chain.check_now(shown) or await chain.check(shown)
 
@@ -335,7 +335,7 @@ async def test_a_check_is_cancelled_when_its_client_leaves() -> None:
     assert not chain.counts
 
 
-async def leave_early(chain: AuthenticatorChain, passwords: Source, *logins: Credentials) -> None:
+async def leave_early(chain: BackendSelection, passwords: Source, *logins: Credentials) -> None:
     """Begin logins, and leave before they are decided."""
     wanted = len(passwords.asked) + len(logins)
     tasks = [asyncio.create_task(chain.check(shown)) for shown in logins]

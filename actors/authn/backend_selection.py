@@ -1,4 +1,4 @@
-"""Authentication chain: picks the one backend that authenticates a CONNECT.
+"""Selects the one backend that authenticates a CONNECT.
 
 The order of the backends, and the logins that each handles, are in :mod:`actors.authn.backends`: a
 client certificate comes first, if the listener takes users from certificates; a password that looks
@@ -46,7 +46,7 @@ log = structlog.get_logger("foldmq")
 T = TypeVar("T")
 
 
-class AuthenticatorChain:
+class BackendSelection:
     """The authenticator of a broker: its backends, and the login backoff before them.
 
     ``counts`` initializes :attr:`counts` after a reload.
