@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 import orjson
-import structlog
 
 from eventstore.errors import (
     CorruptLog,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-_log = structlog.get_logger("foldmq.nats")
 
 REQUEST_SECONDS: Final = 10.0
 """Seconds to wait for an answer, unless the caller passes another time."""
@@ -159,8 +157,11 @@ class ServerWatch:
         if self._client.is_connected:
             reached = await self._reaches_jetstream()
             if self._due(time.monotonic(), reached=reached):
+                # A command that reads a log does without this package.
+                import structlog
+
                 url = self._client.connected_url
-                _log.warning(
+                structlog.get_logger("foldmq.nats").warning(
                     "no answer over this NATS server: changing to another one",
                     missing=self._what,
                     server=None if url is None else f"{url.hostname}:{url.port}",

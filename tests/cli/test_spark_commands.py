@@ -391,12 +391,12 @@ def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
 
 
 def test_the_state_of_a_broker_becomes_claims() -> None:
-    from cli.sparkjobs.claimed_states import _told
+    from cli.sparkjobs.claimed_states import _claims_in
 
     said = LiveState(
         "n", position(5, 0), [LivePage(position(6, 2), {"a": 255, "b": None}, {"t": 1})]
     )
-    rows = [(one.kind, one.name, one.bound, one.digest) for one in _told("n", said)]
+    rows = [(one.kind, one.name, one.bound, one.digest) for one in _claims_in("n", said)]
     assert rows == [
         ("all", "", position(5, 0), None),
         ("session", "a", position(6, 2), "00000000000000ff"),

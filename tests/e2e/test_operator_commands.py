@@ -390,7 +390,8 @@ def test_invalid_arguments_are_refused(data: tuple[str, str]) -> None:
     assert "filter" in refused("actors", "tail", "--topic", "a/#/b", *data, code=2)
     said = refused("actors", "ls", *data, "--type", "sesion", code=2)
     assert said == (
-        'unknown type "sesion": must be one of broker, inspector, session, connection, subscription'
+        'unknown type "sesion": must be one of broker, inspector, session, sharedsession, '
+        "connection, subscription, bridge, logexchange, fanout, turnwork"
     )
     assert 'unknown state "opened"' in refused("actors", "ls", *data, "--state", "opened", code=2)
 

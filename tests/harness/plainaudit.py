@@ -172,7 +172,7 @@ class _Plain:
             if rank == 2:
                 checker.happened(what["data"], what["payload"])
             elif rank == 3:
-                checker.owed(at, *what)
+                checker.required_replay(at, *what)
             else:
                 effect, span = what
                 owed = span.since < at and (span.ends is None or effect["turn"] < span.ends)

@@ -18,7 +18,6 @@ from eventstore.format import (
     Acked,
     BrokerStarted,
     Delivered,
-    Followed,
     MessagePublished,
     decode_record,
     entries,
@@ -238,17 +237,6 @@ def test_a_damaged_record_ends_the_audit_at_the_previous_turn() -> None:
     assert (log.trusted, log.unsure) == (at(3), at(2))
     assert [one.rule for _, one in found.breaks] == [Rule.CHAIN]
     assert "not audited from 3.0 on" in found.remarks[0]
-
-
-def test_an_audit_reports_that_it_does_not_compare_logs() -> None:
-    story = Story("n")
-    for sequence in (3, 4):
-        story(Followed("p1", at(sequence), "00"))
-    story(Followed("p2", at(1), "00"))
-    found = summarize_logs(notes(scanned(story.log)))
-    (remark,) = (one for one in found.remarks if "is not audited" in one)
-    assert "messages of p1, p2" in remark
-    assert "foldmq log verify" in remark
 
 
 def test_facts_are_counted() -> None:

@@ -34,7 +34,7 @@ def run(
     one = SessionChecker(LOG, marks, "s", results)
     one.happened(pack_events([packed_item(event, place, 0, 0) for event, place in steps]), None)
     for place, ref, topic_filter in owed:
-        one.owed(place, ref, topic_filter)
+        one.required_replay(place, ref, topic_filter)
     one.finish()
     counts = results.totals.counts
     return {name.removeprefix("wrong "): count for name, count in counts.items() if "wrong" in name}

@@ -38,6 +38,7 @@ def log(new_log: Callable[..., LogBuilder], nats: Nats) -> LogBuilder:
 def look_at(log: LogBuilder, nats: Nats, tmp_path: Path) -> Callable[[int, bytes], list[int]]:
     """Opens the log when a record was noted as its last one; gives its bounds."""
     access = ConnectionOptions(urls=(nats.url,), user=USER, password=PASSWORD)
+    (DataDir(tmp_path).jetstream / "jetstream" / "$G" / "streams" / log.stream).mkdir(parents=True)
 
     async def logs() -> list[int]:
         place = LogLocation(access, "here", live=False, named=log.stream, datadir=DataDir(tmp_path))
