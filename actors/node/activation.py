@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _AT_ONCE, _FOR = 64, 0.001
 """Maximum number of sessions activated in one turn for one client, and seconds spent on them."""
 _FEW: Final = 8
-"""Number of sessions that are activated in one turn, however long that takes."""
+"""Number of sessions that may be activated in several turns for any number of topics."""
 _BEGUN, _ABANDONED = 8, 1.0
 """Maximum number of topics whose receivers are activated in several turns at a time, and seconds
 after which one that nothing is done for may be replaced by another one."""
@@ -64,19 +64,15 @@ class Activation:
             if done and (left <= 0 or self._clock() >= until):
                 break
             begun = self._begun.get(topic)
-            if begun is None and len(names) <= _FEW:
-                for name in names:
-                    self._activate(name)
-                left -= len(names)
-            else:
-                if begun is None:
-                    if self.is_pending() and len(self._begun) >= _BEGUN:
-                        break
-                    begun = self._begun[topic] = _Begun(names)
-                left = self._activate_some(begun, left, until)
-                if begun.names:
+            if begun is None:
+                if len(names) > _FEW and self.is_pending() and len(self._begun) >= _BEGUN:
                     break
-                del self._begun[topic]
+                begun = _Begun(names)
+            left = self._activate_some(begun, left, until)
+            if begun.names:
+                self._begun[topic] = begun
+                break
+            self._begun.pop(topic, None)
             done += 1
         return done
 

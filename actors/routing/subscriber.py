@@ -30,7 +30,7 @@ class Subscriber:
     """One subscription of one session in the index.
 
     When QoS or options of a client's subscription change, another object takes its place. Messages
-    that matched before, and have not reached the client's session yet, keep this one.
+    that matched before, and have not reached the subscription's actor yet, keep this one.
     """
 
     __slots__ = (

@@ -29,12 +29,14 @@ class BirthCertificates:
         return topic.startswith(_SPARKPLUG) and certificate_topic(topic) is not None
 
     def is_ready(self, topic: bytes) -> bool:
-        """Return whether the receivers of a certificate's copy are known; otherwise look for them.
+        """Return whether the receivers of a certificate's copy are known, and active if needed.
+
+        Otherwise look for them and activate them.
 
         That may take several turns: ask again in the next one.
         """
         copy = certificate_topic(topic.decode())
-        return copy is None or self._node.router.routes.knows(copy.encode())
+        return copy is None or Publisher(self._node, "").is_routed(copy.encode(), 0)
 
     def published(self, publication: Publication) -> None:
         """Publish the copies of the certificates among some messages."""

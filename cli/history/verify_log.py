@@ -52,7 +52,7 @@ def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
     """
     failures = LogFailures()
     intact = asyncio.run(_run(flags, failures, as_json=as_json))
-    failures.check(len(intact) + len(failures.errors))
+    failures.check(len(intact.keys() | failures.errors.keys()))
     return all(intact.values())
 
 

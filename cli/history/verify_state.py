@@ -43,7 +43,7 @@ def run_verify_state(
     for _ in range(_TRIES):
         with contextlib.suppress(CutMeanwhile):
             return asyncio.run(verification.run())
-    return asyncio.run(verification.run())
+    return asyncio.run(verification.run(last=True))
 
 
 class _Verification:
@@ -59,8 +59,12 @@ class _Verification:
         self._equal: dict[str, bool] = {}
         """Whether there is no difference, by log; these logs are not compared again."""
 
-    async def run(self) -> bool:
-        """Return whether there are no differences. Raises CutMeanwhile: call it again."""
+    async def run(self, *, last: bool = False) -> bool:
+        """Return whether there are no differences.
+
+        Raises CutMeanwhile if some logs were cut meanwhile, unless it is the last attempt: then
+        they count as not compared. The others are not compared again.
+        """
         failures = LogFailures()
         async with open_logs(self._flags, self._session, failures) as logs:
             for log in [log for log in logs if log not in self._equal]:
@@ -68,10 +72,10 @@ class _Verification:
                     outcome = await self._outcome(logs[log])
                     self._print(log, outcome)
                     self._equal[log] = outcome.equal
-                error = failures.errors.get(log)
-                if isinstance(error, CutMeanwhile):
-                    raise error
             several = "" not in logs
+        cut = [one for one in failures.errors.values() if isinstance(one, CutMeanwhile)]
+        if cut and not last:
+            raise cut[0]
         different = [log for log, equal in self._equal.items() if not equal]
         if several and self._equal and not failures.errors and not self._as_json:
             count = len(self._equal)

@@ -37,10 +37,11 @@ MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
 """Environment variable that makes ``foldmq serve`` one of several processes."""
 READY: Final = b"ready"
 COUNTS: Final = struct.Struct("!II")
+"""A message of the main process: clients that it passes on, and those that wait for a leader."""
 GIVEN: Final = struct.Struct("!Bf")
 """The number of the listener of a socket, and the seconds that its client has waited."""
 _MAX_SAID: Final = 16
-"""A message of the main process: clients that it passes on, and those that wait for a leader."""
+"""Maximum bytes of a message of the main process."""
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16

@@ -90,7 +90,9 @@ class EventLog:
                 self._watch.answered()
                 return answer
             await self._watch.unanswered()
-        return await ask(None)
+        answer = await ask(None)
+        self._watch.answered()
+        return answer
 
     @property
     def _waits(self) -> Iterable[float]:
@@ -176,6 +178,7 @@ class EventLog:
                     raise
                 await self._watch.unanswered()
             else:
+                self._watch.answered()
                 return
 
     async def read_some(self, sequences: Iterable[int]) -> list[Record]:

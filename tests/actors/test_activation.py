@@ -30,8 +30,16 @@ def sessions() -> Sessions:
 
 
 def test_few_sessions_are_activated_in_one_turn(sessions: Sessions) -> None:
-    assert sessions.activation.activate([(b"a", NAMES[:8])]) == 1
-    assert sessions.activated == NAMES[:8]
+    assert sessions.activation.activate([(b"a", NAMES[:3])]) == 1
+    assert sessions.activated == NAMES[:3]
+    assert not sessions.activation.is_pending()
+
+
+def test_few_sessions_that_take_long_are_activated_in_several_turns(sessions: Sessions) -> None:
+    assert not sessions.activation.activate([(b"a", NAMES[:5])])
+    assert sessions.activated == NAMES[:3]
+    assert sessions.activation.activate([(b"a", NAMES[:5])]) == 1
+    assert sessions.activated == NAMES[:5]
     assert not sessions.activation.is_pending()
 
 

@@ -128,11 +128,12 @@ def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> Compared:
 def compare_in_spark(
     spark: SparkSession, brokers: Sequence[Mapping[str, ReadLog]]
 ) -> Iterator[Compared]:
-    """Yield the results for all logs of brokers; each log is a task of Spark."""
-    wanted = [(number, log) for number, logs in enumerate(brokers) for log in logs]
+    """Yield the results for all logs of brokers, each compared by a task of Spark."""
+    pairs = [(number, log) for number, logs in enumerate(brokers) for log in logs]
+    wanted = [(place, *pair) for place, pair in enumerate(pairs)]
     rows = (
-        spark.createDataFrame(wanted, "broker int, log string")
-        .repartition(len(wanted), "broker", "log")
+        spark.createDataFrame(wanted, "place int, broker int, log string")
+        .repartitionByRange(len(wanted), "place")
         .mapInArrow(partial(_compare, brokers), _DDL)
         .collect()
     )
