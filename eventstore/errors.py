@@ -299,7 +299,7 @@ class UsageError(FoldmqError):
 
 @contextlib.contextmanager
 def naming_log(log: str) -> Iterator[None]:
-    """Let the messages of errors begin with the name of a log; empty: there is a single one."""
+    """Put the name of a log before the messages of errors, unless it is empty: the only log."""
     try:
         yield
     except FoldmqError as error:

@@ -44,16 +44,25 @@ def last() -> tuple[str, str]:
 def checked_out(given: str | None, directory: Path) -> Iterator[None]:
     """Make ``Released`` run ``given``, a directory or a commit, or else the last release."""
     if given is not None and (Path(given) / "cli" / "main.py").is_file():
-        _use(Path(given).resolve(), "of another directory", revision(Path(given)))
+        name = "of another directory"
+        if _is_compiled() and not any(Path(given, "actors").rglob(f"*{_COMPILED_SUFFIX}")):
+            # Its sources take the place of the compiled modules of the version that is measured.
+            name += ", plain Python"
+        _use(Path(given).resolve(), name, revision(Path(given)))
         yield
         return
     name, commit = (given, given) if given is not None else last()
     with tempfile.TemporaryDirectory(prefix="released-", dir=directory) as place:
         _extract(commit, Path(place))
-        if importlib.util.find_spec("foldmq_compiled") and not os.environ.get("FOLDMQ_PLAIN"):
+        if _is_compiled():
             _compile(Path(place))
         _use(Path(place), name, _git("rev-parse", "--short", f"{commit}^{{commit}}") or commit)
         yield
+
+
+def _is_compiled() -> bool:
+    """Return whether the version that is measured runs with compiled modules."""
+    return bool(importlib.util.find_spec("foldmq_compiled")) and not os.environ.get("FOLDMQ_PLAIN")
 
 
 def _use(root: Path, name: str, commit: str) -> None:

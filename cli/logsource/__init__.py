@@ -5,21 +5,19 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from cli.logsource.cluster_keys import check_cluster_key, cluster_key, read_cluster_key
     from cli.logsource.log_failures import IncompleteLogs, LogFailures
     from cli.logsource.log_store import (
         ServerOfClients,
         Store,
         answer_requests,
         bridge_access,
-        check_cluster_key,
         check_files,
-        cluster_key,
         fit_packet_size,
         nats_tls,
         nats_users,
         open_cluster,
         open_store,
-        read_cluster_key,
         start_for_clients,
     )
     from cli.logsource.nats_access import external_access
@@ -46,11 +44,11 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
+            "cluster_keys": "check_cluster_key cluster_key read_cluster_key",
             "log_failures": "IncompleteLogs LogFailures",
             "log_store": (
-                "ServerOfClients Store answer_requests bridge_access check_cluster_key check_files "
-                "cluster_key fit_packet_size nats_tls nats_users open_cluster open_store "
-                "read_cluster_key start_for_clients"
+                "ServerOfClients Store answer_requests bridge_access check_files fit_packet_size "
+                "nats_tls nats_users open_cluster open_store start_for_clients"
             ),
             "node_logs": "check_one_log check_comparable flags_of_session open_logs open_node_logs",
             "several_logs": "log_names log_of_session",

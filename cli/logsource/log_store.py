@@ -6,12 +6,9 @@ import dataclasses
 import hashlib
 import hmac
 import importlib.metadata
-import os
-import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import nats.errors
@@ -21,6 +18,7 @@ from nats.aio.msg import Msg
 
 from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
+from cli.logsource.cluster_keys import cluster_key
 from cli.logsource.nats_access import external_access, password_in
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
@@ -73,7 +71,6 @@ _ELECTION_SECONDS = 20.0
 _LOOK_SECONDS = 2.0
 _ASK_AGAIN_SECONDS = 1.0
 _BRIDGE = "foldmq bridge"
-_SHORTEST_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,47 +305,6 @@ async def open_store(
         renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
     )
-
-
-def cluster_key(settings: Settings) -> bytes:
-    """Return the key of the cluster, empty without; raises ConfigError for an invalid file."""
-    path = settings.cluster_key_file
-    return b"" if path is None else read_cluster_key(path)
-
-
-def read_cluster_key(path: Path) -> bytes:
-    """Return the key of a cluster in a file; raises ConfigError for an invalid one."""
-    try:
-        key = path.read_bytes().partition(b"\n")[0].strip()
-    except OSError as error:
-        raise ConfigError(f"cluster_key_file = {path}: cannot read: {error.strerror}") from None
-    if len(key) < _SHORTEST_KEY:
-        raise ConfigError(
-            f"cluster_key_file = {path}: the key has {len(key)} characters, it needs at least "
-            f"{_SHORTEST_KEY}: openssl rand -hex 32 makes one"
-        )
-    return key
-
-
-def check_cluster_key(settings: Settings) -> None:
-    """Log a warning if other users can access the file with the cluster's key.
-
-    A group may read the file of another owner, such as root. Raises ConfigError for an invalid
-    file.
-    """
-    path = settings.cluster_key_file
-    if path is None:
-        return
-    read_cluster_key(path)
-    found = path.stat()
-    own = found.st_uid == os.geteuid()
-    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO if own else stat.S_IRWXO):
-        others = "go" if own else "o"
-        log.warning(
-            "other users of this machine have access to the key of the cluster: change the mode of "
-            "cluster_key_file",
-            command=f"chmod {others}= {path}",
-        )
 
 
 def cluster_identity(cluster: str, key: bytes) -> str:

@@ -27,7 +27,7 @@ class Edge:
 
 
 class Server:
-    """Counts the answers that a watch of the NATS server is told to miss."""
+    """Counts the missing answers that are reported to it."""
 
     def __init__(self) -> None:
         self.missing = 0

@@ -83,18 +83,18 @@ class UnansweredFollower(StubbornFollower):
 LED = NodeStatus("b", Role.LEADING, 1, 5, "", 0)
 
 
+def standby_of(log: Any) -> Standby:
+    """Return a node of a cluster that follows a log, and hears no other node."""
+    clock = SimClock()
+    messages: Any = SilentMessages()
+    starting = NodeStatus("a", Role.STARTING, 0, 0, "", 0)
+    return Standby(log, messages, Members("a", clock.time_ms), clock, "c1", starting, lambda: None)
+
+
 def test_a_node_says_why_it_does_not_follow() -> None:
     async def scenario() -> None:
-        clock, log = SimClock(), UnreadableLog()
-        standby = Standby(
-            log,  # type: ignore[arg-type]
-            SilentMessages(),  # type: ignore[arg-type]
-            Members("a", clock.time_ms),
-            clock,
-            "c1",
-            NodeStatus("a", Role.STARTING, 0, 0, "", 0),
-            lambda: None,
-        )
+        log = UnreadableLog()
+        standby = standby_of(log)
         follower: Any = UnansweredFollower(log)
         standby._follower = follower
         task = asyncio.create_task(standby.lead(lambda _done, _total: None))
@@ -116,16 +116,7 @@ def test_a_node_says_why_it_does_not_follow() -> None:
 
 def test_a_node_that_hears_no_leader_says_so() -> None:
     async def scenario() -> None:
-        clock = SimClock()
-        standby = Standby(
-            SimpleNamespace(watermark=None),  # type: ignore[arg-type]
-            SilentMessages(),  # type: ignore[arg-type]
-            Members("a", clock.time_ms),
-            clock,
-            "c1",
-            NodeStatus("a", Role.STARTING, 0, 0, "", 0),
-            lambda: None,
-        )
+        standby = standby_of(SimpleNamespace(watermark=None))
         standby.role = Role.FOLLOWING
         standby.take(LED.encode())
         await asyncio.sleep(1.0)
@@ -140,16 +131,7 @@ def test_a_node_that_hears_no_leader_says_so() -> None:
 
 def test_a_node_that_reads_ends_although_a_cancellation_is_lost() -> None:
     async def scenario() -> None:
-        clock = SimClock()
-        standby = Standby(
-            SimpleNamespace(watermark=None),  # type: ignore[arg-type]
-            SilentMessages(),  # type: ignore[arg-type]
-            Members("a", clock.time_ms),
-            clock,
-            "c1",
-            NodeStatus("a", Role.STARTING, 0, 0, "", 0),
-            lambda: None,
-        )
+        standby = standby_of(SimpleNamespace(watermark=None))
         follower: Any = StubbornFollower()
         standby._follower = follower
         task = asyncio.create_task(standby.lead(lambda _done, _total: None))

@@ -275,8 +275,8 @@ def test_what_cannot_be_answered_about_both_logs(live: Played) -> None:
     assert session.startswith("$log/x may be a session of any log: give --node, one of ")
     unknown = refused("replay", "--node", "nope", *live.data, code=66)
     assert unknown.endswith("contains no log FOLDMQ_LOG_nope")
-    nobody = refused("log", "--session", "$log/x", *live.data, code=1)
-    assert nobody == f"the logs {', '.join(live.logs)} have no session $log/x"
+    said = refused("log", "--session", "$log/x", *live.data, code=1)
+    assert said == f"the logs {', '.join(live.logs)} have no session $log/x"
     one = run("replay", "--at", "1", "--node", live.logs[0], *live.data)
     assert one.out.startswith("state as of record 1, ")
 

@@ -20,26 +20,47 @@ from simulation.world import World, simulate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.bridge import BridgeSupervisor
+
+
+@pytest.fixture
+def nats(monkeypatch: pytest.MonkeyPatch) -> SimNatsServer:
+    made = SimNatsServer(random.Random(0))
+
+    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(made, callbacks)
+
+    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
+    return made
+
+
+@pytest.fixture
+def got(nats: SimNatsServer) -> list[bytes]:
+    """The payloads that NATS gets."""
+    payloads: list[bytes] = []
+    nats.subscribe("out.>", lambda one: payloads.append(one.payload))
+    return payloads
+
+
+async def bridged(*, several_nodes: bool) -> tuple[World, BridgeSupervisor]:
+    """Return a world whose broker has a bridge that has started."""
+    world = World()
+    world.bridge = BridgeOptions(Mapping(), several_nodes=several_nodes)
+    await world.start()
+    bridge = world.broker.bridge
+    assert bridge is not None
+    await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+    return world, bridge
+
 
 @pytest.mark.parametrize("several_nodes", [False, True])
 def test_messages_of_a_replaced_leader_are_not_published_again(
-    several_nodes: bool, monkeypatch: pytest.MonkeyPatch
+    several_nodes: bool, nats: SimNatsServer
 ) -> None:
     """Its log is that of the new leader, whose clients get its messages from there."""
-    nats = SimNatsServer(random.Random(0))
-
-    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
-        return SimLink(nats, callbacks)
-
-    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
 
     async def scenario() -> None:
-        world = World()
-        world.bridge = BridgeOptions(Mapping(), several_nodes=several_nodes)
-        await world.start()
-        bridge = world.broker.bridge
-        assert bridge is not None
-        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        world, _ = await bridged(several_nodes=several_nodes)
         client = await world.connect("c", filters=[("in/#", 2)])
         await world.go(0.2)
         client.take()
@@ -66,25 +87,12 @@ def test_messages_of_a_replaced_leader_are_not_published_again(
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_leader_in_doubt_sends_nats_nothing_before_it_knows_that_it_leads(
-    replaced: bool, monkeypatch: pytest.MonkeyPatch
+    replaced: bool, nats: SimNatsServer, got: list[bytes]
 ) -> None:
     """What its clients sent to it before may be older than what NATS has from the new leader."""
-    nats = SimNatsServer(random.Random(0))
-
-    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
-        return SimLink(nats, callbacks)
-
-    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
-    got: list[bytes] = []
-    nats.subscribe("out.>", lambda one: got.append(one.payload))
 
     async def scenario() -> None:
-        world = World()
-        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
-        await world.start()
-        bridge = world.broker.bridge
-        assert bridge is not None
-        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        world, _ = await bridged(several_nodes=True)
         client = await world.connect("c")
         client.send(p.publish("out/x", b"before"))
         await world.go(0.2)
@@ -112,25 +120,12 @@ def test_a_leader_in_doubt_sends_nats_nothing_before_it_knows_that_it_leads(
 @pytest.mark.parametrize("begins", ["before it fails", "while it is away"])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_bridge_that_restarts_while_its_leader_is_in_doubt_sends_nothing_yet(
-    begins: str, replaced: bool, monkeypatch: pytest.MonkeyPatch
+    begins: str, replaced: bool, nats: SimNatsServer, got: list[bytes]
 ) -> None:
     """Messages of QoS 0 wait for the proof, those from before the restart too."""
-    nats = SimNatsServer(random.Random(0))
-
-    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
-        return SimLink(nats, callbacks)
-
-    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
-    got: list[bytes] = []
-    nats.subscribe("out.>", lambda one: got.append(one.payload))
 
     async def scenario() -> None:
-        world = World()
-        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
-        await world.start()
-        bridge = world.broker.bridge
-        assert bridge is not None
-        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        world, bridge = await bridged(several_nodes=True)
         client = await world.connect("c")
         await world.go(0.2)
         world.log.hold()
@@ -162,23 +157,12 @@ def test_a_bridge_that_restarts_while_its_leader_is_in_doubt_sends_nothing_yet(
 
 
 def test_messages_that_a_failed_bridge_held_back_are_counted_as_dropped(
-    monkeypatch: pytest.MonkeyPatch,
+    nats: SimNatsServer,
 ) -> None:
     """If the leader knows that it leads before the bridge has restarted."""
-    nats = SimNatsServer(random.Random(0))
-
-    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
-        return SimLink(nats, callbacks)
-
-    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
 
     async def scenario() -> None:
-        world = World()
-        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
-        await world.start()
-        bridge = world.broker.bridge
-        assert bridge is not None
-        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        world, bridge = await bridged(several_nodes=True)
         client = await world.connect("c")
         await world.go(0.2)
         world.log.hold()
@@ -196,24 +180,13 @@ def test_messages_that_a_failed_bridge_held_back_are_counted_as_dropped(
 
 
 def test_publishers_are_slowed_down_while_their_leader_is_in_doubt(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, nats: SimNatsServer
 ) -> None:
     """Messages that wait for the proof count as those that wait for NATS, until it gives up."""
     monkeypatch.setattr("actors.bridge.bridge._MUCH", 1000)
-    nats = SimNatsServer(random.Random(0))
-
-    async def open_link(_access: object, **callbacks: Callable[..., None]) -> SimLink:
-        return SimLink(nats, callbacks)
-
-    monkeypatch.setattr("actors.bridge.bridge_supervisor.BatchClient.open", open_link)
 
     async def scenario() -> None:
-        world = World()
-        world.bridge = BridgeOptions(Mapping(), several_nodes=True)
-        await world.start()
-        bridge = world.broker.bridge
-        assert bridge is not None
-        await bridge.start(ConnectionOptions(urls=("nats://sim",)))
+        world, _ = await bridged(several_nodes=True)
         client = await world.connect("c")
         (connection,) = world.broker.admission.connections
         await world.go(0.2)

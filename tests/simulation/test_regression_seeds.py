@@ -123,7 +123,7 @@ def test_messages_in_the_queue_of_another_subscription_are_not_overtaken() -> No
 
 @contextlib.contextmanager
 def congested(world: World) -> Iterator[None]:
-    """Let all input wait for the log."""
+    """Pause all input until the log has caught up."""
     journal = world.broker.node.journal
     most, journal._max_pending = journal._max_pending, -1
     yield
