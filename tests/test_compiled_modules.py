@@ -94,3 +94,26 @@ def test_plain_python_on_request() -> None:
         check=True,
     )
     assert done.stdout.strip().endswith("decoder.py")
+
+
+_IMPORT_EACH = """
+import importlib, os, sys
+failed = []
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+print(*failed)
+"""
+
+
+@pytest.mark.system
+def test_each_module_can_be_the_first_that_is_imported() -> None:
+    """A compiled module may use a class of another one before that one is loaded."""
+    names = [path.removesuffix(".py").replace("/", ".") for path in compiled()]
+    command = [sys.executable, "-c", _IMPORT_EACH, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from projections.clients import decode_history
-from projections.state import decode_session, frozen_from, is_freezable
+from projections.state import NodeState, decode_session, frozen_from, is_freezable
 from projections.storage.format import (
     GONE,
     HISTORY,
@@ -26,7 +26,7 @@ from projections.storage.format import (
 
 if TYPE_CHECKING:
     from eventstore.format import Position
-    from projections.state import NodeState, SessionState
+    from projections.state import SessionState
 
 
 @dataclass(slots=True)
