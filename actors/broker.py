@@ -400,6 +400,8 @@ class Broker(LoopActor):
                 _CLOSED_AT_ONCE,
                 lambda connection: connection.abort("log_unavailable"),
             )
+        if stuck != self.session_admission.suspended and not self.node.unsure:
+            self.node.admitted_from = float("inf") if stuck else self.node.clock.monotonic()
         self.session_admission.suspended = stuck
 
 

@@ -315,3 +315,33 @@ def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored() -> None
             await world.go(5)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_wills_of_clients_that_a_leader_in_doubt_closed_wait_for_them(*, returns: bool) -> None:
+    """They have ``failover_grace`` from the moment when they can connect again."""
+
+    async def scenario() -> None:
+        grace = 5.0
+        async with World(will_grace=grace).running() as world:
+            hooks = ClusterHooks(world.broker.node, world.broker.admission.connections)
+            watcher = SimClient(world)
+            watcher.send(p.connect("watcher", clean=False) + p.subscribe(1, ("will", 1)))
+            client = SimClient(world)
+            client.send(p.connect("c", will=p.Will("will", b"gone", qos=1)))
+            await world.go(1)
+            hooks.refuse_clients("it cannot prove that it leads")
+            await world.go(2 * grace)
+            assert (client.open, watcher.open) == (False, False)
+            hooks.refuse_clients("")
+            watcher = SimClient(world)
+            watcher.send(p.connect("watcher", clean=False))
+            await world.go(grace - 1)
+            if returns:
+                client = SimClient(world)
+                client.send(p.connect("c"))
+            await world.go(2)
+            wills = [packet for packet in watcher.take() if isinstance(packet, p.Publish)]
+            assert [packet.payload for packet in wills] == ([] if returns else [b"gone"])
+
+    simulate(scenario)
