@@ -206,6 +206,7 @@ class Broker(LoopActor):
         log is complete, if another node may lead from then on: it writes the projections.
         """
         self.node.draining = True
+        self.node.handing_over = handed_over is not None
         self.admission.close()
         for connection in self.admission.connections:
             connection.pause(ReadPause.DRAIN)

@@ -78,6 +78,7 @@ class NodeContext:
         "dropped",
         "exchange",
         "failed",
+        "handing_over",
         "journal",
         "kernel",
         "limits",
@@ -171,6 +172,8 @@ class NodeContext:
         """Reason why the leader of a cluster accepts no clients; empty: it accepts them."""
         self.admitted_from = 0.0
         """Monotonic time since which clients can connect; infinity while they cannot."""
+        self.handing_over = False
+        """Whether it shuts down so that another node leads: clients are left to that one."""
         self.draining = False
         """Whether the broker is shutting down."""
         self.failed: asyncio.Future[FoldmqError] = self._loop.create_future()

@@ -345,3 +345,34 @@ def test_wills_of_clients_that_a_leader_in_doubt_closed_wait_for_them(*, returns
             assert [packet.payload for packet in wills] == ([] if returns else [b"gone"])
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_clients_without_an_answer_wait_for_the_next_leader_at_a_hand_over(size: int) -> None:
+    """Those whose CONNECT comes during the hand-over, all of it or the rest of it."""
+
+    async def scenario() -> None:
+        world = NodesWorld()
+        await world.start()
+        await world.go(1)
+        leader = world.serving
+        assert leader is not None
+        client = SimClient(world)
+        while not client.through_edge:
+            client = SimClient(world)
+        connect = p.connect("c", level=4)
+        world.log.hold()
+        client.send(connect[:size])
+        await world.go(0.01)
+        other = next(node.name for node in world.nodes if node is not leader)
+        assert leader.move(other)
+        await world.go(0.01)
+        client.send(connect[size:])
+        await world.go(0.01)
+        world.log.release()
+        await world.go(3)
+        assert world.serving is not leader
+        assert (client.open, client.take()) == (True, [p.Connack(0)])
+        await world.stop()
+
+    simulate(scenario)
