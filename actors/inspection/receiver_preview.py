@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actors.inspection.unacknowledged import stalled
 from actors.routing import is_shared
 from actors.session import decisions
 from protocol.mqtt import filters_overlap
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from actors.routing import Subscriber
     from actors.session import NodeContext
     from projections.state import SessionState
+
+_MEMBERS = 256
+"""Members of a shared subscription that are examined, at most."""
 
 Match = tuple[str, int, bool]
 """A subscription that matches: its filter, its QoS, and whether the client may read the topic."""
@@ -81,6 +85,13 @@ def receiver_rows(
             else:
                 row |= _of_group(state, sent, node)
             row |= _figures(state, topic_filter, node)
+            if row["why"] in ("sent", "shared") and sent.qos:
+                members = [name] if group is None else list(group.online)[:_MEMBERS]
+                row["stalled"] = [
+                    {"client": member, **figures}
+                    for member in members
+                    if (figures := stalled(node, member)) is not None
+                ]
         yield row
 
 
