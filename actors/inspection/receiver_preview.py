@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection.unacknowledged import stalled
+from actors.inspection.views import granted_qos
 from actors.routing import is_shared
 from actors.session import decisions
 from protocol.mqtt import filters_overlap
@@ -66,7 +67,7 @@ def receiver_rows(
         row: dict[str, Any] = {
             "client": name,
             "filter": topic_filter,
-            "qos": qos,
+            "qos": granted_qos(name, qos, node),
             "connected": actor is not None and actor.connection is not None,
             "members": None if group is None else group.size,
             "online": None if group is None else len(group.online),
@@ -79,7 +80,7 @@ def receiver_rows(
         elif state is None:
             row |= {"why": "ended", "reason": ""}
         else:
-            sent = message._replace(qos=min(qos, message.qos))
+            sent = message._replace(qos=min(row["qos"], message.qos))
             if group is None:
                 row |= _of_client(state, topic_filter, sent, node)
             else:

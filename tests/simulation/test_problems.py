@@ -9,6 +9,7 @@ import pytest
 from harness import packets as p
 
 from actors.inspection.problems import ProblemSearch
+from actors.inspection.receiver_preview import Previewed, receiver_rows
 from simulation.loop import simulate
 from simulation.world import World
 
@@ -261,5 +262,24 @@ def test_a_client_that_disconnects_each_time_does_not_fail(*, orderly: bool) -> 
                     client.drop()
                 await world.go(5)
             assert codes(world) == (set() if orderly else {"flapping"})
+
+    simulate(scenario)
+
+
+def test_a_shared_subscription_has_the_highest_qos_of_its_members() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            node, name = world.broker.node, "$share/g/a"
+            await world.connect("c0", filters=[(name, 0)])
+            client = await world.connect("c1", filters=[(name, 1)])
+
+            def qos() -> int:
+                (row,) = receiver_rows(name, [(name, 2, True)], Previewed("a", 2, None), node)
+                return int(row["qos"])
+
+            assert qos() == 1
+            client.drop()
+            await world.go(1)
+            assert qos() == 0
 
     simulate(scenario)
