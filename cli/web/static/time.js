@@ -123,9 +123,12 @@
     svg.setAttribute("aria-label", `${lane.label}: ${lane.total}`);
     svg.replaceChildren();
     for (const [place, count, , ms] of lane.marks) {
-      const tall = Math.min(7, 4 + Math.log2(count));
+      // Height and width grow with the number of digits: one event is a tick, thousands a block.
+      const size = Math.min(4, Math.log10(count));
+      const tall = 3 + size;
       const line = element("path", { d: `M${place} ${8 - tall}V${8 + tall}` }, svg);
       line.setAttribute("vector-effect", "non-scaling-stroke");
+      line.style.strokeWidth = `${(1.5 + 2 * size).toFixed(1)}px`;
       element("title", {}, line).textContent = `${lane.label}: ${count}, ${clock(ms)}`;
     }
   }
