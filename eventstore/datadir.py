@@ -80,6 +80,10 @@ class DataDir:
         """The store of the embedded NATS server."""
         return self.path / "jetstream"
 
+    def blocks(self, stream: str) -> Path:
+        """Return the directory with the blocks of a stream of the embedded NATS server."""
+        return self.jetstream / "jetstream" / "$G" / "streams" / stream / "msgs"
+
     @property
     def processes(self) -> Path:
         """The file with the number of broker processes; it exists if there are several."""

@@ -28,12 +28,25 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
     ``status`` is its reply to ``status``, ``behind`` describes the replicas of the log that are
     behind.
     """
+    damage = (status.get("log") or {}).get("store_damage")
+    if damage is not None:
+        yield Advice(
+            "problem",
+            "the log",
+            "has lost its store",
+            text.escaped(damage, 500),
+            "files were removed, replaced or cut short beside the broker, or their disk was "
+            "unmounted; nothing is acknowledged, and the broker goes on if they come back",
+            "foldmq status",
+        )
     for reason in status["trouble"]:
+        if damage is not None and reason.endswith(damage):
+            continue
         yield Advice(
             "problem",
             "the broker",
             "does not serve clients fully",
-            text.escaped(str(reason), 300),
+            text.escaped(str(reason), 500),
             "see its log messages",
             "journalctl -u foldmq -n 50",
         )

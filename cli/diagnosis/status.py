@@ -73,7 +73,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     up = text.duration(found["time_ms"] - found["started_ms"])
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
-        yield _problem(text.escaped(str(reason), 300))
+        yield _problem(text.escaped(str(reason), 500))
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
     software = text.escaped(str(found["software"]))
@@ -112,7 +112,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     for status in found:
         for reason in status["trouble"]:
             log = text.name(status["node"])
-            yield _problem(f"log {log}: {text.escaped(str(reason), 300)}")
+            yield _problem(f"log {log}: {text.escaped(str(reason), 500)}")
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")

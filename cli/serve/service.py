@@ -49,7 +49,7 @@ from cli.settings import RELOADABLE, Settings, check_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
-from eventstore.errors import Fenced
+from eventstore.errors import Fenced, StoreGone
 from eventstore.format import largest_packet
 from protocol.errors import FoldmqError
 
@@ -420,6 +420,9 @@ class Service:
             async with asyncio.timeout(patience):
                 await broker.drain(to, handed_over)
         except TimeoutError:
+            damage = broker.node.writer.damage
+            if damage is not None:
+                raise StoreGone(damage) from None
             raise DrainError(max(limit, round(broker.outage_seconds()))) from None
 
     def _on_stop_signal(self, number: signal.Signals) -> None:

@@ -190,6 +190,16 @@ def test_advice_on_the_broker() -> None:
     assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []
 
 
+def test_a_store_that_is_gone_is_reported_once() -> None:
+    gone = "the store of the log in /data/jetstream is gone: records 1 to 7 are lost"
+    status: dict[str, Any] = {
+        "trouble": [f"the log cannot be written: {gone}"], "time_ms": 200_000, "started_ms": 0,
+        "log": {"disk_free": None, "store_damage": gone},
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.title, one.evidence) == ("problem", "has lost its store", gone)
+
+
 def refusal(**about: Any) -> dict[str, Any]:
     """Return a protocol error of a client."""
     return {

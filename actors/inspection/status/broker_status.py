@@ -52,7 +52,11 @@ def status(sources: StatusSources) -> dict[str, Any]:
     if node.recovered:
         _put_values(found, LOG_VALUES, sources)
         put_counters(found, node.journal.stats)
-        found["log"] |= {"trouble": node.writer.outage, "projected": sources.projector.marked}
+        found["log"] |= {
+            "trouble": node.writer.outage,
+            "store_damage": node.writer.damage,
+            "projected": sources.projector.marked,
+        }
         found["position"] = node.journal.last
     else:
         found |= dict.fromkeys(("log", "position", "commit", "record_events"))

@@ -414,6 +414,13 @@ LOG_VALUES = (
         read=lambda log: float(log["trouble"] is None),
     ),
     _value(
+        "foldmq_log_store_damaged",
+        "1 if files of the log were removed, replaced or cut short while the broker runs.",
+        "log",
+        None,
+        read=lambda log: float(log["store_damage"] is not None),
+    ),
+    _value(
         "foldmq_log_last_record",
         "Stream sequence of the last record on disk.",
         "log.durable",
