@@ -246,6 +246,8 @@ def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[st
 def _stored(log: Mapping[str, Any]) -> str:
     size, free = log.get("stream_bytes"), log.get("disk_free")
     stored = "size not known yet" if size is None else text.size(size)
+    if log.get("limit"):
+        stored += f" of at most {text.size(log['limit'])}"
     return stored if free is None else f"{stored}, {text.size(free)} free on the disk"
 
 

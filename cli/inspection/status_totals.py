@@ -87,6 +87,7 @@ def _logs(logs: Sequence[Status]) -> Status | None:
     free = [one.get("disk_free") for one in logs]
     return {
         **{name: sum(one[name] for one in logs) for name in _LOG_SUMS},
+        "limit": sum(one.get("limit") or 0 for one in logs),
         "stream_bytes": None if None in sizes else sum(size or 0 for size in sizes),
         "disk_free": min((one for one in free if one is not None), default=None),
     }

@@ -45,17 +45,20 @@ from cli.serve.factories import (
     scram_secret,
     users_digest,
 )
+from cli.serve.log_bound import log_bound
 from cli.settings import RELOADABLE, Settings, check_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format import largest_packet
+from eventstore.nats import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from actors.authn import BackendSelection
     from cli.common import Address
+    from cli.serve.log_bound import LogBound
 
 log = structlog.get_logger("foldmq")
 
@@ -114,6 +117,9 @@ class Service:
         self._moves_to = ""
         """The node that this one hands over to; empty: it does not."""
         self._node = ""
+        self._bound: LogBound
+        self._log_owner: DataDir | None = None
+        """The data directory whose embedded NATS server has the log; None: an external one has."""
         self._largest = 0
         self._key = self._secret = b""
         self._renew_nats_tls: Callable[[], Awaitable[None]]
@@ -163,6 +169,10 @@ class Service:
     def _restarts(self) -> bool:
         """Whether this process follows next: it hands over, and was not stopped meanwhile."""
         return bool(self._moves_to) and not self._stop.is_set()
+
+    @property
+    def _stream(self) -> str:
+        return LOG_STREAM_PREFIX + self._node
 
     async def _led(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result; raises SteppedDown if another node of the cluster leads."""
@@ -215,7 +225,11 @@ class Service:
         permissions = make_permissions(settings)
         self._secret = secret = scram_secret(datadir)  # a reload may name a password file
         users = users_digest(settings, secret)
-        options = make_options(settings, self._node, self._largest, self._key, users)
+        self._log_owner = datadir if settings.nats_url is None else disk_owner
+        self._bound = log_bound(settings, self._log_owner, self._stream)
+        options = make_options(
+            settings, self._node, self._largest, self._key, users, self._bound.bytes
+        )
         self._access = Access(settings, self._node, store.clients, secret)
         self._authenticator = self._access.authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
@@ -371,6 +385,7 @@ class Service:
             data=str(datadir.path),
             node=datadir.node(),
             nats=store.where,
+            kept=self._bound.shown(self._settings.keep),
             promise=store.promise,
             durable=store.durable,
             nats_clients=store.nats_clients,
@@ -455,7 +470,10 @@ class Service:
         check_settings(merged)
         merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
         users = await asyncio.to_thread(users_digest, merged, self._secret)
-        options = make_options(merged, self._node, self._largest, self._key, users)
+        bound, before = self._bound, self._settings
+        if (merged.keep_bytes, merged.keep) != (before.keep_bytes, before.keep):
+            bound = log_bound(merged, self._log_owner, self._stream)
+        options = make_options(merged, self._node, self._largest, self._key, users, bound.bytes)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)
@@ -465,7 +483,7 @@ class Service:
         broker.reload(options, authenticator, permissions, listeners)
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
-        self._authenticator, self._settings = authenticator, merged
+        self._authenticator, self._settings, self._bound = authenticator, merged, bound
         later = [
             name
             for name in Settings.model_fields

@@ -216,7 +216,7 @@ class EventLog:
         )
         self._writer.first = self.first
         if self.watermark is not None:
-            self._writer.on_look = self.watermark.keep
+            self._writer.keep_mark = self.watermark.keep
         return self._writer
 
     def connection_lost(self) -> bool:

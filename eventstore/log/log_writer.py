@@ -175,8 +175,9 @@ class LogWriter:
         """Monotonic time at which the outage began."""
         self.first = 1
         """Latest stream sequence at which the log may begin."""
-        self.on_look: Callable[[], None] = _nothing
-        """Called every half second while the log can be written."""
+        self.keep_mark: Callable[[], bool] = bool
+        """Writes the watermark again if it is gone, and returns whether so; called every half
+        second while the log can be written."""
 
     @property
     def damage(self) -> str | None:
@@ -339,7 +340,8 @@ class LogWriter:
                 await self._inspect(self._journal)
                 inspected = self._clock.monotonic()
                 continue
-            self.on_look()
+            if self.keep_mark():
+                _log.warning("log.mark was removed or replaced: it is written again")
             if self._recovery is not None:
                 complaint = self._recovery.problem(self._journal.durable, self.first)
                 if complaint is not None:
@@ -510,7 +512,3 @@ class LogWriter:
             if pending.get(tail.sequence) != tail.link:
                 raise Fenced(self._stream, durable, tail.sequence)
         return tail.sequence
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -12,14 +12,11 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-import structlog
 
 from eventstore.errors import BadNatsOptions, CorruptLog
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_log = structlog.get_logger("foldmq")
 
 _ROOM: Final = 256
 """Size of the file in bytes: less than a sector, so that a power failure cannot leave it half
@@ -85,21 +82,21 @@ class Watermark:
             return
         self._written = sequence
 
-    def keep(self) -> None:
-        """Write the file again if it was removed or replaced while this process writes it."""
+    def keep(self) -> bool:
+        """Write the file again if it was removed while this process uses it; return whether so."""
         if self._file is None or self._directory is None:
-            return
+            return False
         try:
             if os.path.samestat(self._path.lstat(), os.fstat(self._file)):
-                return
+                return False
         except FileNotFoundError:
             pass
         except OSError:
-            return
+            return False
         try:
             # Not into another directory that took the place of this one.
             if not os.path.samestat(self._path.parent.stat(), self._directory):
-                return
+                return False
             draft = self._path.with_name(self._path.name + ".new")
             draft.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -107,12 +104,10 @@ class Watermark:
             os.pwrite(file, self._noted_bytes, 0)
             draft.replace(self._path)
         except OSError:
-            return
+            return False
         os.close(self._file)
         self._file = file
-        _log.warning(
-            "the note of the last record was removed and is written again", file=str(self._path)
-        )
+        return True
 
     def note(self, sequence: int, link: bytes) -> None:
         """Note a record that another node reports as stored, unless a later one was noted."""

@@ -452,6 +452,12 @@ LOG_VALUES = (
         lambda sources: sources.storage.stream_bytes,
     ),
     _value(
+        "foldmq_log_limit_bytes",
+        "Maximum size of the log in bytes (keep_bytes, or its default); 0: unlimited.",
+        "log.limit",
+        lambda sources: sources.node.options.keep_bytes,
+    ),
+    _value(
         "foldmq_log_disk_free_bytes",
         "Free disk space of the embedded NATS server in bytes. Updated periodically.",
         "log.disk_free",
