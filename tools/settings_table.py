@@ -41,9 +41,11 @@ values out of range.
 - `listen` takes several addresses: a list in TOML, commas in the environment, repeated flags. The
   same holds for lists of texts; a text that contains a comma can be set only in TOML or by a flag.
 
-*Reload* states whether SIGHUP applies a new value while the broker runs. Other changes take effect
-at the next start; SIGHUP logs which settings these are. If any new setting is invalid, all previous
-settings stay in effect.
+*Reload* states whether a reload, by `foldmq reload` or SIGHUP, applies a new value while the broker
+runs. Other changes take effect at the next start; the reload says which settings these are. If any
+new setting is invalid, all previous settings stay in effect, the command exits with 1, and `foldmq
+status` and `foldmq doctor` show the reason until a reload succeeds. SIGHUP reaches a node of a
+cluster that follows as well; `foldmq reload` asks the leader.
 
 | setting | flag | variable | kind | default | reload |
 |---|---|---|---|---|---|

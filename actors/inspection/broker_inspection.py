@@ -32,9 +32,10 @@ class BrokerInspection:
         self.admission = admission
         self.storage = LogStorage(node)
         self._sources = StatusSources(node, admission, projector, self.storage, bridge)
+        self.operations = Operations(node)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
-            "change": Operations(node).change,
+            "change": self.operations.change,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

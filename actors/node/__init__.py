@@ -5,6 +5,7 @@ from actors.node.backpressure import BACKLOG, Backlog, SlowReaderBackpressure
 from actors.node.counters import Counters, watch_loop
 from actors.node.operator_commands import OperatorCommand
 from actors.node.read_pause import ReadPause
+from actors.node.reload_outcome import ReloadOutcome
 
 __all__ = [
     "BACKLOG",
@@ -13,6 +14,7 @@ __all__ = [
     "Counters",
     "OperatorCommand",
     "ReadPause",
+    "ReloadOutcome",
     "SlowReaderBackpressure",
     "watch_loop",
 ]

@@ -15,7 +15,7 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node import Activation, Counters
+from actors.node import Activation, Counters, ReloadOutcome
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
 from eventstore.format import LogEvent, Position, entries, format_position
@@ -89,6 +89,7 @@ class NodeContext:
         "publish_rules",
         "rebuilding",
         "recovered",
+        "reload",
         "retention",
         "root",
         "router",
@@ -162,6 +163,8 @@ class NodeContext:
         which they were paused."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
+        self.reload: ReloadOutcome | None = None
+        """Outcome of the last reload of the settings; None: there was none since the start."""
         self.crashed_ms = 0
         """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
         self.recovered = False

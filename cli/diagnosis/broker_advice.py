@@ -59,6 +59,18 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "clients cause more work than the processor or the disk can handle",
             "foldmq top",
         )
+    reload = status.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(status["time_ms"] - reload["time_ms"])
+        yield Advice(
+            "problem",
+            "the broker",
+            "did not take its new settings",
+            f"{text.escaped(reload['error'], 500)}; {ago} ago",
+            "a setting or a file that it names is invalid: the previous settings, users, "
+            "permissions and certificates stay in effect until a reload succeeds",
+            "foldmq reload",
+        )
     up = status["time_ms"] - status["started_ms"]
     if status.get("crashed_ms") and up < _HOUR_MS:
         lasted = text.duration(status["started_ms"] - status["crashed_ms"])

@@ -31,7 +31,14 @@ _WIDTH = 100
 _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
-_ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top", "foldmq status")
+_ASKING = (
+    "foldmq sessions",
+    "foldmq actors",
+    "foldmq log",
+    "foldmq top",
+    "foldmq status",
+    "foldmq reload",
+)
 """Commands with flags that select the broker."""
 _ONE_LOG = "foldmq top"
 """A command that shows one of several logs."""

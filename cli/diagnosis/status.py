@@ -74,6 +74,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
         yield _problem(text.escaped(str(reason), 500))
+    yield from _failed_reload(found)
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
     software = text.escaped(str(found["software"]))
@@ -103,6 +104,15 @@ def crash_text(found: Mapping[str, Any]) -> str:
     )
 
 
+def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Yield a line if the last reload of the settings failed."""
+    reload = found.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(found["time_ms"] - reload["time_ms"])
+        why = text.escaped(reload["error"], 500)
+        yield _problem(f"{where}settings not reloaded {ago} ago: {why}")
+
+
 def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     """Yield the statuses of several logs as text, added up."""
     total = added_up(found)
@@ -113,6 +123,8 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         for reason in status["trouble"]:
             log = text.name(status["node"])
             yield _problem(f"log {log}: {text.escaped(str(reason), 500)}")
+    for status in found:
+        yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")

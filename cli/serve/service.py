@@ -16,7 +16,7 @@ import structlog
 from actors.broker import Broker
 from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
-from actors.node import watch_loop
+from actors.node import ReloadOutcome, watch_loop
 from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_peaks, tune_collector
 from cli.indexing import IndexProcess
 from cli.logsource import (
@@ -106,6 +106,7 @@ class Service:
         self._index = IndexProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self._listeners: Listeners
         self._access: Access
         self._authenticator: BackendSelection
@@ -237,6 +238,7 @@ class Service:
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         store.client.on_arrival = broker.kernel.yield_once
         self._monitor.inspection = broker.inspection
+        broker.inspection.operations.reload = partial(self._reload_by_command, broker)
         if self._process is not None:
             await self._process.join(broker.join, store)
         await _recover(broker, self._notifier, leadership)
@@ -451,19 +453,41 @@ class Service:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
+            await self._try_reload(broker)
+
+    async def _reload_by_command(self, broker: Broker) -> ReloadOutcome:
+        """Reload as an operator has asked, also in the main process if there is one."""
+        outcome = await self._try_reload(broker)
+        if self._process is not None and not outcome.error:
+            self._process.reload_main()
+        return outcome
+
+    async def _try_reload(self, broker: Broker) -> ReloadOutcome:
+        """Reload, and remember the outcome."""
+        async with self._reloading:
             self._notifier.reloading()
+            error = ""
+            later: tuple[str, ...] = ()
             try:
-                await self._reload(broker)
-            except (FoldmqError, OSError, ValueError) as error:
-                log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
+                later = await self._reload(broker)
+            except (FoldmqError, OSError, ValueError) as refused:
+                error = str(refused)
+                log.error(_NOT_RELOADED, reason=error)  # noqa: TRY400 -- its sentence says it all
             except Exception:
-                # The next SIGHUP must be handled after any error.
-                log.exception(_NOT_RELOADED, reason="internal error, please report it")
+                # The next one must be handled after any error.
+                error = "internal error, please report it"
+                log.exception(_NOT_RELOADED, reason=error)
             finally:
                 self._notifier.reloaded()
+            outcome = ReloadOutcome(broker.node.clock.time_ms(), error, later)
+            broker.node.reload = outcome
+            return outcome
 
-    async def _reload(self, broker: Broker) -> None:
-        """Apply reloadable settings; raises FoldmqError and changes nothing if any is invalid."""
+    async def _reload(self, broker: Broker) -> tuple[str, ...]:
+        """Apply reloadable settings; return the names of changed ones that need a restart.
+
+        Raises FoldmqError and changes nothing if any is invalid.
+        """
         new = await asyncio.to_thread(self._reread)
         merged = self._settings.reloaded(new)
         # The new users with the previous addresses.
@@ -484,15 +508,16 @@ class Service:
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
-        later = [
+        later = tuple(
             name
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
-        ]
+        )
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
+        return later
 
 
 def _follows(process: ProcessMember) -> None:

@@ -117,6 +117,12 @@ def _build(found: Status) -> Numbers | None:
     return {(found["software"], platform.python_version(), found["node"]): 1}
 
 
+def _reload_failed(found: Status) -> float | None:
+    if "node" not in found:
+        return None
+    return float(bool((found.get("reload") or {}).get("error")))
+
+
 def _sessions(found: Status) -> Numbers:
     connected = found["connected"]
     return {("connected",): connected, ("offline",): found["total"] - connected}
@@ -161,6 +167,13 @@ BROKER_VALUES = (
         "ready",
         lambda sources: not sources.node.not_ready_reasons(),
         read=float,
+    ),
+    _value(
+        "foldmq_reload_failed",
+        "1 if the last reload of the settings failed: the previous ones stay in effect.",
+        "",
+        None,
+        read=_reload_failed,
     ),
     _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
     _value(
