@@ -24,7 +24,7 @@ from actors.inspection.requests import (
     shown,
     text,
 )
-from actors.inspection.status import log_sessions, status
+from actors.inspection.status import log_sessions, memory_use, status
 from actors.session import Session
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
@@ -115,6 +115,7 @@ class Queries:
         totals = self._totals
         found = {
             **status(self._sources),
+            "memory": memory_use(self._sources, totals),
             "census": {
                 "at_ms": self._counted_ms,
                 "inflight": totals.inflight,

@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
-from cli.inspection import add_free_space, added_up, dropped_by, log_broker
+from cli.inspection import add_free_space, added_up, dropped_by, log_broker, memory_parts
 from cli.live import open_brokers
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     log = found["log"]
     yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
     yield _fact("process", _process(found))
+    yield from _memory(found)
 
 
 def crash_text(found: Mapping[str, Any]) -> str:
@@ -124,7 +125,8 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
             log = text.name(status["node"])
             yield _problem(f"log {log}: {text.escaped(str(reason), 500)}")
     for status in found:
-        yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
+        if status.get("reload"):
+            yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
@@ -141,6 +143,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield from _counters(total, "in each log")
     yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
+    yield from _memory(total)
 
 
 def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
@@ -261,6 +264,11 @@ def _stored(log: Mapping[str, Any]) -> str:
     if log.get("limit"):
         stored += f" of at most {text.size(log['limit'])}"
     return stored if free is None else f"{stored}, {text.size(free)} free on the disk"
+
+
+def _memory(found: Mapping[str, Any]) -> Iterator[str]:
+    for what, size in memory_parts(found):
+        yield _detail(f"{text.size(size)}: {what}")
 
 
 def _process(found: Mapping[str, Any]) -> str:

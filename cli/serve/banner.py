@@ -74,8 +74,6 @@ class Facts:
     data: str
     node: str
     nats: str
-    kept: str
-    """How long the log is kept, and its bound."""
     promise: str
     durable: bool
     nats_clients: Address | None = None
@@ -83,6 +81,8 @@ class Facts:
     nats_users: int = 0
     bridge: str | None = None
     """The NATS server of the bridge; None: no bridge."""
+    kept: str = ""
+    """How long the log is kept, and its bound; empty: not known."""
 
 
 def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> None:
@@ -123,7 +123,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node}{of})"),
             ("log in", facts.nats),
-            ("log kept", facts.kept),
+            *([("log kept", facts.kept)] if facts.kept else []),
             *_bridge_rows(settings, facts),
             ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
         ]

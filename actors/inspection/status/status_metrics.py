@@ -79,6 +79,8 @@ class StatusSources:
     projector: Projector
     storage: LogStorage
     bridge: BridgeSupervisor | None
+    baseline: int
+    """Resident bytes of the process, without files, before it read the log."""
 
 
 class StatusValue(NamedTuple):
@@ -360,6 +362,15 @@ BROKER_VALUES = (
         "Payload bytes in the queues of sessions. At most 5 s old.",
         "census.queued_bytes",
         None,
+    ),
+    _value(
+        "foldmq_memory_bytes",
+        "Resident memory by purpose; their sum is the resident memory. Sizes of objects are "
+        "estimated.",
+        "memory",
+        None,
+        labels=("part",),
+        read=by_reason(),
     ),
     _value(
         "foldmq_actors",
