@@ -272,7 +272,7 @@ class Queries:
         matcher.insert(topic_filter, topic_filter, value=True)
 
         def row(topic: str) -> dict[str, Any] | None:
-            message = index.get(topic)
+            message = index.current(topic)
             if message is None or not matcher.match(topic):
                 return None
             return views.retained_row(message)
@@ -283,7 +283,7 @@ class Queries:
         """Return the retained message of a topic."""
         self._check_retained()
         topic = text(request, "topic")
-        message = self._node.state.retained.get(topic)
+        message = self._node.state.retained.current(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
         return views.retained_view(message)
@@ -317,7 +317,7 @@ class Queries:
             for name, matches in matching.items():
                 yield from receiver_preview.receiver_rows(name, matches, message, node)
 
-        kept = node.state.retained.get(topic)
+        kept = node.state.retained.current(topic)
         retained = None if kept is None else views.retained_row(kept)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
         return Listing(rows(), lambda one: one, **about)

@@ -6,6 +6,7 @@ from actors.node.counters import Counters, watch_loop
 from actors.node.operator_commands import OperatorCommand
 from actors.node.read_pause import ReadPause
 from actors.node.reload_outcome import ReloadOutcome
+from actors.node.retained_pace import RetainedPace
 
 __all__ = [
     "BACKLOG",
@@ -15,6 +16,7 @@ __all__ = [
     "OperatorCommand",
     "ReadPause",
     "ReloadOutcome",
+    "RetainedPace",
     "SlowReaderBackpressure",
     "watch_loop",
 ]

@@ -15,7 +15,7 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node import Activation, Counters, ReloadOutcome
+from actors.node import Activation, Counters, ReloadOutcome, RetainedPace
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
 from eventstore.format import LogEvent, Position, entries, format_position
@@ -90,6 +90,7 @@ class NodeContext:
         "rebuilding",
         "recovered",
         "reload",
+        "retained_pace",
         "retention",
         "root",
         "router",
@@ -163,6 +164,7 @@ class NodeContext:
         which they were paused."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
+        self.retained_pace = RetainedPace(self)
         self.reload: ReloadOutcome | None = None
         """Outcome of the last reload of the settings; None: there was none since the start."""
         self.crashed_ms = 0
