@@ -32,8 +32,8 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
     if damage is not None:
         yield Advice(
             "problem",
-            "the log",
-            "has lost its store",
+            "the store",
+            "lost files of the log",
             text.escaped(damage, 500),
             "files were removed, replaced or cut short beside the broker, or their disk was "
             "unmounted; nothing is acknowledged, and the broker goes on if they come back",

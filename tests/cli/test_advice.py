@@ -197,7 +197,7 @@ def test_a_store_that_is_gone_is_reported_once() -> None:
         "log": {"disk_free": None, "store_damage": gone},
     }  # fmt: skip
     (one,) = advise_on_broker(status, [])
-    assert (one.severity, one.title, one.evidence) == ("problem", "has lost its store", gone)
+    assert (one.severity, one.title, one.evidence) == ("problem", "lost files of the log", gone)
 
 
 def test_a_failed_reload_is_a_problem_until_one_succeeds() -> None:
