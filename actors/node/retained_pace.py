@@ -54,8 +54,8 @@ class PacedPublisher(Protocol):
     def name(self) -> str:
         """The client identifier."""
 
-    def route_taken(self, packet: Publishes) -> None:
-        """Route QoS 0 messages, which are not recorded."""
+    def route_unrecorded(self, packet: Publishes, *, taken: bool = True) -> None:
+        """Route QoS 0 messages, which are not recorded; ``taken`` are those of another broker."""
 
     def record(self, packet: Publishes) -> object:
         """Record messages without routing them."""
@@ -89,7 +89,7 @@ class RetainedPace:
                 if not self._waits(publisher, single):
                     yield single
                     continue
-                publisher.route_taken(single)
+                publisher.route_unrecorded(single, taken=False)
 
     def _waits(self, publisher: PacedPublisher, single: Publishes) -> bool:
         """Return whether a message is recorded later; note it if so."""

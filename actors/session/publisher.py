@@ -214,7 +214,7 @@ class Publisher:
         The brokers of other logs get the messages from NATS themselves. Observers of topics are
         notified of those on topics of which this log is the home.
         """
-        self.route_taken(packet)
+        self.route_unrecorded(packet)
         routes = self._node.router.routes
         own = [at for at, raw in enumerate(packet.topics) if routes[raw].observed and is_home(raw)]
         if own:
@@ -243,10 +243,10 @@ class Publisher:
         """
         return self.record(packet, will=False, origins=to_runs(origins), share=share)
 
-    def route_taken(self, packet: Publishes) -> None:
-        """Route QoS 0 messages of another broker, which are not recorded."""
+    def route_unrecorded(self, packet: Publishes, *, taken: bool = True) -> None:
+        """Route QoS 0 messages, which are not recorded; ``taken`` are those of another broker."""
         content, whole = self._unrecorded(packet)
-        self._route(content, whole, NOT_LOGGED, taken=True)
+        self._route(content, whole, NOT_LOGGED, taken=taken)
 
     def _publish_now(
         self,

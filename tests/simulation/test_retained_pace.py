@@ -13,6 +13,7 @@ from simulation.fold import compare, fold
 from simulation.world import World, simulate
 
 if TYPE_CHECKING:
+    from actors.session import Publication
     from simulation.network import SimClient
 
 TOPIC = "camera/jpg"
@@ -66,6 +67,28 @@ def test_all_are_delivered_and_one_in_twenty_is_recorded() -> None:
             (kept,) = fold(world.disk.decoded()).retained.all()
             assert kept.payload == picture(100)
             assert not world.broker.node.state.retained.unrecorded
+
+    simulate(scenario)
+
+
+def test_the_bridge_and_other_observers_get_all_of_them() -> None:
+    class Observer:
+        """Notes what a bridge would pass on."""
+
+        def __init__(self) -> None:
+            self.payloads: list[bytes] = []
+
+        def published(self, publication: Publication) -> None:
+            assert not publication.taken
+            self.payloads += publication.batch.payloads
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            observer = Observer()
+            world.broker.node.add_observer(observer)
+            camera = await world.connect("camera")
+            await film(world, camera, 12)
+            assert observer.payloads == [picture(number) for number in range(1, 13)]
 
     simulate(scenario)
 
