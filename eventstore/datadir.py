@@ -23,6 +23,7 @@ tools may do so while a broker runs. Any writer takes :meth:`DataDir.lock` first
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import fcntl
 import json
@@ -79,6 +80,10 @@ class DataDir:
     def jetstream(self) -> Path:
         """The store of the embedded NATS server."""
         return self.path / "jetstream"
+
+    def blocks(self, stream: str) -> Path:
+        """Return the directory with the blocks of a stream of the embedded NATS server."""
+        return self.jetstream / "jetstream" / "$G" / "streams" / stream / "msgs"
 
     @property
     def processes(self) -> Path:
@@ -264,9 +269,23 @@ class DataDir:
             )
         return found
 
+    def stored_bytes(self, streams: str) -> int:
+        """Return the size of the blocks of streams of the embedded NATS server, by pattern."""
+        found = 0
+        for path in self.jetstream.glob(f"jetstream/$G/streams/{streams}/msgs/*.blk"):
+            with contextlib.suppress(FileNotFoundError):  # cut off meanwhile
+                found += path.stat().st_size
+        return found
+
     def free_bytes(self) -> int:
-        """Return the number of bytes that this user can still write here."""
-        facts = os.statvfs(self.path)
+        """Return the number of bytes that this user can still write here.
+
+        If the directory does not exist yet: in the one where it will be created.
+        """
+        place = self.path
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        facts = os.statvfs(place)
         return facts.f_bavail * facts.f_frsize
 
     def write_private(self, file: Path, text: str) -> None:

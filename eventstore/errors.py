@@ -219,6 +219,15 @@ class LostLog(EventStoreError):
         self.stream = stream
 
 
+class StoreGone(EventStoreError):
+    """Files of the log were removed, replaced or cut short while the broker ran."""
+
+    exit_code = 65
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the log is lost: {what}")
+
+
 class NodeBusy(EventStoreError):
     """Another running broker has the same node id on the same NATS server."""
 

@@ -41,9 +41,11 @@ values out of range.
 - `listen` takes several addresses: a list in TOML, commas in the environment, repeated flags. The
   same holds for lists of texts; a text that contains a comma can be set only in TOML or by a flag.
 
-*Reload* states whether SIGHUP applies a new value while the broker runs. Other changes take effect
-at the next start; SIGHUP logs which settings these are. If any new setting is invalid, all previous
-settings stay in effect.
+*Reload* states whether a reload, by `foldmq reload` or SIGHUP, applies a new value while the broker
+runs. Other changes take effect at the next start; the reload says which settings these are. If any
+new setting is invalid, all previous settings stay in effect, the command exits with 1, and `foldmq
+status` and `foldmq doctor` show the reason until a reload succeeds. SIGHUP reaches a node of a
+cluster that follows as well; `foldmq reload` asks the leader.
 
 | setting | flag | variable | kind | default | reload |
 |---|---|---|---|---|---|
@@ -83,6 +85,11 @@ OUTLOOK = """\
   `nats_url`; with neither, the server for NATS clients that `nats_listen` starts. With none of
   the three there is no bridge. `nats_ca`, `nats_cert` and `nats_key` apply to `bridge_url` too;
   `nats_tls_*` are for clients of `nats_listen`, and SIGHUP rereads these files.
+- **`keep_bytes` has a default that depends on the disk**: a quarter of the space that is free at
+  the start, what the logs have included; with several processes, divided among their logs. If the
+  log is larger than that already, the limit is a third more than its size, so that an update does
+  not cut it, but at most half of the free space more. With `keep = 0`, or on an external NATS
+  server, there is no default. The banner, `foldmq config check` and `foldmq status` show the limit.
 - **`keep_bytes` is a limit.** Near it the broker spends more of its time on cutting the log. When
   the log reaches it, the broker pauses reading from publishing connections until the log is cut, so
   that the log exceeds the limit by at most a quarter. Data that sessions and retained messages need

@@ -170,7 +170,7 @@ class Qos0Exchange:
                         topics[count:], found.payloads[count:], found.blocks[count:], found.retain
                     ),
                 )
-            publisher.route_taken(packet)
+            publisher.route_unrecorded(packet)
 
     def _take_shared(self, found: Qos0Messages) -> None:
         """Divide messages of QoS 0 that the home of a shared subscription passed to a log."""

@@ -8,7 +8,7 @@ from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
-from actors.inspection.status import LogStorage, StatusSources, status
+from actors.inspection.status import LogStorage, StatusSources, own_bytes, status
 
 if TYPE_CHECKING:
     from actors.bridge import BridgeSupervisor
@@ -31,10 +31,11 @@ class BrokerInspection:
         self.node = node
         self.admission = admission
         self.storage = LogStorage(node)
-        self._sources = StatusSources(node, admission, projector, self.storage, bridge)
+        self._sources = StatusSources(node, admission, projector, self.storage, bridge, own_bytes())
+        self.operations = Operations(node)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
-            "change": Operations(node).change,
+            "change": self.operations.change,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

@@ -1,4 +1,4 @@
-"""Operators' changes to a running broker: kick, restart, remove.
+"""Operators' changes to a running broker: kick, restart, remove, reload.
 
 Each change is an event of the log that names the operator, followed in the same turn by its
 consequences; the answer is sent when they are on disk. Archives of the log, and logins to the web
@@ -28,10 +28,11 @@ from eventstore.format import (
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 
     from actors.inspection.inspector import Work
     from actors.kernel import LoopActor
+    from actors.node import ReloadOutcome
     from actors.session import NodeContext
 
 _log = structlog.get_logger("foldmq")
@@ -54,6 +55,8 @@ class Operations:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
+        self.reload: Callable[[], Coroutine[Any, Any, ReloadOutcome]] | None = None
+        """Reads the settings again; None: this process cannot."""
         self._actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "kick": self._kick,
             "restart": self._restart,
@@ -61,6 +64,7 @@ class Operations:
             "clear_retained": self._clear_retained,
             "archived": self._archived,
             "web_accessed": self._web_accessed,
+            "reload": self._reload,
         }
 
     def change(self, request: Mapping[str, Any]) -> Work:
@@ -210,6 +214,20 @@ class Operations:
         at = command.put_on_record(self._node, event)
         yield command.answer
         return {"position": at}
+
+    def _reload(self, _request: Mapping[str, Any], by: str) -> Work:
+        """Read the settings and their files again; a refused configuration changes nothing."""
+        if self.reload is None:
+            raise Refused("this broker cannot read its settings again")
+        reloading = asyncio.get_running_loop().create_task(self.reload())
+        yield reloading
+        outcome = reloading.result()
+        if outcome.error:
+            raise Refused(f"not reloaded, the previous settings stay in effect: {outcome.error}")
+        command = OperatorCommand("reload", by, "settings", None)
+        command.carry_out(self._node)
+        yield command.answer
+        return {"position": command.answer.result(), "restart": outcome.restart}
 
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
         """Return the link of a record of the log, or of the last deleted one."""

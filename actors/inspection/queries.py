@@ -24,7 +24,7 @@ from actors.inspection.requests import (
     shown,
     text,
 )
-from actors.inspection.status import log_sessions, status
+from actors.inspection.status import log_sessions, memory_use, status
 from actors.session import Session
 from eventstore.format import LOG_SESSION
 from projections.state import OutstandingTotals
@@ -115,6 +115,7 @@ class Queries:
         totals = self._totals
         found = {
             **status(self._sources),
+            "memory": memory_use(self._sources, totals),
             "census": {
                 "at_ms": self._counted_ms,
                 "inflight": totals.inflight,
@@ -271,7 +272,7 @@ class Queries:
         matcher.insert(topic_filter, topic_filter, value=True)
 
         def row(topic: str) -> dict[str, Any] | None:
-            message = index.get(topic)
+            message = index.current(topic)
             if message is None or not matcher.match(topic):
                 return None
             return views.retained_row(message)
@@ -282,7 +283,7 @@ class Queries:
         """Return the retained message of a topic."""
         self._check_retained()
         topic = text(request, "topic")
-        message = self._node.state.retained.get(topic)
+        message = self._node.state.retained.current(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
         return views.retained_view(message)
@@ -316,7 +317,7 @@ class Queries:
             for name, matches in matching.items():
                 yield from receiver_preview.receiver_rows(name, matches, message, node)
 
-        kept = node.state.retained.get(topic)
+        kept = node.state.retained.current(topic)
         retained = None if kept is None else views.retained_row(kept)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
         return Listing(rows(), lambda one: one, **about)

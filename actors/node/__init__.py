@@ -5,6 +5,8 @@ from actors.node.backpressure import BACKLOG, Backlog, SlowReaderBackpressure
 from actors.node.counters import Counters, watch_loop
 from actors.node.operator_commands import OperatorCommand
 from actors.node.read_pause import ReadPause
+from actors.node.reload_outcome import ReloadOutcome
+from actors.node.retained_pace import RetainedPace
 
 __all__ = [
     "BACKLOG",
@@ -13,6 +15,8 @@ __all__ = [
     "Counters",
     "OperatorCommand",
     "ReadPause",
+    "ReloadOutcome",
+    "RetainedPace",
     "SlowReaderBackpressure",
     "watch_loop",
 ]

@@ -156,6 +156,11 @@ class Routes(dict[bytes, Route]):
             self.any_passive = self.any_passive or any(route.passive for route in found)
         return found
 
+    @property
+    def size(self) -> int:
+        """Bytes of the names of the cached topics."""
+        return self._size
+
     def knows(self, topic: bytes) -> bool:
         """Return whether the receivers of a topic are known; otherwise look for them.
 

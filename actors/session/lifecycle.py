@@ -426,6 +426,7 @@ class SessionLifecycle:
         ``expiry`` are those of an MQTT 5 DISCONNECT.
         """
         session = self._session
+        self._node.retained_pace.flush(session.name)
         state = session.state
         connection, session.connection = session.connection, None
         self._publisher.connection = None

@@ -15,7 +15,7 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node import Activation, Counters
+from actors.node import Activation, Counters, ReloadOutcome, RetainedPace
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
 from eventstore.format import LogEvent, Position, entries, format_position
@@ -91,6 +91,8 @@ class NodeContext:
         "publish_rules",
         "rebuilding",
         "recovered",
+        "reload",
+        "retained_pace",
         "retention",
         "root",
         "router",
@@ -164,6 +166,9 @@ class NodeContext:
         which they were paused."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
+        self.retained_pace = RetainedPace(self)
+        self.reload: ReloadOutcome | None = None
+        """Outcome of the last reload of the settings; None: there was none since the start."""
         self.crashed_ms = 0
         """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
         self.recovered = False

@@ -47,7 +47,7 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from actors.routing import Route, RoutingPlan, SomeMessages, Subscriber
     from actors.session.interfaces import ClientConnection
@@ -71,11 +71,11 @@ applies while light clients are active."""
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_looked_up", "_name", "_node", "connection")
+    __slots__ = ("_looked_up", "_node", "connection", "name")
 
     def __init__(self, node: NodeContext, name: str) -> None:
         self._node = node
-        self._name = name
+        self.name = name
         self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
         """Topics looked up last in this turn, and their routes; one route if all topics are
         equal."""
@@ -96,7 +96,10 @@ class Publisher:
             )
             self._route(packet, whole, NOT_LOGGED)
             return
-        for part in self._split(packet):
+        parts: Iterable[Publishes] = self._split(packet)
+        if not packet.qos:
+            parts = self._node.retained_pace.recorded_now(self, parts)
+        for part in parts:
             self._publish_now(part)
 
     def publish_will(self, packet: Publishes) -> None:
@@ -211,12 +214,12 @@ class Publisher:
         The brokers of other logs get the messages from NATS themselves. Observers of topics are
         notified of those on topics of which this log is the home.
         """
-        self.route_taken(packet)
+        self.route_unrecorded(packet)
         routes = self._node.router.routes
         own = [at for at, raw in enumerate(packet.topics) if routes[raw].observed and is_home(raw)]
         if own:
             content, whole = self._unrecorded(packet.select(own))
-            self._notify_topic_observers(Publication(self._name, whole, content))
+            self._notify_topic_observers(Publication(self.name, whole, content))
 
     def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
         """Record messages of another log, which take effect at once, and route them if ``live``.
@@ -226,7 +229,7 @@ class Publisher:
         content = self.record(packet, will=False, origins=to_runs(origins))
         refs = range(content.first, content.first + len(packet))
         if packet.qos == 2:
-            self._node.emit(Released(self._name, to_runs(packet.packet_ids), refs=to_runs(refs)))
+            self._node.emit(Released(self.name, to_runs(packet.packet_ids), refs=to_runs(refs)))
         if live:
             whole = self._batch(packet.qos, content, refs, packet.retain, gated=not packet.qos)
             self._route(content, whole, (refs[0], refs[-1]), taken=True)
@@ -240,10 +243,10 @@ class Publisher:
         """
         return self.record(packet, will=False, origins=to_runs(origins), share=share)
 
-    def route_taken(self, packet: Publishes) -> None:
-        """Route QoS 0 messages of another broker, which are not recorded."""
+    def route_unrecorded(self, packet: Publishes, *, taken: bool = True) -> None:
+        """Route QoS 0 messages, which are not recorded; ``taken`` are those of another broker."""
         content, whole = self._unrecorded(packet)
-        self._route(content, whole, NOT_LOGGED, taken=True)
+        self._route(content, whole, NOT_LOGGED, taken=taken)
 
     def _publish_now(
         self,
@@ -258,7 +261,7 @@ class Publisher:
         refs = range(first, first + len(packet))
         if packet.qos == 2 and not will:
             pids = to_runs(packet.packet_ids)
-            self._node.emit(Released(self._name, pids, refs=to_runs(refs)))
+            self._node.emit(Released(self.name, pids, refs=to_runs(refs)))
         whole = self._batch(packet.qos, content, refs, packet.retain, gated=will)
         self._route(content, whole, (first, refs[-1]), accepts=accepts)
         return first
@@ -341,7 +344,7 @@ class Publisher:
     def fits(self, topic: bytes, payload: bytes, block: bytes = b"", share: str = "") -> bool:
         """Return whether a record has room for a message of this publisher."""
         size = len(payload) + len(block)
-        return self._node.journal.has_room(size, self._name, topic.decode(), share)
+        return self._node.journal.has_room(size, self.name, topic.decode(), share)
 
     def _admit_by_topic(self, packet: Publishes) -> Publishes:
         """Return the messages of a will, or from NATS, that may be published."""
@@ -355,8 +358,8 @@ class Publisher:
         """Count dropped messages on these topics; ``recorded``: they would have been."""
         node, where = self._node, None
         if recorded:
-            where = format_position(node.emit(dropped_unrecorded(self._name, reason, topics)))
-        node.count_dropped(reason, len(topics), client=self._name, position=where)
+            where = format_position(node.emit(dropped_unrecorded(self.name, reason, topics)))
+        node.count_dropped(reason, len(topics), client=self.name, position=where)
         if reason == TOPIC_LEVELS:
             node.limits.refused.add(reason, node.clock.monotonic(), len(set(topics)))
 
@@ -385,7 +388,7 @@ class Publisher:
         distinct_blocks, block_sizes, block_of = block_columns(packet.blocks or ())
         blocks: Sequence[bytes] = packet.blocks if packet.blocks and distinct_blocks else ()
         event = MessagePublished(
-            self._name,
+            self.name,
             packet.qos,
             packet.retain,
             [raw.decode() for raw in distinct],
@@ -408,7 +411,7 @@ class Publisher:
         if blocks:
             expires = expiries(blocks, self._node.journal.time_ms)
         stored = StoredMessages(
-            first, topics, payloads, size, blocks, expires, packet.retain, (self._name,)
+            first, topics, payloads, size, blocks, expires, packet.retain, (self.name,)
         )
         self._node.messages.add(stored)
         return stored
@@ -463,7 +466,7 @@ class Publisher:
         publication: Publication | None = None
         if node.observers or plan.observed:
             publication = Publication(
-                self._name, whole, content, took_effect, taken, accepts is not None
+                self.name, whole, content, took_effect, taken, accepts is not None
             )
             node.notify_observers(publication)
         if node.exchange is not None and not taken:
@@ -554,7 +557,7 @@ class Publisher:
     def _send_now(self, targets: Sequence[Subscriber], batch: Batch, own: _Own | None) -> None:
         """Send a batch to subscribers; ``own`` are the receivers in this session, if known."""
         for target in targets:
-            if target.options and is_no_local(target.options) and target.session == self._name:
+            if target.options and is_no_local(target.options) and target.session == self.name:
                 found = self._own(batch) if own is None else own
                 for subscriber, chosen in found.items():
                     self._send_to(subscriber, batch.select(chosen))
@@ -583,7 +586,7 @@ class Publisher:
         """Return the session's subscriptions without No Local, where others of it have that."""
         own: _Own = {}
         for at, route in enumerate(map(self._node.router.routes.__getitem__, batch.topics)):
-            found = route.own.get(self._name)
+            found = route.own.get(self.name)
             if found is not None:
                 own.setdefault(found, []).append(at)
         return own

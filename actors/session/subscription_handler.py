@@ -328,7 +328,7 @@ class SubscriptionHandler:
         found: list[RetainedMessage] = []
         sorted_parts: list[list[RetainedMessage]] = []
         by_age = attrgetter("ref")
-        for number, message in enumerate(node.state.retained.matching(subscriber.filter), 1):
+        for number, message in enumerate(node.state.retained.newest(subscriber.filter), 1):
             if message.publisher == own:
                 pass  # No Local [MQTT-3.8.3-3]
             elif acl is None or acl.may_read(message.topic):

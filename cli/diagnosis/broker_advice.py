@@ -29,12 +29,25 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
     ``status`` is its reply to ``status``, ``behind`` describes the replicas of the log that are
     behind.
     """
+    damage = (status.get("log") or {}).get("store_damage")
+    if damage is not None:
+        yield Advice(
+            "problem",
+            "the store",
+            "lost files of the log",
+            text.escaped(damage, 500),
+            "files were removed, replaced or cut short beside the broker, or their disk was "
+            "unmounted; nothing is acknowledged, and the broker goes on if they come back",
+            "foldmq status",
+        )
     for reason in status["trouble"]:
+        if damage is not None and reason.endswith(damage):
+            continue
         yield Advice(
             "problem",
             "the broker",
             "does not serve clients fully",
-            text.escaped(str(reason), 300),
+            text.escaped(str(reason), 500),
             "see its log messages",
             SERVER_LOG,
         )
@@ -46,6 +59,18 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             text.escaped(str(status["overload"]), 300),
             "clients cause more work than the processor or the disk can handle",
             "foldmq top",
+        )
+    reload = status.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(status["time_ms"] - reload["time_ms"])
+        yield Advice(
+            "problem",
+            "the broker",
+            "did not take its new settings",
+            f"{text.escaped(reload['error'], 500)}; {ago} ago",
+            "a setting or a file that it names is invalid: the previous settings, users, "
+            "permissions and certificates stay in effect until a reload succeeds",
+            "foldmq reload",
         )
     up = status["time_ms"] - status["started_ms"]
     if status.get("crashed_ms") and up < _HOUR_MS:

@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
-from cli.inspection import add_free_space, added_up, dropped_by, log_broker
+from cli.inspection import add_free_space, added_up, dropped_by, log_broker, memory_parts
 from cli.live import open_brokers
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     up = text.duration(found["time_ms"] - found["started_ms"])
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
-        yield _problem(text.escaped(str(reason), 300))
+        yield _problem(text.escaped(str(reason), 500))
+    yield from _failed_reload(found)
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
     software = text.escaped(str(found["software"]))
@@ -92,6 +93,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     log = found["log"]
     yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
     yield _fact("process", _process(found))
+    yield from _memory(found)
 
 
 def crash_text(found: Mapping[str, Any]) -> str:
@@ -103,6 +105,15 @@ def crash_text(found: Mapping[str, Any]) -> str:
     )
 
 
+def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Yield a line if the last reload of the settings failed."""
+    reload = found.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(found["time_ms"] - reload["time_ms"])
+        why = text.escaped(reload["error"], 500)
+        yield _problem(f"{where}settings not reloaded {ago} ago: {why}")
+
+
 def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     """Yield the statuses of several logs as text, added up."""
     total = added_up(found)
@@ -112,7 +123,10 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     for status in found:
         for reason in status["trouble"]:
             log = text.name(status["node"])
-            yield _problem(f"log {log}: {text.escaped(str(reason), 300)}")
+            yield _problem(f"log {log}: {text.escaped(str(reason), 500)}")
+    for status in found:
+        if status.get("reload"):
+            yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
@@ -129,6 +143,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield from _counters(total, "in each log")
     yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
+    yield from _memory(total)
 
 
 def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
@@ -246,7 +261,14 @@ def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[st
 def _stored(log: Mapping[str, Any]) -> str:
     size, free = log.get("stream_bytes"), log.get("disk_free")
     stored = "size not known yet" if size is None else text.size(size)
+    if log.get("limit"):
+        stored += f" of at most {text.size(log['limit'])}"
     return stored if free is None else f"{stored}, {text.size(free)} free on the disk"
+
+
+def _memory(found: Mapping[str, Any]) -> Iterator[str]:
+    for what, size in memory_parts(found):
+        yield _detail(f"{text.size(size)}: {what}")
 
 
 def _process(found: Mapping[str, Any]) -> str:

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from cli.inspection.receivers import denied_subscriptions, outcome_lines, outcome_text, preview
     from cli.inspection.session_list import clients_of, left_out, session_selection
     from cli.inspection.session_page import history_lines, session_lines
-    from cli.inspection.status_totals import add_free_space, added_up, dropped_by
+    from cli.inspection.status_totals import (
+        add_free_space,
+        added_up,
+        dropped_by,
+        memory_parts,
+    )
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -43,7 +48,7 @@ else:
             "retained": "retained",
             "session_list": "clients_of left_out session_list session_selection",
             "session_page": "history_lines session_lines",
-            "status_totals": "add_free_space added_up dropped_by",
+            "status_totals": "add_free_space added_up dropped_by memory_parts",
             "tail": "tail",
         },
     )
@@ -69,6 +74,7 @@ __all__ = [
     "history_lines",
     "left_out",
     "log_broker",
+    "memory_parts",
     "node_list",
     "outcome_lines",
     "outcome_text",

@@ -22,6 +22,21 @@ _SUMS = {
     "process": ("rss", "cpu_s"),
     "actors": ("total",),
 }
+_MEMORY = {
+    "code": "programs and libraries",
+    "runtime": "Python and settings",
+    "connections": "connections",
+    "sessions": "sessions",
+    "subscriptions": "subscriptions",
+    "retained": "retained messages",
+    "queues": "queued and unacknowledged messages",
+    "messages": "recent messages (at most 64 MiB)",
+    "routes": "receivers of topics",
+    "disk": "output and records that wait for the disk",
+    "clients": "counters of clients",
+    "rest": "free or not known",
+}
+"""What the memory of a broker is for, as in its status."""
 _LOG_SUMS = ("pending_bytes", "gated_bytes")
 
 
@@ -69,8 +84,23 @@ def added_up(found: Sequence[Status]) -> Status:
     for one in found:
         dropped.update(one["dropped"])
     total["dropped"] = dict(dropped)
+    memory: Counter[str] = Counter()
+    for one in found:
+        memory.update(one.get("memory") or {})
+    total["memory"] = dict(memory)
     total["log"] = _logs([one["log"] for one in found if one["log"] is not None])
     return total
+
+
+def memory_parts(found: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return what the memory of a broker is for and how many bytes, the largest part first.
+
+    Parts of less than a hundredth are left out; empty if the broker does not say.
+    """
+    memory = found.get("memory") or {}
+    least = sum(memory.values()) // 100
+    parts = [(_MEMORY.get(name, name), size) for name, size in memory.items() if size > least]
+    return sorted(parts, key=lambda part: -part[1])
 
 
 def dropped_by(reasons: Mapping[str, int]) -> Iterator[str]:
@@ -87,6 +117,7 @@ def _logs(logs: Sequence[Status]) -> Status | None:
     free = [one.get("disk_free") for one in logs]
     return {
         **{name: sum(one[name] for one in logs) for name in _LOG_SUMS},
+        "limit": sum(one.get("limit") or 0 for one in logs),
         "stream_bytes": None if None in sizes else sum(size or 0 for size in sizes),
         "disk_free": min((one for one in free if one is not None), default=None),
     }

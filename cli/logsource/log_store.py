@@ -286,7 +286,7 @@ async def open_store(
         subject,
         projections=projections,
         watermark=watermark,
-        recovery=DiskRecovery(stored_here, server) if stored_here is not None else None,
+        recovery=(DiskRecovery(stored_here, server, stream) if stored_here is not None else None),
         max_msg_size=state.max_msg_size,
         refused=refused,
         replicas=state.replicas,

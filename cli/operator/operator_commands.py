@@ -53,6 +53,7 @@ def register_operator_commands(app: Program) -> None:
     app.add_typer(nodes_app, name="nodes")
     app.command("subscriptions")(_subscriptions)
     app.command("top")(_top)
+    app.command("reload")(_reload)
 
 
 # Other commands do not load the packages that query the broker.
@@ -443,6 +444,19 @@ def _subscriptions(
     from cli.inspection import receivers
 
     receivers.run_receivers(source, topic, qos, size, as_json=as_json)
+
+
+@with_broker_flags
+def _reload(source: SourceFlags) -> None:
+    """Make a running broker read its settings again.
+
+    Users, permissions, certificates, limits and other settings take effect, as at SIGHUP. If
+    anything is invalid, the previous settings stay in effect, and the command exits with 1. Of a
+    broker with several processes each answers.
+    """
+    from cli.operator import reload
+
+    reload.reload_settings(source)
 
 
 @with_broker_flags

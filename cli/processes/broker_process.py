@@ -38,6 +38,8 @@ _log = structlog.get_logger("foldmq")
 MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
 """Environment variable that makes ``foldmq serve`` one of several processes."""
 READY: Final = b"ready"
+RELOAD: Final = b"reload"
+"""Messages to the main process."""
 COUNTS: Final = struct.Struct("!II")
 """A message of the main process: clients that it passes on, and those that wait for a leader."""
 GIVEN: Final = struct.Struct("!Bf")
@@ -165,6 +167,12 @@ class ProcessMember:
         """Tell the main process that this one has started."""
         with contextlib.suppress(OSError):  # it is noticed when reading
             self._channel.send(READY)
+
+    def reload_main(self) -> None:
+        """Ask the main process to read its settings again; the first process does so for all."""
+        if not self.facts.number:
+            with contextlib.suppress(OSError):  # likewise
+                self._channel.send(RELOAD)
 
     async def join(
         self,

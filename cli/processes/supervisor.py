@@ -16,7 +16,7 @@ import structlog
 from actors.kernel import SystemClock
 from cli.logsource import nats_tls, start_for_clients
 from cli.monitoring import Notifier
-from cli.processes.broker_process import COUNTS, GIVEN, MEMBER_VARIABLE, READY, MemberFacts
+from cli.processes.broker_process import COUNTS, GIVEN, MEMBER_VARIABLE, READY, RELOAD, MemberFacts
 from cli.processes.handover import Handover
 from cli.processes.process_edges import PASSED_ON, ProcessEdges
 from cli.processes.process_listeners import ProcessListeners
@@ -41,6 +41,8 @@ _BACK_OFF, _MAX_BACK_OFF = 0.1, 5.0
 """Seconds before a process that has ended is started again, at first and at most."""
 _STARTS = 5
 """Starts in a row that may fail before the others are stopped."""
+_MAX_SAID = 16
+"""Maximum bytes of a message of a process."""
 _GRACE = 5.0
 """Seconds beyond ``commit_timeout`` that processes get to end."""
 _LAST_BYTES = 1.0
@@ -103,6 +105,8 @@ class Supervisor:
         self.notifier = Notifier()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
+        self._signals_members = False
+        """Whether the processes are to reload as well."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.members = [Member(self, number) for number in range(count)]
         self._facts: dict[str, str] = {}
@@ -117,7 +121,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.notifier.telling())
             datadir = stack.enter_context(DataDir(self.settings.data_dir))
@@ -224,14 +228,24 @@ class Supervisor:
         away = [str(one.number) for one in self.members if not one.ready.is_set()]
         return f"restarting processes: {', '.join(away)}" if away else ""
 
+    def _on_hangup(self) -> None:
+        self._signals_members = True
+        self._hangup.set()
+
+    def reload_itself(self) -> None:
+        """Read the settings again in this process: the others have."""
+        self._hangup.set()
+
     async def _reload_on_hangup(self, listeners: ProcessListeners) -> None:
         """Let all processes read the settings again, this one included."""
         while True:
             await self._hangup.wait()
             self._hangup.clear()
             self.notifier.reloading()
-            for member in self.members:
-                member.signal(signal.SIGHUP)
+            if self._signals_members:
+                self._signals_members = False
+                for member in self.members:
+                    member.signal(signal.SIGHUP)
             try:
                 await listeners.reload()
                 if self.nats_clients is not None:
@@ -357,17 +371,19 @@ class Member:
             self._supervisor.away(self)
 
     def _heard(self) -> None:
-        """Note that the process takes connections."""
+        """Note that the process takes connections, or asks for a reload."""
         channel = self._channel
         if channel is None:
             return
         try:
-            said = channel.recv(len(READY))
+            said = channel.recv(_MAX_SAID)
         except OSError:
             said = b""
         if said == READY:
             self.ready.set()
             self._supervisor.takes(self)
+        elif said == RELOAD:
+            self._supervisor.reload_itself()
         else:  # it ends
             asyncio.get_running_loop().remove_reader(channel.fileno())
 

@@ -48,6 +48,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.diagnosis.diagnosis_commands",
                 "Find problems, their causes, and what to do.",
             ),
+            CommandEntry(
+                "reload",
+                "cli.operator.operator_commands",
+                "Make a running broker read its settings again.",
+            ),
             CommandEntry("top", "cli.operator.operator_commands", "Monitor a running broker."),
             CommandEntry(
                 "sessions",

@@ -81,6 +81,8 @@ class Facts:
     nats_users: int = 0
     bridge: str | None = None
     """The NATS server of the bridge; None: no bridge."""
+    kept: str = ""
+    """How long the log is kept, and its bound; empty: not known."""
 
 
 def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> None:
@@ -105,6 +107,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             node=facts.node,
             cluster=settings.cluster,
             nats=facts.nats,
+            kept=facts.kept,
             promise=facts.promise,
             nats_clients=None if facts.nats_clients is None else str(facts.nats_clients),
             bridge=facts.bridge,
@@ -120,6 +123,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node}{of})"),
             ("log in", facts.nats),
+            *([("log kept", facts.kept)] if facts.kept else []),
             *_bridge_rows(settings, facts),
             ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
         ]

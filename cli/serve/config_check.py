@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cli.common import Address, painted, text
 from cli.logsource import check_cluster_key, check_files, fit_packet_size, nats_tls, nats_users
 from cli.serve.factories import Access, Listeners, make_permissions
+from cli.serve.log_bound import log_bound
 from cli.settings import Settings, load_settings, read_layers
 from eventstore.datadir import DataDir
 from eventstore.format import STORED_MAX, largest_record
@@ -40,6 +41,11 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     for name, value, where in given:
         shown = json.dumps(value, default=str)
         sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
+    if settings.keep_bytes is None:
+        here = DataDir(settings.data_dir) if settings.nats_url is None else None
+        streams = "FOLDMQ_LOG_*" if settings.processes == 1 else ""
+        kept = log_bound(settings, here, streams).shown(settings.keep)
+        sys.stdout.write(f"at a start now, the log would be kept {kept}\n")
     count = text.count_of(len(given), "setting")
     said = painted("the configuration is valid", "green", sys.stdout)
     sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")

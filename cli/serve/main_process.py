@@ -22,6 +22,7 @@ from cli.serve.factories import (
     partition_edges,
     pseudonym_key,
 )
+from cli.serve.log_bound import log_bound
 from cli.settings import check_settings
 from cli.web import WebProcess
 from eventstore.nats import durability_promise
@@ -159,6 +160,7 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
             data=str(datadir.path),
             node=datadir.node(),
             nats=where,
+            kept=log_bound(settings, datadir if embedded else None).shown(settings.keep),
             promise=durability_promise(1, settings.sync if embedded else None),
             durable=embedded and settings.sync == "always",
             nats_clients=Address(*server.address) if server is not None else None,

@@ -16,7 +16,7 @@ import structlog
 from actors.broker import Broker
 from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
-from actors.node import watch_loop
+from actors.node import ReloadOutcome, watch_loop
 from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_peaks, tune_collector
 from cli.indexing import IndexProcess
 from cli.logsource import (
@@ -45,17 +45,20 @@ from cli.serve.factories import (
     scram_secret,
     users_digest,
 )
+from cli.serve.log_bound import log_bound
 from cli.settings import RELOADABLE, Settings, check_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
-from eventstore.errors import Fenced
+from eventstore.errors import Fenced, StoreGone
 from eventstore.format import largest_packet
+from eventstore.nats import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from actors.authn import BackendSelection
     from cli.common import Address
+    from cli.serve.log_bound import LogBound
 
 log = structlog.get_logger("foldmq")
 
@@ -103,6 +106,7 @@ class Service:
         self._index = IndexProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self._listeners: Listeners
         self._access: Access
         self._authenticator: BackendSelection
@@ -114,6 +118,9 @@ class Service:
         self._moves_to = ""
         """The node that this one hands over to; empty: it does not."""
         self._node = ""
+        self._bound: LogBound
+        self._log_owner: DataDir | None = None
+        """The data directory whose embedded NATS server has the log; None: an external one has."""
         self._largest = 0
         self._key = self._secret = b""
         self._renew_nats_tls: Callable[[], Awaitable[None]]
@@ -163,6 +170,10 @@ class Service:
     def _restarts(self) -> bool:
         """Whether this process follows next: it hands over, and was not stopped meanwhile."""
         return bool(self._moves_to) and not self._stop.is_set()
+
+    @property
+    def _stream(self) -> str:
+        return LOG_STREAM_PREFIX + self._node
 
     async def _led(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result; raises SteppedDown if another node of the cluster leads."""
@@ -215,7 +226,11 @@ class Service:
         permissions = make_permissions(settings)
         self._secret = secret = scram_secret(datadir)  # a reload may name a password file
         users = users_digest(settings, secret)
-        options = make_options(settings, self._node, self._largest, self._key, users)
+        self._log_owner = datadir if settings.nats_url is None else disk_owner
+        self._bound = log_bound(settings, self._log_owner, self._stream)
+        options = make_options(
+            settings, self._node, self._largest, self._key, users, self._bound.bytes
+        )
         self._access = Access(settings, self._node, store.clients, secret)
         self._authenticator = self._access.authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
@@ -223,6 +238,7 @@ class Service:
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         store.client.on_arrival = broker.kernel.yield_once
         self._monitor.inspection = broker.inspection
+        broker.inspection.operations.reload = partial(self._reload_by_command, broker)
         if self._process is not None:
             await self._process.join(broker.join, store)
         await _recover(broker, self._notifier, leadership)
@@ -371,6 +387,7 @@ class Service:
             data=str(datadir.path),
             node=datadir.node(),
             nats=store.where,
+            kept=self._bound.shown(self._settings.keep),
             promise=store.promise,
             durable=store.durable,
             nats_clients=store.nats_clients,
@@ -420,6 +437,9 @@ class Service:
             async with asyncio.timeout(patience):
                 await broker.drain(to, handed_over)
         except TimeoutError:
+            damage = broker.node.writer.damage
+            if damage is not None:
+                raise StoreGone(damage) from None
             raise DrainError(max(limit, round(broker.outage_seconds()))) from None
 
     def _on_stop_signal(self, number: signal.Signals) -> None:
@@ -433,26 +453,51 @@ class Service:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
+            await self._try_reload(broker)
+
+    async def _reload_by_command(self, broker: Broker) -> ReloadOutcome:
+        """Reload as an operator has asked, also in the main process if there is one."""
+        outcome = await self._try_reload(broker)
+        if self._process is not None and not outcome.error:
+            self._process.reload_main()
+        return outcome
+
+    async def _try_reload(self, broker: Broker) -> ReloadOutcome:
+        """Reload, and remember the outcome."""
+        async with self._reloading:
             self._notifier.reloading()
+            error = ""
+            later: tuple[str, ...] = ()
             try:
-                await self._reload(broker)
-            except (FoldmqError, OSError, ValueError) as error:
-                log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
+                later = await self._reload(broker)
+            except (FoldmqError, OSError, ValueError) as refused:
+                error = str(refused)
+                log.error(_NOT_RELOADED, reason=error)  # noqa: TRY400 -- its sentence says it all
             except Exception:
-                # The next SIGHUP must be handled after any error.
-                log.exception(_NOT_RELOADED, reason="internal error, please report it")
+                # The next one must be handled after any error.
+                error = "internal error, please report it"
+                log.exception(_NOT_RELOADED, reason=error)
             finally:
                 self._notifier.reloaded()
+            outcome = ReloadOutcome(broker.node.clock.time_ms(), error, later)
+            broker.node.reload = outcome
+            return outcome
 
-    async def _reload(self, broker: Broker) -> None:
-        """Apply reloadable settings; raises FoldmqError and changes nothing if any is invalid."""
+    async def _reload(self, broker: Broker) -> tuple[str, ...]:
+        """Apply reloadable settings; return the names of changed ones that need a restart.
+
+        Raises FoldmqError and changes nothing if any is invalid.
+        """
         new = await asyncio.to_thread(self._reread)
         merged = self._settings.reloaded(new)
         # The new users with the previous addresses.
         check_settings(merged)
         merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
         users = await asyncio.to_thread(users_digest, merged, self._secret)
-        options = make_options(merged, self._node, self._largest, self._key, users)
+        bound, before = self._bound, self._settings
+        if (merged.keep_bytes, merged.keep) != (before.keep_bytes, before.keep):
+            bound = log_bound(merged, self._log_owner, self._stream)
+        options = make_options(merged, self._node, self._largest, self._key, users, bound.bytes)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)
@@ -462,16 +507,17 @@ class Service:
         broker.reload(options, authenticator, permissions, listeners)
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
-        self._authenticator, self._settings = authenticator, merged
-        later = [
+        self._authenticator, self._settings, self._bound = authenticator, merged, bound
+        later = tuple(
             name
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
-        ]
+        )
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
+        return later
 
 
 def _follows(process: ProcessMember) -> None:

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
         flag_of,
         read_layers,
     )
-    from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
+    from cli.settings.settings import (
+        MIN_KEPT,
+        RELOADABLE,
+        Settings,
+        check_settings,
+        load_settings,
+    )
     from cli.settings.socket_binding import ListenError, bind, probe, raise_unless_default
 else:
     __getattr__ = lazy_exports(
@@ -23,12 +29,13 @@ else:
             "socket_binding": "ListenError bind raise_unless_default probe",
             "log_settings": "LogLocationSettings LogSettings load_log_settings",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
-            "settings": "RELOADABLE Settings check_settings load_settings settings",
+            "settings": "MIN_KEPT RELOADABLE Settings check_settings load_settings settings",
         },
     )
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "MIN_KEPT",
     "PREFIX",
     "RELOADABLE",
     "ConfigError",

@@ -43,6 +43,7 @@ def _expanded(path: Path) -> Path:
 
 
 Size = Annotated[int, BeforeValidator(size)]
+OptionalSize = Annotated[int | None, BeforeValidator(size)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
 SyncOrSeconds = BeforeValidator(_sync)
 Addresses = Annotated[

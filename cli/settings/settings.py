@@ -40,7 +40,7 @@ from cli.settings.setting_sources import (
     merge_layers,
     read_layers,
 )
-from cli.settings.setting_types import HostNames, OptionalAddress, Seconds, Size
+from cli.settings.setting_types import HostNames, OptionalAddress, OptionalSize, Seconds, Size
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
@@ -52,7 +52,8 @@ from cli.settings.storage_settings import (
 _SECRETS = ("nats_password", "bridge_password")
 
 _MIB = 2**20
-_MIN_KEPT = 16 * _MIB
+MIN_KEPT = 16 * _MIB
+"""Least ``keep_bytes`` that is not 0."""
 _OPTIONS = BrokerOptions(node="")
 
 
@@ -151,11 +152,13 @@ class Settings(
         description="How long to keep the event log for replay and audits. Older records are "
         "deleted once they are no longer needed. 0: forever.",
     )
-    keep_bytes: Size = Field(
-        default=_OPTIONS.keep_bytes,
+    keep_bytes: OptionalSize = Field(
+        default=None,
         ge=0,
         description="Maximum size of the event log, even if that is less than --keep (at least 16 "
-        "MiB). At this size, clients wait until records are deleted. 0: unlimited.",
+        "MiB). At this size, clients wait until records are deleted. 0: unlimited. Default: a "
+        "quarter of the space that is free at the start, or a third more than the log already has; "
+        "without --keep, and on an external NATS server, unlimited.",
     )
     keep_until_archived: bool = Field(
         default=_OPTIONS.keep_until_archived,
@@ -411,9 +414,9 @@ def _allowed(name: str, error: ErrorDetails) -> str:
 def check_settings(settings: Settings) -> None:
     """Raise ConfigError with the remedy if settings contradict each other."""
     _check_listeners(settings)
-    if 0 < settings.keep_bytes < _MIN_KEPT:
+    if 0 < (settings.keep_bytes or 0) < MIN_KEPT:
         raise ConfigError(
-            f"keep_bytes = {settings.keep_bytes}: must be at least {_MIN_KEPT // _MIB} MiB, or "
+            f"keep_bytes = {settings.keep_bytes}: must be at least {MIN_KEPT // _MIB} MiB, or "
             "0 for unlimited"
         )
     if settings.keep_until_archived and not (settings.keep or settings.keep_bytes):

@@ -53,11 +53,27 @@ def _passwd(
             help="Add the users of a Mosquitto password file, with their passwords.",
         ),
     ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Then make the running broker read its settings again."),
+    ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", metavar="DIR", help="Data directory of the broker, for --reload."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="TOML file of the broker's settings, for --reload."
+        ),
+    ] = None,
 ) -> None:
     """Manage the users of a password file.
 
     Creates a user, changes a password, or deletes a user. A running broker applies the changes at
-    SIGHUP.
+    a reload: with --reload, or by 'foldmq reload', or at SIGHUP.
     """
     # Other commands do not load the code for hashing.
     from actors.authn.stored import ITERATIONS
@@ -72,17 +88,21 @@ def _passwd(
         raise UsageError("--scram-iterations is for setting a password with SCRAM keys")
     if (alone or delete) and not scram:
         raise UsageError("--no-scram is for setting a password")
+    if (data_dir is not None or config is not None) and not reload:
+        raise UsageError("--data-dir and --config are for --reload")
     if listing:
         for name, kind in passwd.list_users(file):
             typer.echo(f"{text.name(name)} {kind}")
         return
     if source is not None:
         _print_result(file, passwd.import_users(file, source))
+        _apply(data_dir, config, reload=reload)
         return
     name = user or ""
     if delete:
         passwd.delete_user(file, name)
         typer.echo(f"user {text.escaped(name)} deleted from {file}")
+        _apply(data_dir, config, reload=reload)
         return
     password = _read_password(from_stdin=from_stdin)
     cost = (ITERATIONS if iterations is None else iterations) if scram else 0
@@ -90,6 +110,19 @@ def _passwd(
     typer.echo(f"user {text.escaped(name)} {'added to' if made.new else 'changed in'} {file}")
     if made.without_scram:
         typer.echo(f"this password cannot be used with SCRAM-SHA-256: {made.without_scram}")
+    _apply(data_dir, config, reload=reload)
+
+
+def _apply(data_dir: Path | None, config: Path | None, *, reload: bool) -> None:
+    """Make the running broker use the file, or say how."""
+    if not reload:
+        typer.echo("a running broker uses it after a reload: foldmq reload")
+        return
+    from cli.logsource import SourceFlags
+    from cli.operator import reload as operator_reload
+
+    given: dict[str, object] = {} if data_dir is None else {"data_dir": str(data_dir)}
+    operator_reload.reload_settings(SourceFlags(given, config))
 
 
 def _print_result(file: Path, imported: "Imported") -> None:

@@ -272,11 +272,12 @@ class OperatorActed:
     """An operator requested an action; its consequences follow in the same turn."""
 
     action: str
-    """kick, restart, remove_session or clear_retained."""
+    """kick, restart, remove_session, clear_retained or reload."""
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     target: str
-    """Client identifier, or name of the actor; for retained messages their number."""
+    """Client identifier, or name of the actor; for retained messages their number;
+    settings for a reload."""
     session: str | None = None
     """Client identifier of the session concerned."""
     e: Literal["OperatorActed"] = "OperatorActed"

@@ -215,6 +215,8 @@ class EventLog:
             self.replicas,
         )
         self._writer.first = self.first
+        if self.watermark is not None:
+            self._writer.keep_mark = self.watermark.keep
         return self._writer
 
     def connection_lost(self) -> bool:

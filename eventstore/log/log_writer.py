@@ -71,12 +71,18 @@ _OVER_SERVER = "maximum payload violation"
 
 
 class StoreRecovery(Protocol):
-    """Finds out why the server does not store, and repairs what can be repaired."""
+    """Finds out why the server does not store, and repairs what can be repaired.
 
-    def problem(self) -> str | None:
+    ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin.
+    """
+
+    damage: str | None
+    """What happened to the stored records; None: nothing that is known."""
+
+    def problem(self, stored: int, first: int) -> str | None:
         """Return the reason why nothing can currently be stored, None when none is known."""
 
-    async def restart(self) -> None:
+    async def restart(self, stored: int, first: int) -> None:
         """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
 
     async def sync(self) -> None:
@@ -173,6 +179,14 @@ class LogWriter:
         """Monotonic time at which the outage began."""
         self.first = 1
         """Latest stream sequence at which the log may begin."""
+        self.keep_mark: Callable[[], bool] = bool
+        """Writes the watermark again if it is gone, and returns whether so; called every half
+        second while the log can be written."""
+
+    @property
+    def damage(self) -> str | None:
+        """What happened to the stored records; None: nothing that is known."""
+        return self._recovery.damage if self._recovery is not None else None
 
     @property
     def _wait_times(self) -> _WaitTimes:
@@ -334,10 +348,13 @@ class LogWriter:
                 await self._inspect(self._journal)
                 inspected = self._clock.monotonic()
                 continue
-            complaint = self._recovery.problem() if self._recovery is not None else None
-            if complaint is not None:
-                self.recover(complaint)
-                continue
+            if self.keep_mark():
+                _log.warning("log.mark was removed or replaced: it is written again")
+            if self._recovery is not None:
+                complaint = self._recovery.problem(self._journal.durable, self.first)
+                if complaint is not None:
+                    self.recover(complaint)
+                    continue
             pending = self._journal.pending
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
@@ -366,7 +383,7 @@ class LogWriter:
                 return
             await asyncio.sleep(VERDICT_EVERY)
             damage = await self._look(journal)
-        if damage is not None:
+        if damage is not None and self._recovering is None:  # which finds out more
             self._fail(damage)
 
     async def _look(self, journal: Journal) -> EventStoreError | None:
@@ -412,8 +429,8 @@ class LogWriter:
         verdicts = 0
         while True:
             try:
-                if self._recovery is not None:
-                    await self._recovery.restart()
+                if self._recovery is not None and self._journal is not None:
+                    await self._recovery.restart(self._journal.durable, self.first)
                 await self._align(timeout)
             except NatsUnavailable as error:
                 self._note(str(error))

@@ -116,6 +116,11 @@ class MessageStore:
         """Return whether it is not empty; a compiled class does not ask ``__len__``."""
         return len(self) > 0
 
+    @property
+    def size(self) -> int:
+        """Approximate memory of the cached messages in bytes."""
+        return self._size
+
     def add(self, stored: StoredMessages) -> None:
         """Cache messages."""
         sequence = stored.first >> INDEX_BITS

@@ -33,6 +33,8 @@ class Watermark:
         self._domain = domain
         self._written = 0
         self._file: int | None = None
+        self._noted_bytes = b""
+        self._directory: os.stat_result | None = None
 
     def read(self) -> tuple[int, bytes] | None:
         """Return sequence and link of the noted record; None if none was noted or it is damaged."""
@@ -73,10 +75,39 @@ class Watermark:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 os.ftruncate(self._file, _ROOM)
-            os.pwrite(self._file, orjson.dumps(noted).ljust(_ROOM), 0)
+                self._directory = self._path.parent.stat()
+            self._noted_bytes = orjson.dumps(noted).ljust(_ROOM)
+            os.pwrite(self._file, self._noted_bytes, 0)
         except OSError:
             return
         self._written = sequence
+
+    def keep(self) -> bool:
+        """Write the file again if it was removed while this process uses it; return whether so."""
+        if self._file is None or self._directory is None:
+            return False
+        try:
+            if os.path.samestat(self._path.lstat(), os.fstat(self._file)):
+                return False
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        try:
+            # Not into another directory that took the place of this one.
+            if not os.path.samestat(self._path.parent.stat(), self._directory):
+                return False
+            draft = self._path.with_name(self._path.name + ".new")
+            draft.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            file = os.open(draft, flags, 0o600)
+            os.pwrite(file, self._noted_bytes, 0)
+            draft.replace(self._path)
+        except OSError:
+            return False
+        os.close(self._file)
+        self._file = file
+        return True
 
     def note(self, sequence: int, link: bytes) -> None:
         """Note a record that another node reports as stored, unless a later one was noted."""

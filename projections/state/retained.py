@@ -112,7 +112,16 @@ class ExpiryQueue:
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
-    __slots__ = ("_count", "_expiring", "_messages", "_pending", "_size", "_topics", "dirty")
+    __slots__ = (
+        "_count",
+        "_expiring",
+        "_messages",
+        "_pending",
+        "_size",
+        "_topics",
+        "dirty",
+        "unrecorded",
+    )
 
     def __init__(self) -> None:
         self._topics: TopicTrie[str] = TopicTrie()
@@ -120,6 +129,9 @@ class RetainedIndex:
         self._pending: dict[str, dict[Position, RetainedMessage]] = {}
         self._count = self._size = 0
         self._expiring = ExpiryQueue()
+        self.unrecorded: dict[str, RetainedMessage] = {}
+        """Newer messages at QoS 0 that a running broker has not recorded yet; they are no part of
+        the fold. A message that is recorded for their topic takes their place."""
         self.dirty: dict[str, Position] | None = None
         """Changed topics, with the position of their previous message, 0 for none; None while
         changes are not tracked."""
@@ -140,6 +152,10 @@ class RetainedIndex:
     def get(self, topic: str) -> RetainedMessage | None:
         """Return the retained message of a topic."""
         return self._messages.get(topic)
+
+    def current(self, topic: str) -> RetainedMessage | None:
+        """Return the message that a new subscriber of a topic gets."""
+        return self.unrecorded.get(topic) or self._messages.get(topic)
 
     def topics(self) -> list[str]:
         """Return the topics that have a retained message."""
@@ -164,6 +180,14 @@ class RetainedIndex:
         """
         part = self._messages.of
         return (part(topic)[topic] for topic in self._topics.match(topic_filter))
+
+    def newest(self, topic_filter: str) -> Iterator[RetainedMessage]:
+        """Yield what a new subscriber gets; otherwise like :meth:`matching`."""
+        found = self.matching(topic_filter)
+        if not self.unrecorded:
+            return found
+        unrecorded = self.unrecorded
+        return (unrecorded.get(message.topic) or message for message in found)
 
     def before(self, position: Position) -> list[RetainedMessage]:
         """Return the retained messages before a position."""
@@ -228,7 +252,10 @@ class RetainedIndex:
         """Apply the repetition of retained messages, or of messages that wait for a PUBREL."""
         for number, message in enumerate(repeated_messages(event, pieces), at):
             if event.session is None:
+                newer = self.unrecorded.get(message.topic)
                 self._set(message._replace(ref=number))
+                if newer is not None:
+                    self.unrecorded[message.topic] = newer
             else:
                 self._pending.setdefault(event.session, {}).setdefault(message.ref, message)
 
@@ -257,6 +284,8 @@ class RetainedIndex:
 
     def _set(self, message: RetainedMessage) -> None:
         topic = message.topic
+        if self.unrecorded:
+            self.unrecorded.pop(topic, None)
         part = self._messages.of(topic)
         before = part.get(topic)
         if before is not None:

@@ -198,6 +198,29 @@ def test_advice_on_the_broker() -> None:
     assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []
 
 
+def test_a_store_that_is_gone_is_reported_once() -> None:
+    gone = "the store of the log in /data/jetstream is gone: records 1 to 7 are lost"
+    status: dict[str, Any] = {
+        "trouble": [f"the log cannot be written: {gone}"], "time_ms": 200_000, "started_ms": 0,
+        "log": {"disk_free": None, "store_damage": gone},
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.title, one.evidence) == ("problem", "lost files of the log", gone)
+
+
+def test_a_failed_reload_is_a_problem_until_one_succeeds() -> None:
+    failed = {"time_ms": 140_000, "error": "perm.toml: not TOML\x1b", "restart": []}
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 200_000, "started_ms": 0, "reload": failed,
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.title) == ("problem", "did not take its new settings")
+    assert one.evidence == "perm.toml: not TOML\\u001b; 1 min ago"
+    assert one.next == "foldmq reload"
+    assert not [*advise_on_broker({**status, "reload": {**failed, "error": ""}}, [])]
+    assert not [*advise_on_broker({**status, "reload": None}, [])]
+
+
 def refusal(**about: Any) -> dict[str, Any]:
     """Return a protocol error of a client."""
     return {

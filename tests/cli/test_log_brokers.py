@@ -301,12 +301,12 @@ def test_statuses_are_added_up() -> None:
     assert total["kernel"] == {"mailbox_high_water": 20}  # of the fullest log
     assert total["census"] == {"inflight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
     assert total["dropped"] == {"expired": 3, "drained": 0}
-    in_memory = {"pending_bytes": 3, "gated_bytes": 3}
+    in_memory = {"pending_bytes": 3, "gated_bytes": 3, "limit": 0}
     assert total["log"] == {"stream_bytes": 300, "disk_free": 4998, **in_memory}
     unknown, recovering = status_of(1), status_of(2)
     unknown["log"] |= {"stream_bytes": None, "disk_free": None}
     recovering["log"] = None
-    in_memory = {"pending_bytes": 1, "gated_bytes": 1}
+    in_memory = {"pending_bytes": 1, "gated_bytes": 1, "limit": 0}
     assert added_up([unknown, recovering])["log"] == {
         "stream_bytes": None,
         "disk_free": None,

@@ -34,6 +34,7 @@ SHA512 = (
     "$6$5Dh1Cm/QZclTN1Aj$1swV0QvaE9VPtQ2cJT2cdcX6Woq08bHMOl05rQWE1XKxCyPbQ9uH6lrBN415rOgMbxFcQksNm"
     "eSXfceRQcPTaw=="
 )
+HINT = "a running broker uses it after a reload: foldmq reload\n"
 KIND = "argon2id, scram-sha-256 (15000 iterations)"
 ARGON2 = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"
 
@@ -45,10 +46,12 @@ def run(path: Path, *arguments: str, stdin: bytes = b"") -> subprocess.Completed
 
 
 def done(path: Path, *arguments: str, stdin: bytes = b"") -> str:
-    """What a command that succeeds prints."""
+    """What a command that succeeds prints; all but --list also say how a broker gets to know it."""
     result = run(path, *arguments, stdin=stdin)
     assert (result.returncode, result.stderr) == (0, b"")
-    return result.stdout.decode()
+    text = result.stdout.decode()
+    assert text.endswith(HINT) == ("--list" not in arguments)
+    return text.removesuffix(HINT)
 
 
 def refused(path: Path, *arguments: str, code: int = 78, stdin: bytes = b"") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,7 +58,10 @@ async def test_an_error_ends_one_reload_only(
     service: Any = Service(load_settings({}, {}), reading(error, ConfigError("again")))
     before = service._settings
     told = service._notifier = FakeServiceManager()
-    reloading = asyncio.create_task(service._reload_on_hangup(None))
+    broker: Any = SimpleNamespace(
+        node=SimpleNamespace(clock=SimpleNamespace(time_ms=lambda: 7_000), reload=None)
+    )
+    reloading = asyncio.create_task(service._reload_on_hangup(broker))
     with capture_logs() as lines:
         for _ in range(2):
             told.again.clear()
@@ -77,3 +81,4 @@ async def test_an_error_ends_one_reload_only(
     assert bool(first.get("exc_info")) is unforeseen
     assert told.words == ["reloading", "reloaded"] * 2
     assert service._settings is before
+    assert broker.node.reload == (7_000, "again", ())

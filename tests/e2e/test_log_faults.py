@@ -8,6 +8,8 @@ import shutil
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -325,6 +327,99 @@ def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: P
     load.stop()
     check_received(broker.port, load)
     broker.stop()
+
+
+# ------------------------------------------------- the store while the broker runs
+
+
+def store(broker: Broker) -> Path:
+    return broker.data_dir / "jetstream"
+
+
+def truncated(broker: Broker) -> None:
+    with block(broker).open("r+b") as file:
+        file.truncate(0)
+
+
+STRIKES: dict[str, tuple[str, Callable[[Broker], object]]] = {
+    "store removed": ("is gone", lambda broker: shutil.rmtree(store(broker))),
+    "stream removed": ("is gone", lambda broker: shutil.rmtree(block(broker).parents[1])),
+    "data directory renamed": (
+        "is gone",
+        lambda broker: broker.data_dir.rename(broker.data_dir.with_name("away")),
+    ),
+    "store replaced by a copy": (
+        "was replaced",
+        lambda broker: shutil.copytree(
+            store(broker).rename(broker.data_dir / "old"), store(broker)
+        ),
+    ),
+    "block removed": ("lacks block 1.blk", lambda broker: block(broker).unlink()),
+    "block cut short": ("has a block that was cut short: 1.blk", truncated),
+}
+
+
+@pytest.mark.parametrize("strike", STRIKES)
+def test_store_gone_while_the_broker_runs(make_broker: Callable[..., Broker], strike: str) -> None:
+    """The server goes on writing to files without a name: nothing of that is acknowledged."""
+    what, act = STRIKES[strike]
+    monitor = free_port()
+    broker = make_broker(IMPATIENT + f"metrics = '127.0.0.1:{monitor}'\n")
+    broker.start()
+    load = Load(broker.port)
+    until(load.progressed(), "acknowledgements")
+    act(broker)
+    until(lambda: broker.told("log cannot be written"), "a word about the store")
+    acknowledged = len(load.acknowledged)
+    reason = broker.told("log cannot be written")[0]["reason"]
+    assert reason.startswith(f"the store of the log in {store(broker)} {what}: ")
+    assert "restore a backup" in reason
+    load.refusals.clear()
+    until(lambda: load.refusals, "a refused CONNECT")
+    assert set(load.refusals) == {3}
+    assert len(load.acknowledged) <= acknowledged + 1
+    with pytest.raises(urllib.error.HTTPError) as unready:
+        urllib.request.urlopen(f"http://127.0.0.1:{monitor}/readyz", timeout=TIMEOUT)
+    assert unready.value.code == 503
+    assert any(what in one for one in orjson.loads(unready.value.read())["reasons"])
+    with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/metrics", timeout=TIMEOUT) as answer:
+        metrics = answer.read().decode().splitlines()
+    assert {"foldmq_log_store_damaged 1.0", "foldmq_log_writable 0.0"} <= set(metrics)
+    load.stop()
+    os.kill(broker.pid, signal.SIGTERM)
+    until(lambda: not broker.running, "the broker's end")
+    assert broker.returncode == 65
+    assert "Traceback" not in broker.log
+
+
+def test_store_that_comes_back(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    offline_subscriber(broker.port)
+    load = Load(broker.port)
+    until(load.progressed(), "acknowledgements")
+    away = store(broker).rename(broker.data_dir / "away")
+    until(lambda: "is gone: records " in broker.log, "a word about the store")
+    away.rename(store(broker))
+    until(load.progressed(), "acknowledgements again")
+    load.stop()
+    broker.restart(kill=True)
+    check_received(broker.port, load)
+    broker.stop()
+
+
+def test_mark_removed_while_the_broker_runs(make_broker: Callable[..., Broker]) -> None:
+    """Without it, a later start could not know that the log was cut short."""
+    broker = make_broker()
+    broker.start()
+    publish_some(broker.port)
+    mark = broker.data_dir / "log.mark"
+    mark.unlink()
+    until(mark.exists, "the mark")
+    publish_some(broker.port)
+    broker.kill_all()
+    shutil.rmtree(store(broker))
+    assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_")
 
 
 # --------------------------------------------------------------- foreign NATS

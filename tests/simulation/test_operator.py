@@ -391,6 +391,25 @@ def test_the_census_counts_live_and_frozen_sessions() -> None:
     simulate(scenario)
 
 
+def test_the_parts_of_the_memory_add_up_to_the_resident_memory() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            empty = (await ask(world, "status"))["memory"]
+            sender = await world.connect("s", filters=[("t/#", 1)])
+            for number in range(1, 6):
+                sender.send(p.publish(f"t/{number}", bytes(100_000), 1, number, retain=True))
+            await world.go(5)
+            found = await ask(world, "status")
+            memory = found["memory"]
+            assert sum(memory.values()) == pytest.approx(found["process"]["rss"], rel=0.05)
+            assert memory["retained"] > empty["retained"] + 500_000
+            assert memory["messages"] > empty["messages"] + 500_000
+            for part in ("connections", "sessions", "subscriptions", "routes"):
+                assert memory[part] > empty[part], part
+
+    simulate(scenario)
+
+
 def test_receivers_of_a_message_and_reasons() -> None:
     async def scenario() -> None:
         async with World().running() as world:

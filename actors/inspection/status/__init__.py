@@ -7,6 +7,7 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from actors.inspection.status.broker_status import status
     from actors.inspection.status.log_storage import LogStorage
+    from actors.inspection.status.process_memory import memory_use, own_bytes
     from actors.inspection.status.status_metrics import (
         DROPPED,
         METRICS,
@@ -19,8 +20,18 @@ else:
         {
             "broker_status": "status",
             "log_storage": "LogStorage",
+            "process_memory": "memory_use own_bytes",
             "status_metrics": "DROPPED METRICS StatusSources log_sessions",
         },
     )
 
-__all__ = ["DROPPED", "METRICS", "LogStorage", "StatusSources", "log_sessions", "status"]
+__all__ = [
+    "DROPPED",
+    "METRICS",
+    "LogStorage",
+    "StatusSources",
+    "log_sessions",
+    "memory_use",
+    "own_bytes",
+    "status",
+]

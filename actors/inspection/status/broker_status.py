@@ -10,6 +10,7 @@ import resource
 import sys
 from typing import TYPE_CHECKING, Any
 
+from actors.inspection.status.process_memory import resident
 from actors.inspection.status.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports import TlsStats
 from eventstore.metric_types import put_counters, set_path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from actors.inspection.status.status_metrics import StatusSources, StatusValue
     from actors.transports import Handshakes
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def status(sources: StatusSources) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "crashed_ms": node.crashed_ms or None,
         "trouble": node.not_ready_reasons(),
         "overload": node.limits.overload.reason,
+        "reload": node.reload._asdict() if node.reload is not None else None,
         "process": process(),
     }
     _put_values(found, BROKER_VALUES, sources)
@@ -52,7 +54,11 @@ def status(sources: StatusSources) -> dict[str, Any]:
     if node.recovered:
         _put_values(found, LOG_VALUES, sources)
         put_counters(found, node.journal.stats)
-        found["log"] |= {"trouble": node.writer.outage, "projected": sources.projector.marked}
+        found["log"] |= {
+            "trouble": node.writer.outage,
+            "store_damage": node.writer.damage,
+            "projected": sources.projector.marked,
+        }
         found["position"] = node.journal.last
     else:
         found |= dict.fromkeys(("log", "position", "commit", "record_events"))
@@ -79,12 +85,8 @@ def _put_values(
 
 def process() -> dict[str, Any]:
     """Return resident memory (bytes) and processor time (seconds) of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    if sys.platform == "linux":
-        with open("/proc/self/statm", "rb", buffering=0) as statm:  # noqa: PTH123 - the fastest way
-            rss = int(statm.read().split()[1]) * _PAGE
-    else:
-        rss = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    used, found = resource.getrusage(resource.RUSAGE_SELF), resident()
+    rss = found[0] if found is not None else used.ru_maxrss * _MAXRSS_UNIT
     return {"rss": rss, "cpu_s": round(used.ru_utime + used.ru_stime, 3)}
 
 

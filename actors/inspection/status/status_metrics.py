@@ -79,6 +79,8 @@ class StatusSources:
     projector: Projector
     storage: LogStorage
     bridge: BridgeSupervisor | None
+    baseline: int
+    """Resident bytes of the process, without files, before it read the log."""
 
 
 class StatusValue(NamedTuple):
@@ -115,6 +117,12 @@ def _build(found: Status) -> Numbers | None:
     if "node" not in found:
         return None
     return {(found["software"], platform.python_version(), found["node"]): 1}
+
+
+def _reload_failed(found: Status) -> float | None:
+    if "node" not in found:
+        return None
+    return float(bool((found.get("reload") or {}).get("error")))
 
 
 def _sessions(found: Status) -> Numbers:
@@ -161,6 +169,13 @@ BROKER_VALUES = (
         "ready",
         lambda sources: not sources.node.not_ready_reasons(),
         read=float,
+    ),
+    _value(
+        "foldmq_reload_failed",
+        "1 if the last reload of the settings failed: the previous ones stay in effect.",
+        "",
+        None,
+        read=_reload_failed,
     ),
     _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
     _value(
@@ -349,6 +364,15 @@ BROKER_VALUES = (
         None,
     ),
     _value(
+        "foldmq_memory_bytes",
+        "Resident memory by purpose; their sum is the resident memory. Sizes of objects are "
+        "estimated.",
+        "memory",
+        None,
+        labels=("part",),
+        read=by_reason(),
+    ),
+    _value(
         "foldmq_actors",
         "Actors, by type.",
         "actors.by_type",
@@ -414,6 +438,13 @@ LOG_VALUES = (
         read=lambda log: float(log["trouble"] is None),
     ),
     _value(
+        "foldmq_log_store_damaged",
+        "1 if files of the log were removed, replaced or cut short while the broker runs.",
+        "log",
+        None,
+        read=lambda log: float(log["store_damage"] is not None),
+    ),
+    _value(
         "foldmq_log_last_record",
         "Stream sequence of the last record on disk.",
         "log.durable",
@@ -443,6 +474,12 @@ LOG_VALUES = (
         "Size of the log in JetStream in bytes. Updated periodically.",
         "log.stream_bytes",
         lambda sources: sources.storage.stream_bytes,
+    ),
+    _value(
+        "foldmq_log_limit_bytes",
+        "Maximum size of the log in bytes (keep_bytes, or its default); 0: unlimited.",
+        "log.limit",
+        lambda sources: sources.node.options.keep_bytes,
     ),
     _value(
         "foldmq_log_disk_free_bytes",

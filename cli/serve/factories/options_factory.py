@@ -12,11 +12,17 @@ from protocol.nats import Mapping, allowed_names, parse_users
 
 
 def make_options(
-    settings: Settings, node: str, largest: int, key: bytes = b"", users: str = ""
+    settings: Settings,
+    node: str,
+    largest: int,
+    key: bytes = b"",
+    users: str = "",
+    default_bound: int = 0,
 ) -> BrokerOptions:
     """Return the broker's options for a log with records of at most ``largest`` bytes.
 
-    ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users.
+    ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users,
+    ``default_bound`` the bound of the log if ``keep_bytes`` is not set.
     The settings are those returned by :func:`cli.logsource.log_store.fit_packet_size`.
     """
     values: dict[str, Any] = {
@@ -24,6 +30,8 @@ def make_options(
         for field in dataclasses.fields(BrokerOptions)
         if field.name in Settings.model_fields
     }
+    if settings.keep_bytes is None:
+        values["keep_bytes"] = default_bound
     options = BrokerOptions(node=node, **values)
     max_connections = affordable_connections(settings)
     return dataclasses.replace(

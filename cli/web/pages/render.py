@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cli.common import text, version
-from cli.inspection import outcome_text
+from cli.inspection import memory_parts, outcome_text
 from cli.top.text import number_format
 from eventstore.format import format_position
 from eventstore.reasons import close_text, close_words, drop_text
@@ -50,6 +50,7 @@ def environment() -> Environment:
         "outcome": outcome_text,
         "short_log": lambda log: log.rpartition("-")[2],
         "drop_reason": drop_text,
+        "memory_parts": memory_parts,
         "close_reason": close_text,
         "close_words": close_words,
     }

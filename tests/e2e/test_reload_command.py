@@ -1,0 +1,104 @@
+"""``foldmq reload`` prints the broker's outcome, and a failure is known until it is mended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from harness import forkserver
+from harness.broker import environment
+from harness.fixtures import EXTERNAL
+from harness.rawclient import RawClient
+from harness.waiting import until
+
+from e2e.tools import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.broker import Broker
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+ALLOWED = '[[allow]]\nanonymous = true\nusers = ["*"]\nboth = ["#"]\n'
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_refused_reload_is_known_until_one_succeeds(
+    make_broker: Callable[..., Broker], tmp_path: Path, processes: int
+) -> None:
+    permissions = tmp_path / "permissions.toml"
+    permissions.write_text(ALLOWED)
+    config = f"permissions = '{permissions}'\nprocesses = {processes}\n"
+    broker = make_broker(config)
+    broker.start()
+    where = ("--data-dir", str(broker.data_dir))
+    permissions.write_text("[[allow]")
+    refused = run("reload", *where, code=1)
+    assert refused.out == ""
+    lines = refused.err.splitlines()
+    assert len(lines) == processes
+    assert all("not reloaded, the previous settings stay in effect: " in one for one in lines)
+    assert all(f"{permissions}: not TOML" in one for one in lines)
+    problems = [orjson.loads(one) for one in run("doctor", *where, "--json", code=1).lines]
+    assert [one["title"] for one in problems] == ["did not take its new settings"] * processes
+    assert f"{permissions}: not TOML" in problems[0]["evidence"]
+    # The next command is run as it is given, here in vain.
+    assert run(*problems[0]["next"].split()[1:], code=1).err == refused.err
+    assert "settings not reloaded " in run("status", *where).out
+    with RawClient(broker.port) as client:
+        assert client.connect("still").code == 0
+    permissions.write_text(ALLOWED)
+    broker.configure(config + "topic_aliases_out = 3\n")
+    done = run("reload", *where).lines
+    assert sum(one.endswith("settings reloaded") for one in done) == processes
+    assert sum(one.endswith("need a restart: topic_aliases_out") for one in done) == processes
+    assert run("doctor", *where).lines[0].startswith("no problems found")
+    assert "not reloaded" not in run("status", *where).out
+    acted = run("log", *where, "--type", "OperatorActed").lines
+    assert sum(one.endswith(": reload settings") for one in acted) == processes
+    if processes > 1:
+        until(lambda: "settings reloaded in the main process" in broker.log, "the main process")
+    broker.stop()
+
+
+def test_a_hangup_that_failed_is_known_as_well(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    broker.configure("keep_bytes = 1\n")
+    broker.hangup()
+    where = ("--data-dir", str(broker.data_dir))
+    until(lambda: "not reloaded" in run("status", *where).out, "the failed reload")
+    broker.configure("")
+    run("reload", *where)
+    assert "not reloaded" not in run("status", *where).out
+    broker.stop()
+
+
+def set_password(file: Path, password: str, *arguments: str) -> list[str]:
+    """The lines of ``foldmq passwd``."""
+    command = ["passwd", str(file), "ann", "--password-stdin", *arguments]
+    code, out, err = forkserver.run(command, environment(), 60.0, f"{password}\n".encode())
+    assert (code, err) == (0, b"")
+    return out.decode().splitlines()
+
+
+def test_a_new_password_takes_effect_at_once(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    file = tmp_path / "passwords"
+    set_password(file, "first")
+    broker = make_broker(f"password_file = '{file}'\n")
+    broker.start()
+    assert (
+        set_password(file, "second")[-1] == "a running broker uses it after a reload: foldmq reload"
+    )
+    where = ("--data-dir", str(broker.data_dir))
+    assert set_password(file, "third", "--reload", *where)[-1] == "settings reloaded"
+    with RawClient(broker.port) as client:
+        assert client.connect("c", username="ann", password=b"third").code == 0
+    broker.stop()
