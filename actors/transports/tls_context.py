@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 from cryptography import x509
 
+from eventstore.edited_files import skip_mark, unmarked_copy, unmarked_pair
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
         return password
 
     try:
-        context.load_cert_chain(certificate, key, ask)
+        with unmarked_pair(certificate, key) as (first_file, key_file):
+            context.load_cert_chain(first_file, key_file, ask)
     except ssl.SSLError as error:
         if password is not None and error.reason in (None, "BAD_DECRYPT"):
             raise TlsConfigError(f"TLS key {key}: its password is wrong") from None
@@ -141,7 +143,8 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
         )
     _certificates(options.client_ca)
     try:
-        context.load_verify_locations(options.client_ca)
+        with unmarked_copy(options.client_ca) as authorities:
+            context.load_verify_locations(authorities)
     except ssl.SSLError as error:
         reason = f"OpenSSL does not accept it: {_lower(error.reason or 'it is damaged')}"
         raise TlsConfigError(f"TLS client_ca {options.client_ca}: {reason}") from None
@@ -155,7 +158,8 @@ def _load_revocations(context: ssl.SSLContext, file: Path) -> None:
         lists = [x509.load_pem_x509_crl(part) for part in _parts(data, b"X509 CRL")]
         if not lists:
             raise TlsConfigError(f"TLS crl {file}: there is no revocation list (X509 CRL) in it")
-        context.load_verify_locations(file)
+        with unmarked_copy(file) as unmarked:
+            context.load_verify_locations(unmarked)
     except (ssl.SSLError, ValueError):
         raise TlsConfigError(f"TLS crl {file}: a revocation list in it is damaged") from None
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -210,7 +214,7 @@ def _password(file: Path | None) -> bytes | None:
     if file is None:
         return None
     try:
-        return (file.read_bytes().splitlines() or [b""])[0]
+        return (skip_mark(file.read_bytes()).splitlines() or [b""])[0]
     except (OSError, ValueError) as error:
         raise TlsConfigError(f"TLS key password file {file}: {_because(error)}") from None
 

@@ -94,7 +94,7 @@ def configure(level: Level, format: Format, stream: TextIO | None = None) -> Non
     """Send all logs, also those of libraries, to ``stream`` (stderr) in ``format``."""
     set_level(level)
     output = stream or sys.stderr
-    colour = output.isatty() and "NO_COLOR" not in os.environ
+    colour = output.isatty() and not os.environ.get("NO_COLOR")
     renderer: Processor = render_json if format == "json" else TextRenderer(colour=colour)
     structlog.configure(
         processors=[_name_level, _shorten, _format_exception, _STAMP, renderer],

@@ -54,6 +54,25 @@ def test_key_and_certificate_in_one_file(good: TlsOptions, tmp_path: Path) -> No
     assert make_context(TlsOptions(both)).cert_store_stats()["x509"] == 0
 
 
+def test_a_byte_order_mark_is_skipped(
+    good: TlsOptions, authority: Authority, tmp_path: Path
+) -> None:
+    def marked(name: str, file: Path | None) -> Path:
+        assert file is not None
+        return text(tmp_path / name, b"\xef\xbb\xbf" + file.read_bytes())
+
+    context = make_context(
+        TlsOptions(
+            marked("certificate", good.certificate),
+            marked("key", good.key),
+            client_certificates="required",
+            client_ca=marked("authority", authority.file),
+            crl=marked("crl", authority.revoke()),
+        )
+    )
+    assert context.cert_store_stats() == {"x509": 1, "x509_ca": 1, "crl": 1}
+
+
 def test_a_key_with_a_password(authority: Authority, tmp_path: Path) -> None:
     server = authority.server("locked")
     key = server.encrypted_key(b"open sesame")
