@@ -67,6 +67,7 @@ class NodeContext:
         "activation",
         "alias_numbers",
         "bridge",
+        "certificates",
         "clients",
         "clock",
         "counters",
@@ -122,6 +123,8 @@ class NodeContext:
         self.activation = Activation(self._activate, clock.stopwatch)
         """Activates the passive sessions that get a message."""
         self.software = software
+        self.certificates: list[dict[str, Any]] = []
+        """Certificates and credentials with an end, as the status shows them."""
         """Version of the running foldmq."""
         self.kernel: Kernel
         self.turn_work: TurnWork

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import structlog
 from cryptography import x509
 
 from eventstore.edited_files import skip_mark, unmarked_copy, unmarked_pair
@@ -15,8 +13,6 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_log = structlog.get_logger("foldmq")
 
 ClientCertificates = Literal["off", "optional", "required"]
 Version = Literal["1.2", "1.3"]
@@ -83,7 +79,7 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
 
 def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
     certificate, key = options.certificate, options.key or options.certificate
-    first = _certificates(certificate)[0]
+    _certificates(certificate)
     if b"PRIVATE KEY-----" not in _pem(key):
         raise TlsConfigError(f"TLS key {key}: there is no private key in it")
     password = _password(options.key_password_file)
@@ -104,19 +100,6 @@ def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
         raise TlsConfigError(
             f"TLS key {key}: the password in {options.key_password_file} is too long"
         ) from None
-    now = dt.datetime.now(dt.UTC)
-    if first.not_valid_after_utc < now:
-        _log.warning(
-            "the TLS certificate has expired: clients will refuse it",
-            file=str(certificate),
-            expired=first.not_valid_after_utc.isoformat(),
-        )
-    elif first.not_valid_before_utc > now:
-        _log.warning(
-            "the TLS certificate is not valid yet: clients will refuse it",
-            file=str(certificate),
-            valid_from=first.not_valid_before_utc.isoformat(),
-        )
 
 
 def _why(error: ssl.SSLError, certificate: Path) -> str:
@@ -163,16 +146,6 @@ def _load_revocations(context: ssl.SSLContext, file: Path) -> None:
     except (ssl.SSLError, ValueError):
         raise TlsConfigError(f"TLS crl {file}: a revocation list in it is damaged") from None
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    now = dt.datetime.now(dt.UTC)
-    for revoked in lists:
-        until = revoked.next_update_utc
-        if until is not None and until < now:
-            _log.warning(
-                "a TLS revocation list has expired: no certificate of its issuer is accepted",
-                file=str(file),
-                issuer=revoked.issuer.rfc4514_string(),
-                expired=until.isoformat(),
-            )
 
 
 def _certificates(file: Path) -> list[x509.Certificate]:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cli.diagnosis import doctor, status
     from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+    from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
     from cli.diagnosis.doctor import find_problems
     from cli.diagnosis.refusal_advice import advise_on_refusals
 else:
@@ -16,6 +17,7 @@ else:
         {
             "advice": "Advice advise merge_advice",
             "broker_advice": "advise_on_broker advise_on_disk lagging_replicas",
+            "certificate_advice": "advise_on_certificates certificate_line",
             "doctor": "doctor find_problems",
             "refusal_advice": "advise_on_refusals",
             "status": "status",
@@ -26,8 +28,10 @@ __all__ = [
     "Advice",
     "advise",
     "advise_on_broker",
+    "advise_on_certificates",
     "advise_on_disk",
     "advise_on_refusals",
+    "certificate_line",
     "doctor",
     "find_problems",
     "lagging_replicas",

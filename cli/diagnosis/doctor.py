@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cli.common import Style, painted, text
 from cli.diagnosis.advice import Advice, advise, merge_advice, most_urgent_first
 from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.diagnosis.refusal_advice import advise_on_refusals
 from cli.diagnosis.status import ask_statuses
 from cli.inspection import denied_subscriptions, log_broker, outcome_text, preview
@@ -31,7 +32,15 @@ _WIDTH = 100
 _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
-_ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top", "foldmq status")
+_ASKING = (
+    "foldmq sessions",
+    "foldmq actors",
+    "foldmq config check",
+    "foldmq log",
+    "foldmq reload",
+    "foldmq top",
+    "foldmq status",
+)
 """Commands with flags that select the broker."""
 _ONE_LOG = "foldmq top"
 """A command that shows one of several logs."""
@@ -94,6 +103,7 @@ async def find_problems(
     for broker, (_, behind) in answers:
         for one in advise_on_broker(statuses[broker.node], behind):
             advice.append(_of_log(one, broker.log) if brokers.several else one)
+    advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
     problems = [found for _, (found, _) in answers]
     advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
     advice += in_order(one for listed in problems for one in listed["problems"])

@@ -7,7 +7,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from cli.common import Column, Table, painted, text
+from cli.common import Column, Style, Table, painted, text
+from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
 from cli.inspection import add_free_space, added_up, dropped_by, log_broker
 from cli.live import open_brokers
 
@@ -74,6 +75,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
         yield _problem(text.escaped(str(reason), 300))
+    yield from _ends([found])
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
     software = text.escaped(str(found["software"]))
@@ -113,6 +115,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         for reason in status["trouble"]:
             log = text.name(status["node"])
             yield _problem(f"log {log}: {text.escaped(str(reason), 300)}")
+    yield from _ends(found)
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
@@ -129,6 +132,14 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield from _counters(total, "in each log")
     yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
+
+
+def _ends(statuses: Sequence[Status] | Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each certificate that has expired, will soon, or is not valid yet."""
+    for one in advise_on_certificates(statuses):
+        colour: Style = "red" if one.severity == "problem" else "yellow"
+        lines = _lines(f"  {certificate_line(one)}", "    ")
+        yield "\n".join(painted(line, colour, sys.stdout) for line in lines)
 
 
 def _table(found: Sequence[Status], brokers: LogBrokers) -> None:

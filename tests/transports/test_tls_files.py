@@ -163,24 +163,6 @@ def test_bad_files(
     assert raised.value.exit_code == 78
 
 
-def test_expired_certificates_are_a_warning(good: TlsOptions, tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "expired")
-    server = authority.server(expired=True)
-    options = TlsOptions(
-        server.certificate,
-        server.key,
-        client_certificates="optional",
-        client_ca=authority.file,
-        crl=authority.revoke(expired=True),
-    )
-    with capture_logs() as lines:
-        make_context(options)
-    assert [line["log_level"] for line in lines] == ["warning", "warning"]
-    assert lines[0]["file"] == str(server.certificate)
-    assert "certificate has expired" in lines[0]["event"]
-    assert "revocation list has expired" in lines[1]["event"]
-
-
 def test_files_are_read_once(good: TlsOptions, tmp_path: Path) -> None:
     """A context is unchanged when its files are replaced or removed."""
     assert good.key is not None

@@ -41,6 +41,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "crashed_ms": node.crashed_ms or None,
         "trouble": node.not_ready_reasons(),
         "overload": node.limits.overload.reason,
+        "certificates": node.certificates,
         "process": process(),
     }
     _put_values(found, BROKER_VALUES, sources)
