@@ -91,6 +91,9 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
     yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
     yield from _counters(found)
+    if found.get("lines_dropped"):
+        lines = text.count_of(found["lines_dropped"], "line")
+        yield _fact("stderr", f"{lines} of the broker's log dropped, because it was not read")
     log = found["log"]
     yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
     yield _fact("process", _process(found))

@@ -147,6 +147,7 @@ class Service:
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
                 self._watch_certificates(broker),
+                _count_dropped_lines(broker),
             ]
             tasks = [asyncio.create_task(one) for one in beside]
             try:
@@ -499,6 +500,12 @@ class Service:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
+
+
+async def _count_dropped_lines(broker: Broker) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        broker.node.counters.lines_dropped = logging_setup.dropped_lines()
 
 
 def _now_ms() -> int:
