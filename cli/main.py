@@ -36,6 +36,7 @@ def run_program() -> NoReturn:
 
 def main() -> NoReturn:
     """Run the command; a FoldmqError becomes one line on stderr and its exit code."""
+    _open_standard_streams()
     argv_secrets.hide(sys.argv)
     defer("aiohttp", "nats.js", "urllib.request")
     for stream in (sys.stdout, sys.stderr):
@@ -53,6 +54,26 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
+
+
+def _open_standard_streams() -> None:
+    """Open descriptors 0 to 2 that are closed on /dev/null.
+
+    Otherwise sockets and files of the program would get these numbers, and its output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+    # Python sets those that were closed to None.
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 -- for the whole run
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

@@ -27,6 +27,7 @@ _SECRET: Final = (
     "web.token",
     "web.tokens",
     "bridge.pem",
+    "server-key.pem",
 )
 _FILES: Final = (
     *_SECRET,
@@ -37,6 +38,7 @@ _FILES: Final = (
     "nats.pid",
     "nats.stderr",
     "node",
+    "server.pem",
     "trusted.pem",
 )
 """All files with a fixed name that foldmq, or one of its NATS servers, writes there."""

@@ -33,7 +33,9 @@ A setting has one name. You can set it with a flag (`--max-ack-pending 100`), in
 (`FOLDMQ_MAX_ACK_PENDING=100`), or in a TOML file (`max_ack_pending = 100`). Flags override
 environment variables, which override the file, which overrides the default. `--config FILE` or the
 variable `FOLDMQ_CONFIG` names the file. Unknown settings are rejected with a suggestion, and so are
-values out of range.
+values out of range. A variable that is set but empty counts as unset. The variables that Kubernetes
+sets for services named `foldmq` or `foldmq-NAME` (`FOLDMQ_NAME_SERVICE_HOST`, `FOLDMQ_NAME_PORT=tcp://...`)
+are ignored. A byte order mark at the beginning of a file is skipped.
 
 - A *size* is a number of bytes, or a number with kB, MB, GB, KiB, MiB, or GiB: `"16 MiB"`.
 - A *time* is a number of seconds, or a number with ms, s, m, h, or d: `"30s"`.

@@ -125,18 +125,26 @@ class CertificateBackend(Backend):
 class AnonymousBackend(Backend):
     """Accepts clients without a user name, if the listener allows anonymous clients.
 
-    ``claimed``: their claimed identity is trusted.
+    There, an empty user name is the same as none, whatever the password, unless that is a token and
+    ``tokens`` are verified. ``claimed``: their claimed identity is trusted.
     """
 
     method = "anonymous"
 
-    def __init__(self, *, claimed: bool) -> None:
+    def __init__(self, *, claimed: bool, tokens: bool = False) -> None:
         super().__init__()
         self._accepted = _CLAIMED if claimed else _ANONYMOUS
+        self._tokens = tokens
 
     def handles(self, credentials: Credentials) -> bool:
         """Handle logins without a user name."""
-        return credentials.username is None
+        if credentials.username or not credentials.allow_anonymous:
+            return credentials.username is None
+        named = self._tokens and credentials.username is not None
+        return not (named and looks_like_token(credentials.password))
+
+    def user_of(self, _credentials: Credentials) -> None:
+        """Return None: there is no user."""
 
     def check_now(self, credentials: Credentials) -> Verdict:
         """Accept the client if the listener allows anonymous clients."""
@@ -256,7 +264,7 @@ def make_backends(
     nothing_verifies = tokens is None and passwords is None and callout is None
     found: list[Backend] = [
         CertificateBackend(callout if ask_certified else None),
-        AnonymousBackend(claimed=claimed_names and nothing_verifies),
+        AnonymousBackend(claimed=claimed_names and nothing_verifies, tokens=tokens is not None),
     ]
     if tokens is not None:
         found.append(TokenBackend(tokens, sole=passwords is None and callout is None))

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509 import load_pem_x509_certificate
 
+from eventstore.edited_files import skip_mark
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def parse_keys(data: bytes) -> KeySet:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
+            data = skip_mark(file.read(MAX_FILE + 1))
     except OSError as error:
         raise TokenKeyError(f"{path}: cannot read keys for tokens: {error.strerror}") from None
     if len(data) > MAX_FILE:

@@ -1,6 +1,7 @@
 """Users with password hashes in a file.
 
 The file has one ``user:hash`` per line; blank lines and lines that begin with ``#`` are comments.
+A hash begins with ``$``, so a user name may contain colons.
 ``foldmq passwd`` writes it with argon2 hashes; Mosquitto's hashes are supported as well. The keys
 for SCRAM-SHA-256 may follow the hash, after another colon.
 """
@@ -292,7 +293,7 @@ def read(path: Path) -> str:
 def decoded(path: Path, data: bytes) -> str:
     """Decode a password file; raises PasswordFileError if it is not UTF-8."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise PasswordFileError(f"{path}:{line}: not UTF-8 text") from None
@@ -311,7 +312,7 @@ def parse_users(
         entry = line.rstrip("\r")
         if not entry.strip() or entry.startswith("#"):
             continue
-        user, colon, stored = entry.partition(":")
+        user, colon, stored = split_entry(entry)
         quoted = f"'{escaped(user, NAME_LIMIT)}'"
         problem = None
         if not colon:
@@ -330,6 +331,18 @@ def parse_users(
             raise PasswordFileError(f"{path}:{number}: {problem}")
         users[user] = stored
     return users
+
+
+def split_entry(entry: str) -> tuple[str, str, str]:
+    """Return the user name of a line, the colon ("" if there is none), and the text that follows.
+
+    A name may contain colons: the hash begins at the last ``:$``. Without a valid hash there, the
+    name ends at the first colon, so that errors do not quote what may be a password.
+    """
+    user, mark, rest = entry.rpartition(":$")
+    if mark and is_password_hash(hash_part("$" + rest)):
+        return user, ":", "$" + rest
+    return entry.partition(":")
 
 
 def hash_part(stored: str) -> str:
@@ -389,6 +402,6 @@ def user_name_problem(user: str) -> str | None:
     """Return why ``user`` is not valid in a password file, or None."""
     if not user:
         return "the user name is empty"
-    if ":" in user or user.startswith("#") or not user.isprintable():
-        return "a user name must not contain a colon or control character, or begin with #"
+    if user.startswith("#") or not user.isprintable():
+        return "a user name must not contain a control character, or begin with #"
     return None

@@ -63,7 +63,7 @@ def load(path: Path) -> Permissions:
     Raises PermissionFileError with file and location if it cannot be read or is invalid.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise PermissionFileError(f"{path}: cannot read permissions: {error.strerror}") from None
     except UnicodeDecodeError as error:

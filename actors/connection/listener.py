@@ -56,7 +56,7 @@ class Listener:
 
     def admits(self, host: str) -> bool:
         """Return whether a socket from this host may become a connection; empty: not known yet."""
-        name, proxied = self.options.name, self.options.stack.proxy is not None
+        name, proxied = self.options.name, self.options.stack.hides_clients(host)
         return not self.admission.refuses(name, "" if proxied else host)
 
     def accept(self, waited: float = 0.0) -> asyncio.Protocol:

@@ -68,6 +68,7 @@ class NodeContext:
         "admitted_from",
         "alias_numbers",
         "bridge",
+        "certificates",
         "clients",
         "clock",
         "counters",
@@ -126,6 +127,8 @@ class NodeContext:
         self.activation = Activation(self._activate, clock.stopwatch)
         """Activates the passive sessions that get a message."""
         self.software = software
+        self.certificates: list[dict[str, Any]] = []
+        """Certificates and credentials with an end, as the status shows them."""
         """Version of the running foldmq."""
         self.kernel: Kernel
         self.turn_work: TurnWork

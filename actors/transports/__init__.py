@@ -8,14 +8,8 @@ if TYPE_CHECKING:
     from actors.transports.acceptor import Acceptor, SocketAcceptor, listening_socket
     from actors.transports.certificate import IdentityKind, identity
     from actors.transports.handshakes import HandshakeError, Handshakes, TlsStats
-    from actors.transports.peer import local_peer
-    from actors.transports.proxy_protocol import (
-        BadHeader,
-        Peer,
-        encode_header,
-        read_header,
-        read_values,
-    )
+    from actors.transports.peer import Network, Peer, local_peer
+    from actors.transports.proxy_protocol import BadHeader, encode_header, read_header, read_values
     from actors.transports.stack import StackOptions, build_stack
     from actors.transports.stage import Stage
     from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
@@ -27,8 +21,8 @@ else:
             "acceptor": "Acceptor SocketAcceptor listening_socket",
             "certificate": "IdentityKind identity",
             "handshakes": "HandshakeError Handshakes TlsStats",
-            "peer": "local_peer",
-            "proxy_protocol": "BadHeader Peer encode_header read_header read_values",
+            "peer": "Network Peer local_peer",
+            "proxy_protocol": "BadHeader encode_header read_header read_values",
             "stack": "StackOptions build_stack",
             "stage": "Stage",
             "tls_context": "TlsConfigError TlsOptions make_context",
@@ -42,6 +36,7 @@ __all__ = [
     "HandshakeError",
     "Handshakes",
     "IdentityKind",
+    "Network",
     "Peer",
     "SocketAcceptor",
     "StackOptions",

@@ -10,16 +10,14 @@ import ipaddress
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from actors.transports.peer import is_trusted, plain_address
 from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Sequence
 
-    Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Peer = tuple[str, int]
+    from actors.transports.peer import Network, Peer
 
 _SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _LINE_START: Final = b"PROXY "
@@ -124,13 +122,7 @@ def _host(text: str, width: int) -> str:
     address = ipaddress.ip_address(text)
     if len(address.packed) != width or "%" in text:
         raise ValueError(text)
-    return _plain(address)
-
-
-def _plain(address: Address) -> str:
-    """Return an IPv4-mapped IPv6 address as an IPv4 address."""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+    return str(plain_address(text))
 
 
 def _port(text: str) -> int:
@@ -158,7 +150,7 @@ def _read_binary(data: bytes) -> Header | None:
     if length < 2 * width + 4:
         raise BadHeader("the PROXY header is too short for its addresses")
     at = _HEAD.size
-    host = _plain(ipaddress.ip_address(data[at : at + width]))
+    host = str(plain_address(str(ipaddress.ip_address(data[at : at + width]))))
     (port,) = struct.unpack_from("!H", data, at + 2 * width)
     return Header((host, port), size)
 
@@ -185,7 +177,9 @@ class ProxyStage(Stage):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close connections from untrusted addresses."""
         super().connection_made(transport)
-        if not self.is_closing() and not self._is_trusted(transport.get_extra_info("peername")):
+        if not self.is_closing() and not is_trusted(
+            transport.get_extra_info("peername"), self._trusted
+        ):
             self._refuse("it does not come from a trusted proxy")
 
     def data_received(self, data: bytes) -> None:
@@ -221,13 +215,6 @@ class ProxyStage(Stage):
         if name == "peer_pending":
             return self._head is not None
         return super().get_extra_info(name, default)
-
-    def _is_trusted(self, peer: Any) -> bool:
-        if not isinstance(peer, tuple):
-            return True  # a Unix socket: its permissions restrict access
-        plain = _plain(ipaddress.ip_address(str(peer[0]).partition("%")[0]))
-        address = ipaddress.ip_address(plain)
-        return any(address in network for network in self._trusted)
 
     def _refuse(self, why: str) -> None:
         self.error = why

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.transports.proxy_protocol import Network, ProxyStage
+from actors.transports.peer import is_trusted
+from actors.transports.proxy_protocol import ProxyStage
 from actors.transports.tls import TlsStage
 from actors.transports.websocket import WebSocketOptions, WebSocketStage, WebSocketStats
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import ssl
 
     from actors.transports.handshakes import Handshakes
+    from actors.transports.peer import Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,13 @@ class StackOptions:
     max_frame: int = 384 * 1024
     """Maximum bytes of a WebSocket frame until ``WebSocketStage.max_size`` is set: the longest
     CONNECT has five fields of 64 KiB."""
+
+    def hides_clients(self, host: str) -> bool:
+        """Return whether a connection from ``host`` is that of a proxy, which names the client."""
+        if self.proxy is not None:
+            return True
+        trusted = self.websocket.trusted if self.websocket is not None else ()
+        return bool(trusted and host) and is_trusted((host, 0), trusted)
 
 
 def build_stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:

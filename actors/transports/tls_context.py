@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import structlog
 from cryptography import x509
 
+from eventstore.edited_files import skip_mark, unmarked_copy, unmarked_pair
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_log = structlog.get_logger("foldmq")
 
 ClientCertificates = Literal["off", "optional", "required"]
 Version = Literal["1.2", "1.3"]
@@ -82,7 +79,7 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
 
 def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
     certificate, key = options.certificate, options.key or options.certificate
-    first = _certificates(certificate)[0]
+    _certificates(certificate)
     if b"PRIVATE KEY-----" not in _pem(key):
         raise TlsConfigError(f"TLS key {key}: there is no private key in it")
     password = _password(options.key_password_file)
@@ -93,7 +90,8 @@ def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
         return password
 
     try:
-        context.load_cert_chain(certificate, key, ask)
+        with unmarked_pair(certificate, key) as (first_file, key_file):
+            context.load_cert_chain(first_file, key_file, ask)
     except ssl.SSLError as error:
         if password is not None and error.reason in (None, "BAD_DECRYPT"):
             raise TlsConfigError(f"TLS key {key}: its password is wrong") from None
@@ -102,19 +100,6 @@ def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
         raise TlsConfigError(
             f"TLS key {key}: the password in {options.key_password_file} is too long"
         ) from None
-    now = dt.datetime.now(dt.UTC)
-    if first.not_valid_after_utc < now:
-        _log.warning(
-            "the TLS certificate has expired: clients will refuse it",
-            file=str(certificate),
-            expired=first.not_valid_after_utc.isoformat(),
-        )
-    elif first.not_valid_before_utc > now:
-        _log.warning(
-            "the TLS certificate is not valid yet: clients will refuse it",
-            file=str(certificate),
-            valid_from=first.not_valid_before_utc.isoformat(),
-        )
 
 
 def _why(error: ssl.SSLError, certificate: Path) -> str:
@@ -141,7 +126,8 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
         )
     _certificates(options.client_ca)
     try:
-        context.load_verify_locations(options.client_ca)
+        with unmarked_copy(options.client_ca) as authorities:
+            context.load_verify_locations(authorities)
     except ssl.SSLError as error:
         reason = f"OpenSSL does not accept it: {_lower(error.reason or 'it is damaged')}"
         raise TlsConfigError(f"TLS client_ca {options.client_ca}: {reason}") from None
@@ -155,20 +141,11 @@ def _load_revocations(context: ssl.SSLContext, file: Path) -> None:
         lists = [x509.load_pem_x509_crl(part) for part in _parts(data, b"X509 CRL")]
         if not lists:
             raise TlsConfigError(f"TLS crl {file}: there is no revocation list (X509 CRL) in it")
-        context.load_verify_locations(file)
+        with unmarked_copy(file) as unmarked:
+            context.load_verify_locations(unmarked)
     except (ssl.SSLError, ValueError):
         raise TlsConfigError(f"TLS crl {file}: a revocation list in it is damaged") from None
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    now = dt.datetime.now(dt.UTC)
-    for revoked in lists:
-        until = revoked.next_update_utc
-        if until is not None and until < now:
-            _log.warning(
-                "a TLS revocation list has expired: no certificate of its issuer is accepted",
-                file=str(file),
-                issuer=revoked.issuer.rfc4514_string(),
-                expired=until.isoformat(),
-            )
 
 
 def _certificates(file: Path) -> list[x509.Certificate]:
@@ -210,7 +187,7 @@ def _password(file: Path | None) -> bytes | None:
     if file is None:
         return None
     try:
-        return (file.read_bytes().splitlines() or [b""])[0]
+        return (skip_mark(file.read_bytes()).splitlines() or [b""])[0]
     except (OSError, ValueError) as error:
         raise TlsConfigError(f"TLS key password file {file}: {_because(error)}") from None
 

@@ -19,16 +19,22 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from actors.transports.peer import forwarded_peer, is_trusted
 from actors.transports.stage import Sendable, Stage
 from actors.transports.websocket_frames import frame_size, is_minimal, plain_frames
+from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from websockets.typing import Origin, Subprotocol
+
+    from actors.transports.peer import Network, Peer
 
 SUBPROTOCOLS: Final = cast("tuple[Subprotocol, ...]", ("mqtt", "mqttv3.1"))
 
 _MAX_HEAD: Final = 16 * 1024
 """Maximum bytes of an HTTP request; browsers with large cookies send a few KiB."""
+_SHOWN: Final = 200
+"""Maximum number of characters shown of a path."""
 _HEAD_END: Final = b"\r\n\r\n"
 _SMALL: Final = 16 * 1024
 """Size in bytes up to which an incomplete frame is kept here and not passed to the library."""
@@ -53,10 +59,13 @@ _silent.disabled = True
 class WebSocketOptions:
     """WebSocket options of a listener."""
 
-    path: str = "/mqtt"
+    paths: tuple[str, ...] = ("/", "/mqtt", "/ws")
+    """Paths at which MQTT is served; a query is ignored."""
     origins: tuple[str, ...] | None = None
     """Web sites whose pages may connect, as ``https://example.org``; None: all. Clients other than
     browsers send no origin and may always connect."""
+    trusted: tuple[Network, ...] = ()
+    """Networks of proxies whose headers X-Forwarded-For and Forwarded name the client."""
     close_timeout: float = 5.0
     """Seconds to wait for the client's close frame."""
 
@@ -77,7 +86,8 @@ class WebSocketStage(Stage):
 
     No frame is longer than ``max_size`` bytes, which may be set at any time. Extra info:
     ``websocket`` is the negotiated subprotocol; ``incomplete`` whether a part of a frame was
-    received.
+    received. From a trusted proxy, ``peer_pending`` is True until the HTTP request is complete;
+    then ``peername`` is the client that it names, and ``upper.peer_known()`` is called.
     """
 
     __slots__ = (
@@ -90,6 +100,8 @@ class WebSocketStage(Stage):
         "_options",
         "_over",
         "_paused",
+        "_peer",
+        "_pending",
         "_ping_second",
         "_pings",
         "_protocol",
@@ -112,6 +124,8 @@ class WebSocketStage(Stage):
         self._stats = stats
         self._max_size = max_size
         self._head = b""  # of the HTTP request
+        self._peer: Peer | None = None  # the client, if a proxy names it
+        self._pending = False  # a proxy may name it yet
         self._protocol: ServerProtocol | None = None  # until the HTTP request has arrived
         self._rest = b""  # received, and not handled yet
         self._frame_rest = 0  # missing bytes of a frame whose beginning the library has
@@ -139,6 +153,26 @@ class WebSocketStage(Stage):
             self._protocol.max_fragment_size = size
 
     # As a protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the name of the client if this is a trusted proxy."""
+        self._lower = cast("asyncio.Transport", transport)
+        self._expect_peer()
+        super().connection_made(transport)
+
+    def peer_known(self) -> None:
+        """Pass on the client's address, unless that is a proxy, too: see ProxyStage."""
+        self._expect_peer()
+        if not self._pending:
+            super().peer_known()
+
+    def _expect_peer(self) -> None:
+        trusted, lower = self._options.trusted, self.lower
+        self._pending = (
+            bool(trusted)
+            and not lower.get_extra_info("peer_pending")
+            and is_trusted(lower.get_extra_info("peername"), trusted)
+        )
 
     def data_received(self, data: bytes) -> None:
         """Handle frames; before that, the handshake."""
@@ -178,6 +212,10 @@ class WebSocketStage(Stage):
         if name == "websocket" and self._protocol is not None:
             return self._protocol.subprotocol
         if name == "incomplete" and (self._frame_rest or self._rest):
+            return True
+        if name == "peername" and self._peer is not None:
+            return self._peer
+        if name == "peer_pending" and self._pending:
             return True
         return super().get_extra_info(name, default)
 
@@ -271,15 +309,31 @@ class WebSocketStage(Stage):
         )
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> None:
-        if request.path.partition("?")[0] != self._options.path:
-            response = protocol.reject(404, f"MQTT is served at {self._options.path}\n")
+        if self._pending:
+            self._name_peer(request)
+            if self._over:  # too many connections of this client
+                return
+        path, paths = request.path.partition("?")[0], self._options.paths
+        problem = ""
+        if path not in paths:
+            problem = f"no MQTT at {escaped(path, _SHOWN)}, only at {', '.join(paths)} (ws_path)"
+            response = protocol.reject(404, f"{problem}\n")
         else:
             response = protocol.accept(request)
         protocol.send_response(response)
         if response.status_code == 101:
             self._stats.accepted += 1
         else:
-            self._refused(response.status_code)
+            self._refused(response.status_code, problem)
+
+    def _name_peer(self, request: Request) -> None:
+        """Take the address of the client from the headers of the proxy."""
+        headers = request.headers
+        self._peer = forwarded_peer(
+            headers.get_all("X-Forwarded-For"), headers.get_all("Forwarded"), self._options.trusted
+        )
+        self._pending = False
+        super().peer_known()
 
     def _refuse_head(self) -> None:
         self._head = b""
@@ -289,9 +343,10 @@ class WebSocketStage(Stage):
         self._send()
         self.lower.close()
 
-    def _refused(self, status: int) -> None:
+    def _refused(self, status: int, problem: str = "") -> None:
         self._over = True
-        self.error = f"WebSocket handshake refused: HTTP status {status}"
+        detail = f": {problem}" if problem else ""
+        self.error = f"WebSocket handshake refused: HTTP status {status}{detail}"
         self._stats.refused[status] += 1
 
     # Open.

@@ -162,10 +162,16 @@ def output(command: list[str]) -> str:
     return (result.stdout or result.stderr).strip()
 
 
+_reserved: list[socket.socket] = []
+"""Sockets that are bound to the ports given, and do not listen: no other program gets these."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    return int(reserved.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from cli.clients.client_errors import (
 from cli.clients.client_options import BrokerFlags
 from cli.clients.client_session import ClientSession, ClientWill, MessageFields
 from cli.common import Address
+from eventstore.edited_files import unmarked_copy, unmarked_pair
 from protocol.mqtt import FAILURE
 
 CONNACK_TIMEOUT = 10.0  # seconds
@@ -122,10 +123,12 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     try:
         if files.ca is not None:
             named = files.ca
-            context.load_verify_locations(files.ca)
+            with unmarked_copy(files.ca) as authorities:
+                context.load_verify_locations(authorities)
         if files.cert is not None:
             named = files.cert
-            context.load_cert_chain(files.cert, files.key)
+            with unmarked_pair(files.cert, files.key) as (certificate, key):
+                context.load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
         reason = (
             "not a PEM file, or certificate and key do not match"

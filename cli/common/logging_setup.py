@@ -5,12 +5,18 @@ so control characters, line breaks and direction marks are always escaped: a cli
 log line or control the reader's terminal.
 """
 
+import io
 import json
 import logging
 import os
+import select
+import socket
+import stat
 import sys
+import threading
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -72,6 +78,116 @@ class FilteringLogger(structlog.BoundLoggerBase):
     critical = error
 
 
+def dropped_text(count: int) -> str:
+    """Return that so many lines were dropped."""
+    lines = "1 line was" if count == 1 else f"{count} lines were"
+    return f"{lines} dropped here, because stderr was not read"
+
+
+class UnblockedStream(io.TextIOBase):
+    """Writes to a descriptor whose reader may stop reading: without waiting, so text may be lost.
+
+    Each text is written whole or not at all; :attr:`dropped` counts the lines that are lost, and a
+    line says so once there is room again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write where ``stream`` does."""
+        self._stream = stream
+        self._number = number = stream.fileno()
+        self._rest = b""
+        """The end of a text that was written in part."""
+        self._said = 0
+        """Dropped lines that the reader knows of."""
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._waits = False
+        """Whether a write may wait for the reader."""
+        self.dropped = 0
+        self.notice: Callable[[int], str] = dropped_text
+        """Returns the line that says how many were dropped."""
+        mode = os.fstat(number).st_mode
+        if stat.S_ISSOCK(mode):
+            self._socket = socket.socket(fileno=os.dup(number))
+        elif not stat.S_ISREG(mode):
+            try:
+                # A description of its own: other programs may share the other one.
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self._number = os.open(f"/proc/self/fd/{number}", flags)
+            except OSError:
+                self._waits = True
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write the text if the reader has room for it."""
+        with self._lock:
+            self._say_dropped()
+            if not self._put(text.encode(self._stream.encoding or "utf-8", "backslashreplace")):
+                self.dropped += text.count("\n")
+        return len(text)
+
+    def say_dropped(self) -> None:
+        """Tell the reader of lines that were dropped, if there is room again."""
+        if self._said < self.dropped or self._rest:
+            with self._lock:
+                self._say_dropped()
+
+    def _say_dropped(self) -> None:
+        count = self.dropped - self._said
+        if count and self._put(f"{self.notice(count)}\n".encode()):
+            self._said = self.dropped
+
+    def _put(self, data: bytes) -> bool:
+        """Write all of the data, the last part perhaps later; return False if nothing was."""
+        if self._rest:
+            self._rest = self._rest[self._written(self._rest) :]
+            if self._rest:
+                return False
+        count = self._written(data)
+        if 0 < count < len(data):
+            self._rest = data[count:]
+        return count > 0
+
+    def _written(self, data: bytes) -> int:
+        """Return the number of bytes that were written without waiting."""
+        done = 0
+        try:
+            while done < len(data):
+                if self._socket is not None:
+                    done += self._socket.send(data[done:], socket.MSG_DONTWAIT)
+                elif not self._waits:
+                    done += os.write(self._number, data[done:])
+                elif select.select((), (self._number,), (), 0)[1]:
+                    # A pipe that has room at all has room for this much (pipe(7)).
+                    done += os.write(self._number, data[done : done + select.PIPE_BUF])
+                else:
+                    break
+        except OSError:
+            # No room, or the reader is gone: the broker continues without a log.
+            pass
+        return done
+
+
+def dropped_lines() -> int:
+    """Return how many lines of stderr were dropped; tell its reader, if there is room again."""
+    stream = sys.stderr
+    if not isinstance(stream, UnblockedStream):
+        return 0
+    stream.say_dropped()
+    return stream.dropped
+
+
 class _Output:
     """Writes the finished lines of structlog; looks up stderr late, because tests replace it."""
 
@@ -93,9 +209,13 @@ class _Output:
 def configure(level: Level, format: Format, stream: TextIO | None = None) -> None:  # noqa: A002 -- the setting's name
     """Send all logs, also those of libraries, to ``stream`` (stderr) in ``format``."""
     set_level(level)
+    if stream is None and sys.stderr is sys.__stderr__ and sys.stderr is not None:
+        sys.stderr = UnblockedStream(sys.stderr)
     output = stream or sys.stderr
-    colour = output.isatty() and "NO_COLOR" not in os.environ
+    colour = output.isatty() and not os.environ.get("NO_COLOR")
     renderer: Processor = render_json if format == "json" else TextRenderer(colour=colour)
+    if isinstance(sys.stderr, UnblockedStream):
+        sys.stderr.notice = partial(_notice, renderer)
     structlog.configure(
         processors=[_name_level, _shorten, _format_exception, _STAMP, renderer],
         wrapper_class=FilteringLogger,
@@ -103,6 +223,11 @@ def configure(level: Level, format: Format, stream: TextIO | None = None) -> Non
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_FromStdlib()], level=logging.WARNING, force=True)
+
+
+def _notice(renderer: Processor, count: int) -> str:
+    event: EventDict = {"event": dropped_text(count), "level": "warning"}
+    return str(renderer(None, "warning", _STAMP(None, "warning", event)))
 
 
 def set_level(level: Level) -> None:

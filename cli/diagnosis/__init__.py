@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cli.diagnosis import doctor, status
     from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+    from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
     from cli.diagnosis.doctor import find_problems, pids_of
     from cli.diagnosis.next_commands import NextCommands
     from cli.diagnosis.refusal_advice import advise_on_refusals
@@ -17,6 +18,7 @@ else:
         {
             "advice": "Advice advise merge_advice",
             "broker_advice": "advise_on_broker advise_on_disk lagging_replicas",
+            "certificate_advice": "advise_on_certificates certificate_line",
             "doctor": "doctor find_problems pids_of",
             "next_commands": "NextCommands",
             "refusal_advice": "advise_on_refusals",
@@ -29,8 +31,10 @@ __all__ = [
     "NextCommands",
     "advise",
     "advise_on_broker",
+    "advise_on_certificates",
     "advise_on_disk",
     "advise_on_refusals",
+    "certificate_line",
     "doctor",
     "find_problems",
     "lagging_replicas",

@@ -27,7 +27,7 @@ _STATUS: Final = "foldmq status"
 """The command where no other one is known to run."""
 _WITH_FLAGS: Final = frozenset(
     {
-        *("actors", "backup", "diff", "doctor", "log", "reload", "replay", "retained"),
+        *("actors", "backup", "config", "diff", "doctor", "log", "reload", "replay", "retained"),
         *("sessions", "status", "subscriptions", "top", "verify", "why"),
     }
 )

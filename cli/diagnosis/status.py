@@ -7,7 +7,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from cli.common import Column, Table, painted, text
+from cli.common import Column, Style, Table, painted, text
+from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
 from cli.inspection import add_free_space, added_up, dropped_by, log_broker, memory_parts
 from cli.live import open_brokers
 
@@ -75,6 +76,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     for reason in found["trouble"]:
         yield _problem(text.escaped(str(reason), 500))
     yield from _failed_reload(found)
+    yield from _ends([found])
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
     software = text.escaped(str(found["software"]))
@@ -90,6 +92,9 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
     yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
     yield from _counters(found)
+    if found.get("lines_dropped"):
+        lines = text.count_of(found["lines_dropped"], "line")
+        yield _fact("stderr", f"{lines} of the broker's log dropped, because it was not read")
     log = found["log"]
     yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
     yield _fact("process", _process(found))
@@ -127,6 +132,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     for status in found:
         if status.get("reload"):
             yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
+    yield from _ends(found)
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
@@ -144,6 +150,14 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield _fact("logs", _stored(total["log"] or {}))
     yield _fact("processes", _process(total))
     yield from _memory(total)
+
+
+def _ends(statuses: Sequence[Status] | Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each certificate that has expired, will soon, or is not valid yet."""
+    for one in advise_on_certificates(statuses):
+        colour: Style = "red" if one.severity == "problem" else "yellow"
+        lines = _lines(f"  {certificate_line(one)}", "    ")
+        yield "\n".join(painted(line, colour, sys.stdout) for line in lines)
 
 
 def _table(found: Sequence[Status], brokers: LogBrokers) -> None:

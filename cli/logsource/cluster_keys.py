@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from cli.settings import ConfigError, Settings
+from eventstore.edited_files import skip_mark
 
 _SHORTEST_KEY: Final = 16
 
@@ -23,7 +24,7 @@ def cluster_key(settings: Settings) -> bytes:
 def read_cluster_key(path: Path) -> bytes:
     """Return the key of a cluster in a file; raises ConfigError for an invalid one."""
     try:
-        key = path.read_bytes().partition(b"\n")[0].strip()
+        key = skip_mark(path.read_bytes()).partition(b"\n")[0].strip()
     except OSError as error:
         raise ConfigError(f"cluster_key_file = {path}: cannot read: {error.strerror}") from None
     if len(key) < _SHORTEST_KEY:

@@ -37,7 +37,7 @@ def external_access(settings: LogLocationSettings) -> ConnectionOptions:
 def password_in(name: str, path: Path) -> str:
     """Return the first line of a password file, set by ``name``; raises ConfigError."""
     try:
-        return path.read_text("utf-8").partition("\n")[0].rstrip("\r")
+        return path.read_text("utf-8-sig").partition("\n")[0].rstrip("\r")
     except OSError as error:
         raise ConfigError(f"{name} = {path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:

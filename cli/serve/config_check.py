@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from cli.common import Address, painted, text
+from cli.diagnosis import advise_on_certificates, certificate_line
 from cli.logsource import check_cluster_key, check_files, fit_packet_size, nats_tls, nats_users
+from cli.serve.certificates import read_certificates
 from cli.serve.factories import Access, Listeners, make_permissions
 from cli.serve.log_bound import log_bound
-from cli.settings import Settings, load_settings, read_layers
+from cli.settings import ConfigError, Settings, load_settings, read_layers
 from eventstore.datadir import DataDir
 from eventstore.format import STORED_MAX, largest_record
 
@@ -46,9 +49,23 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
         streams = "FOLDMQ_LOG_*" if settings.processes == 1 else ""
         kept = log_bound(settings, here, streams).shown(settings.keep)
         sys.stdout.write(f"at a start now, the log would be kept {kept}\n")
+    _check_certificates(settings)
     count = text.count_of(len(given), "setting")
     said = painted("the configuration is valid", "green", sys.stdout)
     sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
+
+
+def _check_certificates(settings: Settings) -> None:
+    """Print a line for each certificate that ends soon; raise ConfigError if one is not valid."""
+    status = {"certificates": read_certificates(settings), "time_ms": time.time_ns() // 1_000_000}
+    advice = [*advise_on_certificates([status])]
+    for one in advice:
+        label = painted("warning:", "yellow", sys.stderr)
+        if one.severity != "problem":
+            sys.stderr.write(f"{label} {certificate_line(one)}\n")
+    problems = [certificate_line(one) for one in advice if one.severity == "problem"]
+    if problems:
+        raise ConfigError("; and ".join(problems))
 
 
 def check_configuration(settings: Settings) -> None:

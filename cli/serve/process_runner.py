@@ -13,7 +13,7 @@ from actors.kernel import set_short_time_slice
 from cli.common import keep_large_blocks, logging_setup
 from cli.processes import ProcessMember, member_settings
 from cli.serve.cluster_member import SteppedDown
-from cli.serve.factories import SOCKETS_VARIABLE
+from cli.serve.factories import SOCKETS_VARIABLE, check_open_files
 from cli.serve.main_process import run_partitioned, supervise
 from cli.serve.service import Service
 from cli.settings import ConfigError, Settings, load_settings
@@ -51,6 +51,7 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     settings = load()
     logging_setup.configure(settings.log_level, settings.log_format)
     _warn_of_old_names(settings)
+    check_open_files(settings)
     keep_large_blocks()
     set_short_time_slice()  # before the NATS server is started
     ordered = False

@@ -18,6 +18,7 @@ from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import ReloadOutcome, watch_loop
 from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_peaks, tune_collector
+from cli.diagnosis import advise_on_certificates
 from cli.indexing import IndexProcess
 from cli.logsource import (
     Store,
@@ -31,6 +32,7 @@ from cli.logsource import (
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.processes import ProcessMember, check_process_count
 from cli.serve.banner import Facts, Progress, announce
+from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.factories import (
     Access,
@@ -65,6 +67,7 @@ log = structlog.get_logger("foldmq")
 T = TypeVar("T")
 _DRAIN_LEAST = 1.0
 """Seconds to drain when the log could not be written for ``commit_timeout`` before the stop."""
+_HOUR = 3600.0
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 
 
@@ -117,6 +120,8 @@ class Service:
         self._move = asyncio.Event()
         self._moves_to = ""
         """The node that this one hands over to; empty: it does not."""
+        self._ends: set[tuple[str, str]] = set()
+        """What was logged of certificates that have expired or will soon."""
         self._node = ""
         self._bound: LogBound
         self._log_owner: DataDir | None = None
@@ -150,6 +155,8 @@ class Service:
                     lambda: broker.node.counters.accepted - len(broker.admission.connections)
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
+                self._watch_certificates(broker),
+                _count_dropped_lines(broker),
             ]
             tasks = [asyncio.create_task(one) for one in beside]
             try:
@@ -257,6 +264,7 @@ class Service:
         if broker.exchange is not None:
             await broker.exchange.catch_up()
         listening = self._listen(broker, waiting)
+        broker.node.certificates = await self._look_at_certificates(settings)
         self._monitor.listening = True
         if self._member is not None:
             peers = self._peers
@@ -368,6 +376,31 @@ class Service:
             broker.admission.listen(options, bound)
             found.append(where)
         return found
+
+    async def _look_at_certificates(self, settings: Settings) -> list[dict[str, Any]]:
+        """Return what the files have now, for the status; log what has expired or will soon."""
+        rows = await asyncio.to_thread(read_certificates, settings)
+        self._log_ends(rows)
+        return rows
+
+    def _log_ends(self, rows: list[dict[str, Any]]) -> None:
+        if self._process is not None and self._process.facts.number:
+            return  # the first process says it
+        states = set()
+        for one in advise_on_certificates([{"certificates": rows, "time_ms": _now_ms()}]):
+            states.add((one.subject, one.title))
+            if (one.subject, one.title) not in self._ends:
+                write = log.error if one.severity == "problem" else log.warning
+                write(f"{one.subject} {one.title}", evidence=one.evidence, remedy=one.cause)
+        self._ends = states
+
+    async def _watch_certificates(self, broker: Broker) -> None:
+        """Look at the files once an hour: they may end, or be replaced without a reload."""
+        while True:
+            await asyncio.sleep(_HOUR)
+            found = await asyncio.to_thread(read_certificates, self._settings)
+            broker.node.certificates = with_files(broker.node.certificates, found)
+            self._log_ends(broker.node.certificates)
 
     def _describe(self) -> str:
         """Return a status line of the serving broker."""
@@ -503,8 +536,10 @@ class Service:
         permissions = await asyncio.to_thread(make_permissions, merged)
         authenticator = await asyncio.to_thread(self._access.authenticator, merged)
         await asyncio.to_thread(nats_tls, merged)
+        certificates = await self._look_at_certificates(merged)
         await self._renew_nats_tls()
         broker.reload(options, authenticator, permissions, listeners)
+        broker.node.certificates = certificates
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
@@ -518,6 +553,16 @@ class Service:
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
         return later
+
+
+async def _count_dropped_lines(broker: Broker) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        broker.node.counters.lines_dropped = logging_setup.dropped_lines()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _follows(process: ProcessMember) -> None:

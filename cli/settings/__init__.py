@@ -6,6 +6,7 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.settings import settings
+    from cli.settings.listener_settings import ipv4_hosts
     from cli.settings.log_settings import LogLocationSettings, LogSettings, load_log_settings
     from cli.settings.setting_sources import (
         CONFIG_VARIABLE,
@@ -26,6 +27,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
+            "listener_settings": "ipv4_hosts",
             "socket_binding": "ListenError bind raise_unless_default probe",
             "log_settings": "LogLocationSettings LogSettings load_log_settings",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
@@ -46,6 +48,7 @@ __all__ = [
     "bind",
     "check_settings",
     "flag_of",
+    "ipv4_hosts",
     "load_log_settings",
     "load_settings",
     "probe",

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _MODE = re.compile(r"0?[0-7]{3}")
 
+_MAPPED = 96
+"""Bits before the IPv4 address in an IPv4-mapped one."""
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -64,9 +67,13 @@ def _network(value: object) -> Network:
     if isinstance(value, ipaddress.IPv4Network | ipaddress.IPv6Network):
         return value
     try:
-        return ipaddress.ip_network(str(value).strip())
+        network = ipaddress.ip_network(str(value).strip())
     except ValueError:
         raise ValueError("must be addresses or networks such as 10.0.0.0/8") from None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= _MAPPED:
+        return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED))
+    return network
 
 
 def _mode(value: str) -> str:
@@ -75,10 +82,11 @@ def _mode(value: str) -> str:
     return value
 
 
-def _path(value: str) -> str:
-    if not value.startswith("/") or not value.isprintable() or any(sign in value for sign in "?# "):
-        raise ValueError('must be a path that begins with "/"')
-    return value
+def _path(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if not text.startswith("/") or not text.isprintable() or any(sign in text for sign in "?# "):
+        raise ValueError('must be paths that begin with "/", such as /mqtt')
+    return text
 
 
 def _origin(value: object) -> str:
@@ -90,6 +98,9 @@ def _origin(value: object) -> str:
 
 Listens = Annotated[
     tuple[Annotated[Listen, BeforeValidator(listen)], ...], NoDecode, BeforeValidator(several)
+]
+WebSocketPaths = Annotated[
+    tuple[Annotated[str, BeforeValidator(_path)], ...], NoDecode, BeforeValidator(several)
 ]
 Networks = Annotated[
     tuple[Annotated[Network, BeforeValidator(_network)], ...], NoDecode, BeforeValidator(several)
@@ -145,8 +156,10 @@ class ListenerFields(BaseModel):
         "needed: the common name (cn), a subject alternative name of that type, or the "
         "distinguished name (dn).",
     )
-    ws_path: Annotated[str, AfterValidator(_path)] = Field(
-        default="/mqtt", description="URL path of WebSocket listeners."
+    ws_path: WebSocketPaths = Field(
+        default=("/", "/mqtt", "/ws"),
+        min_length=1,
+        description="URL path at which WebSocket listeners serve MQTT. May be repeated.",
     )
     ws_origins: Origins = Field(
         default=(),
@@ -163,8 +176,10 @@ class ListenerFields(BaseModel):
     )
     proxy_from: Networks = Field(
         default=(),
-        description="Network that may send PROXY protocol headers; connections from elsewhere are "
-        "refused. May be repeated. Default: all.",
+        description="Network of a trusted proxy. May be repeated. With --proxy-protocol, "
+        "connections from elsewhere are refused; default: all are trusted. For WebSocket clients "
+        "behind it, the headers X-Forwarded-For and Forwarded give the client's address; default: "
+        "they are ignored.",
     )
 
     @property
@@ -191,6 +206,12 @@ PER_LISTENER = frozenset(
     }
 ) - {"listen"}
 """Settings that can be set for a single listener."""
+
+
+def ipv4_hosts(listeners: Iterable[Listen], port: int) -> bool:
+    """Return whether a listener has an IPv4 address, or a name, with this port."""
+    places = [one.endpoint.place for one in listeners]
+    return any(place and place.port == port and ":" not in place.host for place in places)
 
 
 def listed_twice(listeners: Iterable[Listen]) -> Listen | None:

@@ -24,8 +24,14 @@ OTHER_VARIABLES = (
     "FOLDMQ_PLAIN",
     "FOLDMQ_URL",
 )
-# Kubernetes sets these in every pod of a namespace with a service named "foldmq".
-_SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
+# Kubernetes sets these in each pod of a namespace, for each service named foldmq or foldmq-NAME.
+# Only the value tells FOLDMQ_WEB_PORT of a service "foldmq-web" from a setting that does not exist.
+_SERVICE_LINK = re.compile(
+    r"FOLDMQ_([A-Z0-9_]+_)?"
+    r"(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z0-9_]+)?=\d*|PORT=(tcp|udp|sctp)://.*"
+    r"|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)",
+    re.DOTALL,
+)
 
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -120,12 +126,12 @@ def _with_new_names(layer: Layer) -> Layer:
 def _from_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+        if not (value and variable.startswith(PREFIX)) or variable in OTHER_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if (name in known or name in RENAMED) and variable.isupper():
             values[name] = value
-        elif not _SERVICE_LINK.fullmatch(variable):
+        elif not _SERVICE_LINK.fullmatch(f"{variable}={value}"):
             variables = [PREFIX + setting.upper() for setting in known]
             raise UnknownSettingError(
                 f"environment: unknown setting {json.dumps(variable)}"
@@ -138,8 +144,7 @@ def _from_file(path: Path, known: Collection[str]) -> dict[str, object]:
     import tomllib
 
     try:
-        with expand_home(path).open("rb") as file:
-            values = tomllib.load(file)
+        values = tomllib.loads(expand_home(path).read_text("utf-8-sig"))
     except NoHome as error:
         raise ConfigError(str(error)) from None
     except OSError as error:

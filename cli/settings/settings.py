@@ -374,6 +374,7 @@ _LISTED = {
     "metrics_hosts": "host name",
     "proxy_from": "network",
     "ws_origins": "origin",
+    "ws_path": "path",
     "bridge_always": "topic filter",
     "bridge_client_headers": "header name",
     "bridge_filters": "topic filter",

@@ -2,6 +2,8 @@
 
 import errno
 import socket
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -9,6 +11,10 @@ from cli.common import Address
 from cli.settings.setting_sources import flag_of
 from cli.settings.settings import Settings
 from protocol.errors import FoldmqError
+
+_Found: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
+_TRIES: Final = 5
+"""Number of attempts with any free port."""
 
 log = structlog.get_logger("foldmq")
 
@@ -33,19 +39,10 @@ class ListenError(FoldmqError):
         super().__init__(f"cannot listen on {where}: {reason}")
 
 
-def probe(place: Address, name: str = "listen") -> None:
+def probe(place: Address, name: str = "listen", *, ipv4: bool = True) -> None:
     """Raise ListenError if ``place`` cannot be bound, before a long replay begins."""
-    try:
-        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        for family, kind, number, _, where in found:
-            with socket.socket(family, kind, number) as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(where)
-                listener.listen(1)
-    except (OSError, UnicodeError) as error:
-        raise ListenError(place, error, name) from None
+    for listener in bind(place, name, 1, ipv4=ipv4):
+        listener.close()
 
 
 def raise_unless_default(settings: Settings, name: str, error: ListenError) -> None:
@@ -58,15 +55,37 @@ def raise_unless_default(settings: Settings, name: str, error: ListenError) -> N
     log.warning("default address in use, continuing without it", setting=name, reason=str(error))
 
 
-def bind(place: Address, name: str, backlog: int = 128) -> list[socket.socket]:
+def bind(
+    place: Address, name: str, backlog: int = 128, *, ipv4: bool = True
+) -> list[socket.socket]:
     """Listen on all addresses of a host; raises ListenError.
 
-    ``backlog`` is the number of connections that may wait to be accepted.
+    ``[::]`` stands for all IPv6 and IPv4 addresses, without ``ipv4`` for those of IPv6. Each
+    protocol has a socket of its own, so that no client has an IPv4-mapped address. ``backlog`` is
+    the number of connections that may wait to be accepted.
     """
+    for _ in range(_TRIES):
+        try:
+            return _bind(place, name, backlog, ipv4=ipv4)
+        except ListenError:
+            # A free port of one address may be taken at the next.
+            if place.port:
+                raise
+    return _bind(place, name, backlog, ipv4=ipv4)
+
+
+def _addresses(place: Address, *, ipv4: bool) -> Iterator[_Found]:
+    for found in dict.fromkeys(socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)):
+        family, kind, number, name, where = found
+        yield found
+        if ipv4 and family == socket.AF_INET6 and where[0] == "::":
+            yield socket.AF_INET, kind, number, name, ("0.0.0.0", where[1])  # noqa: S104
+
+
+def _bind(place: Address, name: str, backlog: int, *, ipv4: bool) -> list[socket.socket]:
     bound: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        for family, kind, number, _, where in dict.fromkeys(found):
+        for family, kind, number, _, where in _addresses(place, ipv4=ipv4):
             listener = socket.socket(family, kind, number)
             bound.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -73,7 +73,7 @@ def _permissions(path: Path | None, config: Path | None) -> Permissions:
     found = load_settings({}, os.environ, config)
     if found.permissions is not None:
         return rules_file.load(found.permissions)
-    if config is None and CONFIG_VARIABLE not in os.environ:
+    if config is None and not os.environ.get(CONFIG_VARIABLE):
         raise UsageError("give --permissions FILE, or the broker's settings with --config FILE")
     return Permissions()
 

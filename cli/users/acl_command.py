@@ -12,12 +12,34 @@ _app = Program(no_args_is_help=True)
 
 def register_acl_command(app: Program) -> None:
     """Add the commands to the program."""
-    app.add_typer(_app, name="acl", help="Check the permissions of a client.")
+    app.add_typer(_app, name="acl", help="Check the permissions of a client, or import rules.")
 
 
 @_app.callback()
 def _acl() -> None:
-    """Check the permissions of a client."""
+    """Check the permissions of a client, or import rules."""
+
+
+@_app.command("import")
+def _import(
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="acl_file of Mosquitto.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="New file to write. [default: standard output]"
+        ),
+    ] = None,
+) -> None:
+    """Translate Mosquitto's acl_file to a permission file.
+
+    Lines that cannot be translated, or not exactly, are named on stderr; then it exits with 1.
+    """
+    from cli.users import acl_import
+
+    if not acl_import.import_acl(source, output):
+        raise typer.Exit(1)
 
 
 @_app.command("check")

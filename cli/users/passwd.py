@@ -132,4 +132,4 @@ def _read_if_there(path: Path) -> str:
 
 
 def _names(line: str, user: str) -> bool:
-    return not line.startswith("#") and line.partition(":")[0] == user
+    return not line.startswith("#") and passwords.split_entry(line)[0] == user

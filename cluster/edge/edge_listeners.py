@@ -134,7 +134,7 @@ class Edges:
         return {name: options.quota for name, options in self._options.items()}
 
     def _admits(self, name: str, host: str) -> bool:
-        proxied = self._options[name].stack.proxy is not None
+        proxied = self._options[name].stack.hides_clients(host)
         if self._full(host):
             return False
         return not self._limits.refuses(name, "" if proxied else host, self._now())

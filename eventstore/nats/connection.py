@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import nats.errors
 
+from eventstore.edited_files import client_context, has_mark, unmarked_pair
 from eventstore.errors import (
     BadNatsOptions,
     NatsTooOld,
@@ -291,7 +292,10 @@ def _access(options: ConnectionOptions) -> dict[str, Any]:
     if options.credentials is not None:
         access["user_credentials"] = str(options.credentials)
     if options.nkey_seed is not None:
-        access["nkeys_seed"] = str(options.nkey_seed)
+        if has_mark(options.nkey_seed):
+            access["nkeys_seed_str"] = options.nkey_seed.read_text("utf-8-sig")
+        else:
+            access["nkeys_seed"] = str(options.nkey_seed)
     if options.tls_context is not None:
         access["tls"] = options.tls_context
     elif any((options.tls_ca, options.tls_cert, options.tls_key)):
@@ -318,9 +322,10 @@ def _check_secret(file: Path, markers: Sequence[bytes]) -> None:
 
 def _tls(options: ConnectionOptions) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=options.tls_ca)
+        context = client_context(options.tls_ca)
         if options.tls_cert is not None:
-            context.load_cert_chain(options.tls_cert, options.tls_key)
+            with unmarked_pair(options.tls_cert, options.tls_key) as (certificate, key):
+                context.load_cert_chain(certificate, key)
         elif options.tls_key is not None:
             raise BadNatsOptions(f"a key ({options.tls_key}) needs its certificate")
     except OSError as error:

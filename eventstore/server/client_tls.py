@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from eventstore.edited_files import has_mark
 from eventstore.errors import BadNatsOptions
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ TRUSTED: Final = "trusted.pem"
 """Authorities of the clients' certificates, and the bridge's certificate."""
 BRIDGE: Final = "bridge.pem"
 """The bridge's certificate and its private key."""
+SERVER: Final = "server.pem"
+SERVER_KEY: Final = "server-key.pem"
+"""Copies of the server's certificate and key, if these begin with a byte order mark."""
 
 _HANDSHAKE_SECONDS: Final = 5
 _DAY: Final = dt.timedelta(days=1)
@@ -52,12 +56,18 @@ class ClientServerTls:
         self._tls = tls
         self._datadir = datadir
         self._bridges: tuple[str, str] | None = None
+        self._files = (tls.certificate, tls.key)
 
     def prepare(self) -> None:
-        """Write the files for the server, if clients must present a certificate.
+        """Write the files that the server cannot use as they are.
 
-        Raises BadNatsOptions when the authorities of the clients cannot be read.
+        These are files with a byte order mark, and the authorities of the clients, if these must
+        present a certificate. Raises BadNatsOptions when a file cannot be read.
         """
+        self._files = (
+            self._unmarked(self._tls.certificate, SERVER),
+            self._unmarked(self._tls.key, SERVER_KEY),
+        )
         if self._tls.client_ca is not None:
             trusted = _read(self._tls.client_ca)
             self._bridges = self._bridges or _made()
@@ -68,13 +78,23 @@ class ClientServerTls:
     def configuration(self) -> dict[str, object]:
         """Return the TLS section of the server's configuration."""
         tls: dict[str, object] = {
-            "cert_file": str(self._tls.certificate.absolute()),
-            "key_file": str(self._tls.key.absolute()),
+            "cert_file": str(self._files[0].absolute()),
+            "key_file": str(self._files[1].absolute()),
             "timeout": _HANDSHAKE_SECONDS,
         }
         if self._tls.client_ca is not None:
             tls |= {"ca_file": str(self._datadir.path / TRUSTED), "verify": True}
         return {"tls": tls}
+
+    def _unmarked(self, file: Path, name: str) -> Path:
+        """Return a file, or a copy of it without its byte order mark."""
+        try:
+            if not has_mark(file):
+                return file
+        except OSError as error:
+            raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
+        self._datadir.write_private(self._datadir.path / name, _read(file))
+        return self._datadir.path / name
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS context for connections to the server."""
@@ -102,7 +122,7 @@ def bridge_context(certificate: Path | None) -> ssl.SSLContext:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8", errors="replace")
+        return file.read_text("utf-8-sig", errors="replace")
     except OSError as error:
         raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
 

@@ -53,7 +53,7 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
     the message contains no password.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise NatsUsersError(f"{path}: cannot read the users of NATS: {error.strerror}") from None
     except UnicodeDecodeError as error:

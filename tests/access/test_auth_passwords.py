@@ -250,6 +250,20 @@ def test_file_with_comments_and_blank_lines(path: Path) -> None:
 
 
 GOOD = hashed(b"x")
+
+
+def test_a_byte_order_mark_is_skipped(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + f"ann:{GOOD}\n".encode())
+    assert list(passwords.parse_users(path, passwords.read(path))) == ["ann"]
+
+
+def test_a_password_in_the_place_of_a_hash_is_not_quoted(path: Path) -> None:
+    path.write_text("ann:pass:$word\n")
+    with pytest.raises(PasswordFileError, match="user 'ann' is neither") as caught:
+        passwords.parse_users(path, passwords.read(path))
+    assert "pass:" not in str(caught.value)
+
+
 NO_HASH = "neither argon2 nor a hash of Mosquitto"
 
 

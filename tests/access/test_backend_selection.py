@@ -176,9 +176,35 @@ async def test_anonymous_clients_need_a_listener_that_allows_them(source: str | 
 
 async def test_wrong_credentials_do_not_become_anonymous() -> None:
     chain = made(passwords=Source("file", "ann"), callout=Source("call"))
-    for username, password in (("ann", b"wrong"), ("eve", b"x"), ("", b""), ("eve", None)):
+    for username, password in (("ann", b"wrong"), ("eve", b"x"), ("eve", None)):
         verdict = await decided(chain, login(username, password, allow_anonymous=True))
         assert verdict.result is AuthResult.BAD_CREDENTIALS
+
+
+@pytest.mark.parametrize("password", [None, b"", b"right"])
+@pytest.mark.parametrize("source", [None, "file", "callout"])
+async def test_an_empty_user_name_is_none_where_anonymous_clients_are_allowed(
+    source: str | None, password: bytes | None
+) -> None:
+    for claimed in (False, True):
+        chain = made(
+            passwords=Source("file", "ann") if source == "file" else None,
+            callout=Source("call", "") if source == "callout" else None,
+            tokens=Source("token", "ann"),
+            claimed_names=claimed,
+        )
+        verdict = await decided(chain, login("", password, allow_anonymous=True))
+        assert (verdict.accepted, verdict.user) == (True, None)
+    refused = await decided(made(passwords=Source("file", "ann")), login("", password))
+    assert not refused.accepted
+
+
+async def test_a_token_with_an_empty_user_name_is_verified() -> None:
+    tokens = Source("token", "")
+    chain = made(tokens=tokens)
+    assert (await decided(chain, login("", TOKEN, allow_anonymous=True))).user == "token:"
+    chain = made(passwords=Source("file", "ann"))
+    assert (await decided(chain, login("", TOKEN, allow_anonymous=True))).user is None
 
 
 @pytest.mark.parametrize(

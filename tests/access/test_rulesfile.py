@@ -47,6 +47,12 @@ def read(text: str) -> str:
     return message.removeprefix(str(FILE))
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "permissions.toml"
+    path.write_bytes(b'\xef\xbb\xbf[[allow]]\nboth = ["#"]\n')
+    assert load(path).access("ann", (), "c").explain("publish", "a").allowed
+
+
 def test_a_file() -> None:
     permissions = parse_rules(FILE, dedent(GOOD))
     who = {

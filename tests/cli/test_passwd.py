@@ -16,6 +16,7 @@ import pytest
 from harness import forkserver
 from harness.broker import environment
 
+from actors.authn import passwords
 from actors.authn.credentials import Credentials
 from actors.authn.passwords import PasswordFile
 from actors.authn.stored.scram import derive_keys
@@ -150,7 +151,18 @@ def test_bad_use_of_scram(path: Path, more: tuple[str, ...], code: int, says: st
     assert not path.exists()
 
 
-@pytest.mark.parametrize("user", ["a:b", "#a", "", "a\nb", "\x1b[31m", "a\u2028b"])
+@pytest.mark.parametrize("scram", ["--scram", "--no-scram"])
+def test_a_name_may_contain_colons(path: Path, scram: str) -> None:
+    users = ["dev:a:1", "dev:a", "dev", ":$x:"]
+    for number, user in enumerate(users):
+        stdin = b"secret %d\n" % number
+        assert run(path, user, "--password-stdin", scram, stdin=stdin).returncode == 0
+    assert list(passwords.parse_users(path, passwords.read(path))) == users
+    assert run(path, "dev:a", "--delete").returncode == 0
+    assert list(passwords.parse_users(path, passwords.read(path))) == ["dev:a:1", "dev", ":$x:"]
+
+
+@pytest.mark.parametrize("user", ["#a", "", "a\nb", "\x1b[31m", "a\u2028b"])
 def test_names_that_a_line_cannot_hold(path: Path, user: str) -> None:
     assert "cannot be used" in refused(path, user, "--password-stdin", stdin=b"x\n")
     assert not path.exists()

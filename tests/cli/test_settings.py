@@ -189,7 +189,7 @@ def test_a_listener_has_settings_of_its_own(config: Path) -> None:
         ('data_dir = "x"', '"data_dir" cannot be set for a single listener'),
         ('unix_mode = "9"', "must be an octal file mode"),
         ('proxy_from = ["x"]', "must be addresses or networks such as 10.0.0.0/8"),
-        ('ws_path = "mqtt"', 'must be a path that begins with "/"'),
+        ('ws_path = "mqtt"', 'must be paths that begin with "/"'),
         ('ws_origins = ["a"]', "must be origins such as"),
         ('address = "0.0.0.0:1"', "listen = 0.0.0.0:1 can be reached from other machines"),
         ('address = "tls://localhost:1"', "TLS needs tls_cert and tls_key"),
@@ -351,8 +351,56 @@ def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
         "FOLDMQ_PORT": "tcp://10.0.0.1:1883",
         "FOLDMQ_PORT_1883_TCP": "tcp://10.0.0.1:1883",
         "FOLDMQ_PORT_1883_TCP_ADDR": "10.0.0.1",
+        "FOLDMQ_WEB_SERVICE_HOST": "10.0.0.2",
+        "FOLDMQ_WEB_SERVICE_PORT": "80",
+        "FOLDMQ_WEB_SERVICE_PORT_HTTP": "80",
+        "FOLDMQ_WEB_PORT": "tcp://10.0.0.2:80",
+        "FOLDMQ_LISTEN_2_PORT": "udp://10.0.0.2:80",
+        "FOLDMQ_MAX_PORT_80_SCTP_PROTO": "sctp",
+        "FOLDMQ_MAX_PORT_80_TCP_PORT": "80",
     }
     assert load_settings({}, links).model_dump() == load_settings({}, {}).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FOLDMQ_LISTEN_PORT", "1883"),
+        ("FOLDMQ_WEB_PORT", "8080"),
+        ("FOLDMQ_METRICS_SERVICE_PORT", "x"),
+    ],
+)
+def test_a_slip_that_looks_like_a_service_is_refused(name: str, value: str) -> None:
+    assert f'unknown setting "{name}"' in refusal(environment={name: value})
+
+
+def test_an_empty_variable_is_not_set(config: Path) -> None:
+    config.write_text("max_ack_pending = 7\nlisten = ['127.0.0.1:1884']\n")
+    empty = dict.fromkeys(("FOLDMQ_MAX_ACK_PENDING", "FOLDMQ_LISTEN", "FOLDMQ_WEB"), "")
+    assert load_settings({}, empty, config) == load_settings({}, {}, config)
+    assert load_settings({}, empty, config).max_ack_pending == 7
+
+
+def test_a_byte_order_mark_is_skipped(config: Path) -> None:
+    config.write_bytes(b"\xef\xbb\xbfmax_ack_pending = 7\n")
+    assert load_settings({}, {}, config).max_ack_pending == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [("'/a'", ("/a",)), ("'/a,/b'", ("/a", "/b")), ("['/a', '/']", ("/a", "/"))],
+)
+def test_websocket_paths(config: Path, value: str, paths: tuple[str, ...]) -> None:
+    config.write_text(f"ws_path = {value}\n")
+    assert load_settings({}, {}, config).ws_path == paths
+    config.write_text(f"listen = [{{address = 'ws://127.0.0.1:1', ws_path = {value}}}]\n")
+    assert load_settings({}, {}, config).listeners()[0].ws_path == paths
+
+
+def test_networks_of_mapped_addresses_are_those_of_ipv4(config: Path) -> None:
+    config.write_text("proxy_from = ['::ffff:10.0.0.0/104', '::ffff:192.0.2.1', 'fd00::/8']\n")
+    found = [str(network) for network in load_settings({}, {}, config).proxy_from]
+    assert found == ["10.0.0.0/8", "192.0.2.1/32", "fd00::/8"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,12 @@ class Place:
         self.socket = str(directory / "s")
         self.broker.configure(self._settings())
 
+    def start(self) -> None:
+        """Start the broker; the ports are then those at which it listens."""
+        self.broker.start()
+        moved = self.broker.moved
+        self.ports = {name: moved.get(port, port) for name, port in self.ports.items()}
+
     def _settings(self) -> str:
         at = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
         crl = self.authority.revoke(self.revoked)

@@ -33,7 +33,7 @@ def place(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("listeners"), request.param)
-    made.broker.start()
+    made.start()
     try:
         yield made
         made.broker.stop()

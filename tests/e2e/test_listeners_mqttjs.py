@@ -43,7 +43,7 @@ def package(mqttjs: Path | None) -> Path:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("mqttjs_listeners"))
-    made.broker.start()
+    made.start()
     try:
         yield made
         made.broker.stop()

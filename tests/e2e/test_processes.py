@@ -269,7 +269,7 @@ def test_a_shared_subscription_loses_nothing_when_a_process_is_killed(
 def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path: Path) -> None:
     """When the broker stops, MQTT 5 clients get DISCONNECT."""
     place = Place(tmp_path, 2)
-    place.broker.start()
+    place.start()
     try:
         here, there = client_of(0, "here"), client_of(1, "there")
         options = {"clean_session": False}

@@ -6,11 +6,13 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +24,40 @@ if TYPE_CHECKING:
 
 STARTUP = 90.0
 """Seconds a broker may take until its port accepts."""
+_UNAVAILABLE = 69
+"""Exit code of a broker that cannot listen."""
 SHUTDOWN = 20.0
 """Seconds a broker may take to end after SIGTERM."""
 
 
-_PORTS = range(12_000, 32_000)
-"""Below those that the system gives to outgoing connections: no program has one by chance."""
+_PORTS = range(12_000, 20_000)
+"""Below those that the system gives to outgoing connections, and that brokers choose for their
+NATS servers (`eventstore.server.ports`): no program has one by chance."""
 _next_port = itertools.count(os.getpid() * 7919)
+_reserved: deque[socket.socket] = deque(maxlen=400)
+"""Sockets that are bound to the ports given last, and do not listen. A server with SO_REUSEADDR
+may listen there, also after a restart; whatever looks for a free port meanwhile finds it taken."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that is free, and was not given to another test of this process."""
+    """A port of 127.0.0.1 that is free, and that no other test gets."""
     while True:
         port = _PORTS[next(_next_port) % len(_PORTS)]
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        try:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+            reserved = socket.socket()
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        if len(_reserved) == _reserved.maxlen:
+            _reserved.popleft().close()
+        _reserved.append(reserved)
+        return port
+
+
+_TAKEN = re.compile(r"cannot listen on [^\n]*:(\d+)[^\n]*: another program is listening there")
 
 
 def foldmq() -> str:
@@ -135,6 +155,9 @@ class Broker:
         self.args = list(args)
         self.config_file = directory / "foldmq.toml"
         self.port = port or free_port()
+        self.moved: dict[int, int] = {}
+        """New ports, by those that were taken by other programs."""
+        self._started_before = False
         self._log_file = directory / "broker.log"
         self._process: subprocess.Popen[bytes] | forkserver.Process | None = None
         self.configure(config)
@@ -186,7 +209,34 @@ class Broker:
         return self._process.poll()
 
     def start(self) -> None:
-        """Starts the process and returns when its port accepts connections and it has said so."""
+        """Starts the process and returns when its port accepts connections and it has said so.
+
+        If another program has taken one of its ports before its first start, it gets another one.
+        """
+        for _ in range(5):
+            try:
+                self._start_once()
+            except BrokerFailedError:
+                taken = _TAKEN.search(self.log)
+                if self._started_before or taken is None or self.returncode != _UNAVAILABLE:
+                    raise
+                self._log_file.unlink()
+                self._move(taken[1], str(free_port()))
+            else:
+                self._started_before = True
+                return
+        raise BrokerFailedError("five ports were taken by other programs")
+
+    def _move(self, old: str, new: str) -> None:
+        """Use another port in the settings and arguments."""
+        self.args = [re.sub(rf":{old}\b", f":{new}", one) for one in self.args]
+        settings = re.sub(rf":{old}\b", f":{new}", self.config_file.read_text())
+        self.config_file.write_text(settings)
+        if self.port == int(old):
+            self.port = int(new)
+        self.moved[int(old)] = int(new)
+
+    def _start_once(self) -> None:
         assert not self.running, "the broker runs already"
         before = len(self.log)
         with self._log_file.open("ab") as log:
@@ -200,7 +250,8 @@ class Broker:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
             ):
                 until(lambda: self._ready(before), f"its banner in:\n{self.log}")
-                return
+                if self.running:
+                    return
             time.sleep(0.02)
         self.kill()
         raise BrokerFailedError(f"port {self.port} not open after {STARTUP} s:\n{self.log}")

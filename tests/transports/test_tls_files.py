@@ -54,6 +54,25 @@ def test_key_and_certificate_in_one_file(good: TlsOptions, tmp_path: Path) -> No
     assert make_context(TlsOptions(both)).cert_store_stats()["x509"] == 0
 
 
+def test_a_byte_order_mark_is_skipped(
+    good: TlsOptions, authority: Authority, tmp_path: Path
+) -> None:
+    def marked(name: str, file: Path | None) -> Path:
+        assert file is not None
+        return text(tmp_path / name, b"\xef\xbb\xbf" + file.read_bytes())
+
+    context = make_context(
+        TlsOptions(
+            marked("certificate", good.certificate),
+            marked("key", good.key),
+            client_certificates="required",
+            client_ca=marked("authority", authority.file),
+            crl=marked("crl", authority.revoke()),
+        )
+    )
+    assert context.cert_store_stats() == {"x509": 1, "x509_ca": 1, "crl": 1}
+
+
 def test_a_key_with_a_password(authority: Authority, tmp_path: Path) -> None:
     server = authority.server("locked")
     key = server.encrypted_key(b"open sesame")
@@ -142,24 +161,6 @@ def test_bad_files(
     assert said.format(d=tmp_path) in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.exit_code == 78
-
-
-def test_expired_certificates_are_a_warning(good: TlsOptions, tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "expired")
-    server = authority.server(expired=True)
-    options = TlsOptions(
-        server.certificate,
-        server.key,
-        client_certificates="optional",
-        client_ca=authority.file,
-        crl=authority.revoke(expired=True),
-    )
-    with capture_logs() as lines:
-        make_context(options)
-    assert [line["log_level"] for line in lines] == ["warning", "warning"]
-    assert lines[0]["file"] == str(server.certificate)
-    assert "certificate has expired" in lines[0]["event"]
-    assert "revocation list has expired" in lines[1]["event"]
 
 
 def test_files_are_read_once(good: TlsOptions, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +17,7 @@ from websockets.protocol import Protocol, Side
 from wsframes import frame, head, next_frame, request
 
 from actors.transports import websocket
+from actors.transports.peer import forwarded_peer
 from actors.transports.stack import StackOptions
 from actors.transports.websocket import WebSocketOptions, WebSocketStage
 from actors.transports.websocket_frames import frame_size, plain_frames
@@ -84,8 +86,8 @@ async def test_compression_is_not_agreed_on() -> None:
     [
         (request(protocols=None), 400),
         (request(protocols="chat"), 400),
-        (request(path="/"), 404),
         (request(path="/mqtt/more"), 404),
+        (request(path="/MQTT"), 404),
         (request(method="POST"), 405),
         (request(Sec_WebSocket_Version="12"), 400),
         (b"GET /mqtt HTTP/1.1\r\nHost: x\r\n\r\n", 426),
@@ -107,6 +109,118 @@ async def test_requests_that_are_refused(sent: bytes, status: int) -> None:
         assert not upper.data
         assert place.options.websocket_stats.refused == {status: 1}
         await client.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/mqtt", "/ws", "/mqtt?token=1", "/?a=/x"])
+async def test_the_paths_of_clients_are_served(path: str) -> None:
+    async with placed(ws_options()) as place:
+        client = await shaken(place, path=path)
+        await client.close()
+
+
+async def test_a_refusal_names_the_requested_and_the_served_paths() -> None:
+    async with placed(ws_options(paths=("/a", "/b"))) as place:
+        client = await place.dial()
+        await client.send(request(path="/socket"))
+        answer = await client.rest()
+        assert answer.endswith(b"\r\n\r\nno MQTT at /socket, only at /a, /b (ws_path)\n")
+        error = str(await (await place.upper()).ended())
+        assert error.endswith("HTTP status 404: no MQTT at /socket, only at /a, /b (ws_path)")
+        await client.close()
+
+
+async def test_a_long_path_is_cut_in_the_refusal() -> None:
+    async with placed(ws_options()) as place:
+        client = await place.dial()
+        await client.send(request(path="/" + "x" * 5000))
+        assert b" 404 " in await client.rest()
+        assert len(str(await (await place.upper()).ended())) < 500
+        await client.close()
+
+
+LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
+TEN = (ipaddress.ip_network("10.0.0.0/8"),)
+
+
+@pytest.mark.parametrize(
+    ("headers", "host"),
+    [
+        ({"X_Forwarded_For": "203.0.113.9"}, "203.0.113.9"),
+        ({"X_Forwarded_For": "198.51.100.1, 203.0.113.9, 127.0.0.5"}, "203.0.113.9"),
+        ({"Forwarded": 'for="[2001:db8::9]:4711";proto=https'}, "2001:db8::9"),
+        ({"X_Forwarded_For": "nonsense"}, "127.0.0.1"),
+        ({}, "127.0.0.1"),
+    ],
+)
+async def test_a_trusted_proxy_names_the_client(headers: dict[str, str], host: str) -> None:
+    async with placed(ws_options(trusted=LOOPBACK)) as place:
+        client = await place.dial()
+        upper = await place.upper()
+        assert upper.transport.get_extra_info("peer_pending") is True
+        await client.send(request(**headers))
+        await head(client)
+        assert [peer[0] for peer in upper.peers] == [host]
+        assert not upper.transport.get_extra_info("peer_pending")
+        await client.close()
+
+
+async def test_others_cannot_name_a_client() -> None:
+    for trusted in ((), TEN):
+        async with placed(ws_options(trusted=trusted)) as place:
+            client = await shaken(place, X_Forwarded_For="203.0.113.9")
+            upper = await place.upper()
+            assert upper.transport.get_extra_info("peername")[0] == "127.0.0.1"
+            assert not upper.transport.get_extra_info("peer_pending")
+            assert not upper.peers
+            await client.close()
+
+
+async def test_a_proxy_behind_the_proxy_protocol_names_the_client() -> None:
+    options = StackOptions(proxy=LOOPBACK, websocket=WebSocketOptions(trusted=TEN))
+    line = b"PROXY TCP4 %s 198.51.100.1 56324 1883\r\n"
+    for proxy, host in ((b"10.1.1.1", "203.0.113.9"), (b"192.0.2.7", "192.0.2.7")):
+        async with placed(options) as place:
+            client = await place.dial()
+            await client.send(line % proxy + request(X_Forwarded_For="203.0.113.9"))
+            await head(client)
+            assert [peer[0] for peer in (await place.upper()).peers] == [host]
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("x_forwarded_for", "forwarded", "peer"),
+    [
+        (["203.0.113.9"], [], ("203.0.113.9", 0)),
+        (["203.0.113.9:4711"], [], ("203.0.113.9", 4711)),
+        (["[2001:db8::9]:80"], [], ("2001:db8::9", 80)),
+        (["2001:db8::9"], [], ("2001:db8::9", 0)),
+        (["::ffff:203.0.113.9"], [], ("203.0.113.9", 0)),
+        (["1.1.1.1", "203.0.113.9, 10.0.0.1", "10.0.0.2"], [], ("203.0.113.9", 0)),
+        (["junk, 203.0.113.9"], [], ("203.0.113.9", 0)),
+        (["203.0.113.9, junk"], [], None),
+        (["junk, 10.0.0.1"], [], None),
+        (["10.0.0.3, 10.0.0.2"], [], ("10.0.0.3", 0)),
+        (["203.0.113.9:70000"], [], None),
+        (["fe80::1%eth0"], [], None),
+        ([""], [], None),
+        ([], ["for=203.0.113.9"], ("203.0.113.9", 0)),
+        ([], ['FOR="203.0.113.9:80"; by=10.0.0.1, For=10.0.0.2'], ("203.0.113.9", 80)),
+        ([], ['for="[2001:db8::9]"'], ("2001:db8::9", 0)),
+        ([], ["for=unknown"], None),
+        ([], ["for=_hidden, for=10.0.0.1"], None),
+        ([], ["proto=https"], None),
+        ([], ['for="203.0.113.9'], None),
+        ([], ["for=203.0.113.9;for=203.0.113.8"], None),
+        (["203.0.113.9"], ["for=203.0.113.9:80"], ("203.0.113.9", 80)),
+        (["203.0.113.9"], ["for=198.51.100.1"], None),
+        (["203.0.113.9"], ["for=unknown"], None),
+        ([], [], None),
+    ],
+)
+def test_addresses_in_headers_of_proxies(
+    x_forwarded_for: list[str], forwarded: list[str], peer: tuple[str, int] | None
+) -> None:
+    assert forwarded_peer(x_forwarded_for, forwarded, TEN) == peer
 
 
 @pytest.mark.parametrize(

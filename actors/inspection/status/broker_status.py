@@ -43,6 +43,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "trouble": node.not_ready_reasons(),
         "overload": node.limits.overload.reason,
         "reload": node.reload._asdict() if node.reload is not None else None,
+        "certificates": node.certificates,
         "process": process(),
     }
     _put_values(found, BROKER_VALUES, sources)

@@ -149,6 +149,10 @@ def _overloaded(found: Status) -> Numbers:
     return {(reason,): float(found.get("overload") == reason) for reason in reasons}
 
 
+def _ends(rows: list[dict[str, Any]]) -> Numbers:
+    return {(row["setting"], row["listener"]): row["ends_ms"] / 1000 for row in rows}
+
+
 def _through(sources: StatusSources) -> int:
     archived = sources.node.state.archived
     return archived.said.through if archived is not None else 0
@@ -176,6 +180,15 @@ BROKER_VALUES = (
         "",
         None,
         read=_reload_failed,
+    ),
+    _value(
+        "foldmq_certificate_expiry_timestamp_seconds",
+        "Time (Unix) at which a certificate, revocation list, token key or NATS credential in use "
+        "ends, by the setting that names the file, and the listener if it is of one.",
+        "certificates",
+        None,
+        labels=("setting", "listener"),
+        read=_ends,
     ),
     _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
     _value(

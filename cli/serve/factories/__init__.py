@@ -21,7 +21,11 @@ if TYPE_CHECKING:
         cluster_authorities,
         partition_edges,
     )
-    from cli.serve.factories.limits_factory import affordable_connections, limit_options
+    from cli.serve.factories.limits_factory import (
+        affordable_connections,
+        check_open_files,
+        limit_options,
+    )
     from cli.serve.factories.listener_factory import SOCKETS_VARIABLE, Listeners
     from cli.serve.factories.options_factory import make_bridge, make_options
 else:
@@ -31,7 +35,7 @@ else:
             "auth_factory": "Access make_permissions pseudonym_key pseudonym_of scram_secret "
             "users_digest",
             "edge_factory": "PeerSockets cluster_authorities partition_edges",
-            "limits_factory": "affordable_connections limit_options",
+            "limits_factory": "affordable_connections check_open_files limit_options",
             "listener_factory": "SOCKETS_VARIABLE Listeners",
             "options_factory": "make_bridge make_options",
         },
@@ -43,6 +47,7 @@ __all__ = [
     "Listeners",
     "PeerSockets",
     "affordable_connections",
+    "check_open_files",
     "cluster_authorities",
     "limit_options",
     "make_bridge",

@@ -11,6 +11,7 @@ from cli.logsource import cluster_key
 from cli.serve.factories.limits_factory import limit_options
 from cli.settings import ConfigError, bind
 from cluster.edge import Edges, PeerListener
+from eventstore.edited_files import client_context, unmarked_pair
 
 if TYPE_CHECKING:
     import socket
@@ -101,9 +102,10 @@ def _client_context(settings: Settings) -> ssl.SSLContext | None:
     if settings.cluster_tls_cert is None:
         return None
     try:
-        context = ssl.create_default_context(cafile=str(settings.cluster_tls_ca))
+        context = client_context(settings.cluster_tls_ca)
         context.check_hostname = False
-        context.load_cert_chain(settings.cluster_tls_cert, settings.cluster_tls_key)
+        with unmarked_pair(settings.cluster_tls_cert, settings.cluster_tls_key) as (first, key):
+            context.load_cert_chain(first, key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"cluster_tls_cert and cluster_tls_ca: {error}") from None
     server = _server_context(settings)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.configuration import LimitOptions, Quota
+from cli.settings import ConfigError
 
 if TYPE_CHECKING:
     from cli.settings import Settings
@@ -46,6 +47,21 @@ def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
         client=_quota(settings, "client"),
         max_unauthenticated=min(options.max_unauthenticated, max(_FEW, max_connections // 2)),
     )
+
+
+def check_open_files(settings: Settings) -> None:
+    """Raise ConfigError if the limit on open files leaves no room for clients."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each client of several processes takes two descriptors of the main process.
+    least = SPARE_DESCRIPTORS + 2 * _FEW
+    if settings.processes > 1 or settings.partitions > 1:
+        least += 16 * max(settings.processes, settings.partitions)
+    if hard != resource.RLIM_INFINITY and hard < least:
+        raise ConfigError(
+            f"the limit on open files is {hard}, the broker needs at least {least} and one more "
+            "for each client: raise it (ulimit -n in a shell, LimitNOFILE of systemd, --ulimit "
+            "nofile=20000 of Docker)"
+        )
 
 
 def affordable_connections(settings: Settings, each: int = 1) -> int:

@@ -25,7 +25,7 @@ from actors.transports import (
     listening_socket,
     make_context,
 )
-from cli.settings import ListenError, bind, probe
+from cli.settings import ListenError, bind, ipv4_hosts, probe
 
 if TYPE_CHECKING:
     import ssl
@@ -52,6 +52,7 @@ class Listeners:
         self.handshakes = Handshakes()
         self.websocket_stats = WebSocketStats()
         self._files: list[Path] = []
+        self._all = settings.listen
         self._inherited = _inherited_sockets()
         self._kept: dict[str, list[socket.socket]] | None = None
         """Duplicates of the listening sockets, by endpoint; None: none are kept."""
@@ -87,7 +88,7 @@ class Listeners:
         return found
 
     def _stack(self, own: Settings, where: Endpoint) -> StackOptions:
-        websocket = WebSocketOptions(own.ws_path, own.ws_origins or None)
+        websocket = WebSocketOptions(own.ws_path, own.ws_origins or None, own.proxy_from)
         return StackOptions(
             proxy=(own.proxy_from or _ANYWHERE) if own.proxy_protocol else None,
             tls_context=_context(own) if where.encrypted else None,
@@ -107,11 +108,12 @@ class Listeners:
                 if place is None:
                     _remove_stale(one.endpoint)
                     continue
+                ipv4 = not ipv4_hosts(settings.listen, place.port)
                 try:
-                    bound = bind(place, "listen")
+                    bound = bind(place, "listen", ipv4=ipv4)
                 except ListenError:
                     held.close()
-                    probe(place)
+                    probe(place, ipv4=ipv4)
                     own = OSError(errno.EEXIST, "it conflicts with another listener of this broker")
                     raise ListenError(one, own) from None
                 for listener in bound:
@@ -142,7 +144,8 @@ class Listeners:
         elif where.place is None:
             bound = [self._bind_unix(where, int(own.unix_mode, 8))]
         else:
-            bound = bind(where.place, "listen", _BACKLOG)
+            ipv4 = not ipv4_hosts(self._all, where.place.port)
+            bound = bind(where.place, "listen", _BACKLOG, ipv4=ipv4)
         if self._kept is not None:
             self._kept[name] = [one.dup() for one in bound]
         if where.place is not None:

@@ -170,4 +170,4 @@ def _file(tokens: Path | None, data_dir: str | None, config: Path | None) -> Pat
 
 def _content(path: Path) -> str:
     read(path)  # raises BadTokens
-    return path.read_text("utf-8") if path.exists() else ""
+    return path.read_text("utf-8-sig") if path.exists() else ""

@@ -169,7 +169,7 @@ def read(path: Path) -> dict[str, Grant]:
         raise BadTokens(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > _MAX_BYTES:
         raise BadTokens(f"{path}: is larger than {_MAX_BYTES} bytes")
-    return parse(path, data.decode("utf-8", "replace"))
+    return parse(path, data.decode("utf-8-sig", "replace"))
 
 
 class Tokens:

@@ -1,0 +1,58 @@
+"""Files that people edit: some editors put a byte order mark at the beginning, which is skipped.
+
+Text is decoded with ``utf-8-sig``; this module is for files that libraries read by their paths.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import ssl
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def skip_mark(data: bytes) -> bytes:
+    """Return the content of a file without a byte order mark."""
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def has_mark(file: Path) -> bool:
+    """Return whether a file begins with a byte order mark; raises OSError."""
+    with file.open("rb") as stream:
+        return stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+
+
+@contextlib.contextmanager
+def unmarked_copy(file: Path) -> Iterator[Path]:
+    """Return the path of a file, or of a private copy without its byte order mark.
+
+    OpenSSL skips the first certificate of a PEM file that begins with one. Raises OSError.
+    """
+    if not has_mark(file):
+        yield file
+        return
+    with tempfile.NamedTemporaryFile(prefix="foldmq-") as copy:
+        copy.write(skip_mark(file.read_bytes()))
+        copy.flush()
+        yield Path(copy.name)
+
+
+def client_context(authorities: Path | None) -> ssl.SSLContext:
+    """Return a context that verifies servers; None: with the authorities of the system."""
+    if authorities is None:
+        return ssl.create_default_context()
+    with unmarked_copy(authorities) as file:
+        return ssl.create_default_context(cafile=file)
+
+
+@contextlib.contextmanager
+def unmarked_pair(certificate: Path, key: Path | None) -> Iterator[tuple[Path, Path | None]]:
+    """Return the paths of a certificate and its key as :func:`unmarked_copy` does."""
+    with contextlib.ExitStack() as copies:
+        first = copies.enter_context(unmarked_copy(certificate))
+        yield first, None if key is None else copies.enter_context(unmarked_copy(key))
