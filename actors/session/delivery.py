@@ -96,6 +96,13 @@ class Delivery:
         """True while messages remain to be redelivered after a reconnect."""
         return self._redelivery is not None and bool(self._redelivery.pending)
 
+    @property
+    def awaits_acks(self) -> bool:
+        """True while messages wait that an acknowledgement of the client may give room."""
+        if self._session.state.queued or self.resuming:
+            return True
+        return self._node.router.groups.await_room(self._session.name)
+
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop messages for one of the session's subscriptions."""
         subscriber, batch, qos = message

@@ -8,7 +8,7 @@ has not acknowledged for some time.
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from actors.session import decisions
@@ -125,10 +125,18 @@ class Redelivery:
         return bool(flags & (RETAIN_FLAG | RAP_FLAG if self._v5 else RETAIN_FLAG))
 
     def _room_again(self) -> int:
-        """Return how many more messages the client accepts before it acknowledges some."""
-        state = self._session.state
-        sent = len(state.inflight) + len(state.releasing) - len(self.pending or ())
-        return state.receive_maximum - max(0, sent)
+        """Return how many more messages the client accepts before it acknowledges some.
+
+        Those that were sent again precede the pending ones in ``inflight``.
+        """
+        state, pending = self._session.state, self.pending
+        while pending and pending[0] not in state.inflight:
+            pending.popleft()  # acknowledged before it was sent again
+        sent = len(state.inflight)
+        if pending:
+            first = pending[0]
+            sent = sum(1 for _ in takewhile(lambda pid: pid != first, state.inflight))
+        return state.receive_maximum - sent - len(state.releasing)
 
     def _republish(
         self,
