@@ -96,13 +96,6 @@ class Delivery:
         """True while messages remain to be redelivered after a reconnect."""
         return self._redelivery is not None and bool(self._redelivery.pending)
 
-    @property
-    def awaits_acks(self) -> bool:
-        """True while messages wait that an acknowledgement of the client may give room."""
-        if self._session.state.queued or self.resuming:
-            return True
-        return self._node.router.groups.await_room(self._session.name)
-
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop messages for one of the session's subscriptions."""
         subscriber, batch, qos = message
@@ -135,9 +128,7 @@ class Delivery:
             self._node.delivery_limits,
             retain=batch.retain,
             ready=ready,
-            rap=encoder is not None
-            and batch.published_retain
-            and is_retain_as_published(subscriber.options),
+            rap=self._is_as_published(batch, subscriber),
             expires=batch.expires,
         )
         sent = len(delivery.packet_ids)
@@ -189,20 +180,29 @@ class Delivery:
         journal, encoder, count = self._node.journal, self.encoder, len(packet_ids)
         if batch.size >= LARGE_PAYLOAD * len(batch):
             pieces = (
-                [*batch.prepared(qos).pieces(packet_ids, 0, count)]
+                [*self._prepared(batch, subscriber, qos).pieces(packet_ids, 0, count)]
                 if encoder is None
                 else encoder.pieces(batch, subscriber, qos, packet_ids, count)
             )
             size = journal.send_pieces_when_durable(connection, pieces)
         else:
             data = (
-                batch.prepared(qos).render(packet_ids, 0, count)
+                self._prepared(batch, subscriber, qos).render(packet_ids, 0, count)
                 if encoder is None
                 else encoder.render(batch, subscriber, qos, packet_ids, count)
             )
             journal.send_when_durable(connection, data)
             size = len(data)
         self._node.counters.count_sent(connection, qos, count, size)
+
+    def _is_as_published(self, batch: Batch, subscriber: Subscriber) -> bool:
+        """Return whether published messages are sent with RETAIN."""
+        if not batch.published_retain or not is_retain_as_published(subscriber.options):
+            return False
+        return self.encoder is not None or self._session.state.bridge
+
+    def _prepared(self, batch: Batch, subscriber: Subscriber, qos: int) -> PublishEncoder:
+        return batch.prepared(qos, as_published=self._is_as_published(batch, subscriber))
 
     def slow_publishers(self, batch: Batch, connection: ClientConnection | None = None) -> None:
         """Pause publishers, but not the client, until some of many queued messages are taken."""
@@ -289,7 +289,7 @@ class Delivery:
         if connection.unsent < node.options.max_outbound_bytes:
             gated = batch.gated or bool(batch.qos and not batch.retain)
             if self.encoder is None:
-                data = batch.at_qos0()
+                data = batch.at_qos0(as_published=self._is_as_published(batch, subscriber))
             else:
                 data = self.encoder.render(batch, subscriber, 0, gated=gated)
             if gated:
@@ -463,11 +463,17 @@ class Delivery:
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         encoder = self.encoder
-        if encoder is None or run.retain or not any(message.retain for message in messages):
+        bridge = self._session.state.bridge and is_retain_as_published(run.held.options)
+        if (encoder is None and not bridge) or run.retain:
+            return self._send_run(connection, run, messages, rap=False)
+        if not any(message.retain for message in messages):
             return self._send_run(connection, run, messages, rap=False)
         size = at = 0
         for rap, group in groupby(
-            messages, lambda one: one.retain and encoder.is_as_published(one.topic)
+            messages,
+            lambda one: (
+                one.retain and (encoder.is_as_published(one.topic) if encoder is not None else True)
+            ),
         ):
             some = [*group]
             part = run._replace(refs=run.refs[at : at + len(some)])

@@ -122,6 +122,7 @@ class PacketHandler:
             session.state.inbound,
             self._publisher.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
+            bridge=session.state.bridge,
         )
         for reason, topics in admitted.drops:
             self._drop(connection, reason, topics, recorded=recorded)
@@ -186,7 +187,7 @@ class PacketHandler:
         known = [event for event in events if event is not None]
         for event in known:
             session.emit(event)
-        if known and self._delivery.awaits_acks:
+        if known and session.awaits_acks:
             self._delivery.send_queued()
         return None
 

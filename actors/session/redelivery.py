@@ -122,7 +122,8 @@ class Redelivery:
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""
-        return bool(flags & (RETAIN_FLAG | RAP_FLAG if self._v5 else RETAIN_FLAG))
+        as_published = self._v5 or self._session.state.bridge
+        return bool(flags & (RETAIN_FLAG | RAP_FLAG if as_published else RETAIN_FLAG))
 
     def _room_again(self) -> int:
         """Return how many more messages the client accepts before it acknowledges some.

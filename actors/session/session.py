@@ -192,7 +192,9 @@ class Session(LoopActor):
     @property
     def awaits_acks(self) -> bool:
         """True while messages wait that an acknowledgement of the client may give room."""
-        return self._delivery.awaits_acks
+        if self.state.queued or self._delivery.resuming:
+            return True
+        return self._node.router.groups.await_room(self.name)
 
     @property
     def blocked_by(self) -> str:

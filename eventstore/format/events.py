@@ -69,6 +69,8 @@ class SessionOpened:
     """Size in bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
     via: str = ""
     """The node of a cluster that the client is connected to; empty: the leader."""
+    bridge: bool = False
+    """The client is another broker's bridge, which set bit 7 of the protocol level."""
 
 
 @dataclass(slots=True)

@@ -131,6 +131,7 @@ def _opened(event: SessionOpened, _topics: Topics) -> str:
     parts = [kind, *(["clean"] if event.clean else [])]
     parts += ["clean start"] if event.clean_start else []
     parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
+    parts += ["bridge"] if event.bridge else []
     if event.keep_alive:
         parts.append(f"keep alive {event.keep_alive} s")
     if event.user is not None:

@@ -141,6 +141,8 @@ class SessionState:
     clean: bool = True
     generation: int = 0
     level: int = 4
+    bridge: bool = False
+    """Whether the client is another broker's bridge."""
     expiry: int | None = None
     """Session expiry interval in seconds; None: the setting of the broker."""
     user: str | None = None
@@ -228,6 +230,7 @@ def _opened(state: SessionState, event: SessionOpened, _at: Position, _ms: int) 
     state.clean = event.clean
     state.generation = event.generation
     state.level = event.level
+    state.bridge = event.bridge
     state.expiry = event.expiry
     state.user = event.user
     state.receive_maximum = event.receive_maximum
