@@ -307,6 +307,21 @@ class Completed:
 
 
 @dataclass(slots=True)
+class InboundReplaced:
+    """QoS 2 messages of the session will not take effect: it did not release them.
+
+    The client, which lost its state, used their packet identifiers for other messages.
+    """
+
+    session: str
+    pids: list[Run]
+    refs: list[Run]
+    """Positions of the messages."""
+    e: Literal["InboundReplaced"] = "InboundReplaced"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class Released:
     """PUBREL was received from the session: its QoS 2 messages take effect now, in this order."""
 

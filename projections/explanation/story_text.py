@@ -112,7 +112,7 @@ def story_lines(
         yield f"  {paint(stamp(step.at, step.time_ms), 'dim')}  {_own_step(step)}"
     if story.effective:
         yield _matched(story, paint)
-    elif not any(step.what == "discarded" for step in story.steps):
+    elif not any(step.what in {"discarded", "replaced"} for step in story.steps):
         yield "  waiting for PUBREL from its publisher before it is delivered"
     if brief:
         return
@@ -161,6 +161,8 @@ def _own_step(step: StoryStep) -> str:
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "expired":
         return "expired: it is no longer retained"
+    if step.what == "replaced":
+        return "given up: its publisher used the packet identifier again without a PUBREL"
     if step.what == "carried":
         return "copied before the log was cut: a session still needs it"
     if step.what == "repeated":

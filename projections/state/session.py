@@ -22,6 +22,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Position,
@@ -296,7 +297,9 @@ def _published(state: SessionState, event: MessagePublished, at: Position, _ms: 
         )
 
 
-def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> None:
+def _released(
+    state: SessionState, event: Released | InboundReplaced, _at: Position, _ms: int
+) -> None:
     for pid in from_runs(event.pids):
         state.inbound.pop(pid, None)
 
@@ -432,6 +435,7 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     Expired: _expired,
     Assigned: _assigned,
     Returned: _acked,
+    InboundReplaced: _released,
     WillArmed: _will_armed,
     WillFired: _will_gone,
     WillCancelled: _will_gone,
