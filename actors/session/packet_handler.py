@@ -166,7 +166,9 @@ class PacketHandler:
         }
         self._delivery.release(refs)
         if gone:
-            session.emit(InboundReplaced(session.name, to_runs([*gone]), to_runs([*gone.values()])))
+            pids, old = decisions.in_parts([*gone]), decisions.in_parts([*gone.values()])
+            for some, of in zip(pids, old, strict=True):
+                session.emit(InboundReplaced(session.name, to_runs(some), to_runs(of)))
             _log.info(
                 "QoS 2 messages given up: packet identifiers used again without PUBREL",
                 client=session.name,

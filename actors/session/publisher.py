@@ -99,7 +99,7 @@ class Publisher:
         for part in self._split(packet):
             self._publish_now(part)
 
-    def publish_will(self, packet: Publishes, *, bridge: bool) -> None:
+    def publish_will(self, packet: Publishes, *, bridge: bool = False) -> None:
         """Publish a will of any QoS, unless it is refused."""
         for part in self._split(self._admit_by_topic(packet, bridge=bridge)):
             self._publish_now(part, will=True)
