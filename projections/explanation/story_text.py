@@ -61,6 +61,8 @@ _FOUND = {
 """The state in which a checkpoint found a message published before the log begins."""
 _TOO_LARGE: Final = f"0x{ReasonCode.PACKET_TOO_LARGE:02x}"
 """The reason code with which the broker ends a delivery that the client no longer accepts."""
+_NOT_PERMITTED: Final = f"0x{ReasonCode.ADMINISTRATIVE_ACTION:02x}"
+"""That of a delivery that the client may no longer read."""
 _ANSWERED = {
     "acked": "acknowledged: PUBACK",
     "received": "received: PUBREC",
@@ -224,6 +226,8 @@ def _code_text(code: str) -> str:
     """Return a reason code, written as 0x87, with its name in the standard."""
     if code == _TOO_LARGE:
         return "larger than the Maximum Packet Size of the client"
+    if code == _NOT_PERMITTED:
+        return "the permissions no longer let the client read this topic (permissions)"
     try:
         name = ReasonCode(int(code, 16)).name.replace("_", " ").lower()
     except ValueError:
@@ -242,7 +246,7 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             return f"sent as packet {step.pid}"
         case "redelivered":
             return f"sent again as packet {step.pid}: {resend_text(step.detail)}"
-        case "acked" | "refused" if step.detail == _TOO_LARGE:
+        case "acked" | "refused" if step.detail in {_TOO_LARGE, _NOT_PERMITTED}:
             # No client may send this code: the broker ended the delivery, without sending it again.
             return f"packet {step.pid} not sent again: {_code_text(step.detail)}"
         case "acked" | "received" | "refused" | "completed":
