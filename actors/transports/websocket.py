@@ -23,6 +23,8 @@ from actors.transports.stage import Sendable, Stage
 from actors.transports.websocket_frames import frame_size, is_minimal, plain_frames
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from websockets.typing import Origin, Subprotocol
 
 SUBPROTOCOLS: Final = cast("tuple[Subprotocol, ...]", ("mqtt", "mqttv3.1"))
@@ -199,6 +201,10 @@ class WebSocketStage(Stage):
             self._closer = loop.call_later(self._options.close_timeout, self.abort)
             self._backlog = self._paused = False
             self._adjust()
+
+    def part(self, close: Callable[[asyncio.Transport], object]) -> None:  # noqa: ARG002
+        """Close as usual, which waits for the client's answer."""
+        self.close()
 
     def abort(self) -> None:
         """Close at once."""
