@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from actors.connection.listener import Listener, ListenerOptions
     from actors.connection.pseudonyms import KEY_SIZE, name_in_log, pseudonym
     from actors.connection.receive_window import ReceiveWindow
+    from actors.connection.socket_actor import SocketCloser
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -19,6 +20,7 @@ else:
             "listener": "Listener ListenerOptions",
             "pseudonyms": "KEY_SIZE name_in_log pseudonym",
             "receive_window": "ReceiveWindow",
+            "socket_actor": "SocketCloser",
         },
     )
 
@@ -29,6 +31,7 @@ __all__ = [
     "Listener",
     "ListenerOptions",
     "ReceiveWindow",
+    "SocketCloser",
     "name_in_log",
     "pseudonym",
 ]

@@ -8,6 +8,7 @@ decisions are in :mod:`actors.session_admission`.
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -41,6 +42,9 @@ _MAX_LOGINS = 1000
 """Maximum number of logins that are verified or wait for verification."""
 _CHANGED_AT_ONCE, _CLOSED_AT_ONCE = 256, 32
 """Number of connections that get new limits, or are closed, in one iteration of the event loop."""
+_LOOKED_AT, _LOOKING, _LOOK_SHARE = 1024, 0.05, 0.05
+"""Number of connections examined at a time for clients that have left; seconds for which this may
+be done at once, and the share of the time that it may take in the long run."""
 _REVOKED = "login_revoked"
 """Close reason for clients whose user was changed in the password file or removed from it."""
 
@@ -62,6 +66,10 @@ class Admission:
         self.acceptors: list[Acceptor] = []
         self._node = node
         self._logins = 0
+        self._left: set[Connection] = set()
+        """Connections that no longer count: the client has left, and the broker has not read it."""
+        self._looking, self._looked = _LOOKING, 0.0
+        """Seconds left for looking for them, and when that was last computed."""
 
     def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
         """Accept connections on bound, listening sockets."""
@@ -124,6 +132,7 @@ class Admission:
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; return False if there are too many or the broker shuts down."""
         now, listener = self._now(), connection.listener.options.name
+        self._make_room_for(listener, connection.host)
         if self._full(connection.address):
             return False
         if self.limits.arrive(listener, connection.host, now) is not None:
@@ -137,18 +146,58 @@ class Admission:
         return True
 
     def refuses(self, listener: str, host: str) -> bool:
-        """Return whether to close a socket immediately instead of accepting it."""
+        """Return whether to close a socket immediately instead of accepting it.
+
+        Clients that have left before do not count, although the broker may not have noticed it.
+        """
+        self._make_room_for(listener, host)
         return self._full(host) or self.limits.refuses(listener, host, self._now())
 
     def _full(self, address: str) -> bool:
-        node = self._node
-        if not node.draining and len(self.connections) < node.options.max_connections:
+        if not self._node.draining and not self._is_full:
             return False
         self.limits.refused.add("connections", self._now(), address=address)
         return True
 
+    @property
+    def _is_full(self) -> bool:
+        count = len(self.connections) - len(self._left)
+        return count >= self._node.options.max_connections
+
+    def _make_room_for(self, listener: str, host: str) -> None:
+        """If there are too many connections, stop counting those that their clients have closed.
+
+        Some are examined at a time.
+        """
+        if not (self._is_full or self.limits.is_full(listener, host, self._now())):
+            return
+        clock, everywhere = self._node.kernel.clock, self._is_full
+        began = clock()
+        self._looking = min(_LOOKING, self._looking + _LOOK_SHARE * (began - self._looked))
+        self._looked = began
+        if self._looking <= 0:
+            return
+        some = (
+            one
+            for one in self.connections
+            if one not in self._left
+            and (everywhere or one.listener.options.name == listener or one.host == host)
+        )
+        for connection in [one for one in islice(some, _LOOKED_AT) if one.gone]:
+            self._uncount(connection)
+            self._left.add(connection)
+        self._looking -= clock() - began
+
+    def _uncount(self, connection: Connection) -> None:
+        limits, host = self.limits, connection.host
+        limits.unauthenticated.leave(connection, host)
+        limits.leave(connection.listener.options.name, host, connection.counted_user)
+        connection.counted_user = None
+
     def locate(self, connection: Connection) -> None:
         """Count a connection for the client address that a proxy reported."""
+        if connection in self._left:
+            return
         limits, host = self.limits, connection.host
         now, listener = self._now(), connection.listener.options.name
         limits.unauthenticated.leave(connection, "")
@@ -184,6 +233,8 @@ class Admission:
         user = verdict.user if verdict is not None else None
         now, host = self._now(), connection.host
         limits.unauthenticated.leave(connection, host)
+        if connection in self._left:
+            return True
         if verdict is not None and not self.is_valid(verdict):
             # The users changed after the password was verified.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
@@ -218,10 +269,10 @@ class Admission:
         """Remove a connection from all counts."""
         node = self._node
         if connection in self.connections:
-            limits, host = self.limits, connection.host
-            limits.unauthenticated.leave(connection, host)
-            limits.leave(connection.listener.options.name, host, connection.counted_user)
-            limits.slow.forget(connection)
+            if connection not in self._left:
+                self._uncount(connection)
+            self.limits.slow.forget(connection)
+        self._left.discard(connection)
         self.connections.pop(connection, None)
         node.paused.pop(connection, None)
 

@@ -251,8 +251,17 @@ class Connection(InputActor):
             refused = REFUSALS.get(reason, FOR_CONNECT_CODES[code])
             self.write(encode_connack_v5(refused, about=about, limit=limit))
         self._node.counters.packets_out += 1
+        self._parting = True
         self._end(reason)
         self.finish()
+
+    def finish(self) -> None:
+        """Close the transport: nothing more will be written."""
+        if self._parting and not self._closed and self._transport is not None:
+            self._closed = True
+            self.listener.admission.closer.part(self._transport)
+        else:
+            super().finish()
 
     def close(self, reason: str, code: int = 0, about: str = "") -> None:
         """Close the connection once the output waiting at the gate has been written.
@@ -283,6 +292,7 @@ class Connection(InputActor):
             return
         self._count_violation(str(error))
         if error.connack is not None:
+            self._parting = True
             self.write(encode_connack(error.connack))
         self.close("protocol_error")
 
@@ -295,6 +305,7 @@ class Connection(InputActor):
             if self.properties is not None:
                 told = Explanation(closing_string("", about))
                 limit = self.properties.maximum_packet_size
+            self._parting = True
             self.write(encode_connack_v5(code, about=told, limit=limit))
         self.close("protocol_error", code, about)
 

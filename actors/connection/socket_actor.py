@@ -27,6 +27,11 @@ _HANG_UP: int = getattr(select, "POLLRDHUP", 0)
 """0: the system does not support it, for example macOS."""
 _CLOSED_AT_ONCE = 64
 """Maximum number of sockets closed in one iteration of the event loop."""
+_LINGERING, _DISCARDED = 256, 4 * 1024 * 1024
+"""Maximum number of sockets of which only the sending side is closed, and of bytes that are read
+from each of them and discarded."""
+_READ_ON = 1.0
+"""Seconds for which such a socket is read."""
 
 
 class _CloseWhenWritten:
@@ -57,6 +62,56 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     return bool(poller.poll(0))
 
 
+class _Lingering:
+    """Takes over a transport, closes its sending side, and discards what arrives for a second.
+
+    For the protocol before, the connection has ended.
+    """
+
+    def __init__(self, transport: asyncio.Transport, among: set[_Lingering]) -> None:
+        loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._among = among
+        self._left = _DISCARDED
+        loop.call_soon(transport.get_protocol().connection_lost, None)
+        transport.set_protocol(cast("asyncio.Protocol", self))
+        among.add(self)
+        self._timer = loop.call_later(_READ_ON, self._end)
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection
+            transport.abort()
+            return
+        if not transport.is_reading():
+            transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Discard input, up to a limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        """Return False: the event loop closes the socket."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Do nothing: nothing more is written."""
+
+    def resume_writing(self) -> None:
+        """Do nothing: nothing more is written."""
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Forget the socket."""
+        self._timer.cancel()
+        self._among.discard(self)
+
+    def _end(self) -> None:
+        if self._transport.get_write_buffer_size():
+            self._timer = asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
+        self._transport.close()
+
+
 class SocketCloser:
     """Closes sockets whose clients have left, some in each iteration of the event loop.
 
@@ -64,10 +119,29 @@ class SocketCloser:
     loop itself would close all in one iteration, however many clients leave at the same time.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_lingering", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Transport] = deque()
+        self._lingering: set[_Lingering] = set()
+
+    def part(self, transport: asyncio.Transport) -> None:
+        """Close a transport whose client is to read the reason, also while it sends.
+
+        If the socket were closed with unread input, the system would reset the connection, and the
+        reason might be lost.
+        """
+        if isinstance(transport, Stage):
+            transport.part(self._half_close)
+        else:
+            self._half_close(transport)
+
+    def _half_close(self, transport: asyncio.Transport) -> None:
+        many = len(self._lingering) >= _LINGERING
+        if many or transport.is_closing() or transport.get_extra_info("socket") is None:
+            transport.close()
+        else:
+            _Lingering(transport, self._lingering)
 
     def close_soon(self, transport: asyncio.Transport) -> None:
         """Close a transport in this iteration or a later one."""
@@ -92,6 +166,7 @@ class SocketActor(LoopActor):
         "_gone",
         "_last_packet",
         "_node",
+        "_parting",
         "_paused",
         "_slow_reader",
         "_transport",
@@ -117,6 +192,8 @@ class SocketActor(LoopActor):
         """Whether the transport is closed; the actor may not have handled that yet."""
         self._last_packet = b""
         """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
+        self._parting = False
+        """Whether the client is told why the connection ends."""
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
         self._paused = 0
@@ -247,6 +324,7 @@ class SocketActor(LoopActor):
         if not self._closed and not self.stopped:
             if self._last_packet:
                 farewell, self._last_packet = self._last_packet, b""
+                self._parting = True
                 self._node.journal.send_when_durable(self, farewell)
                 self._node.counters.packets_out += 1
             self._node.journal.send_when_durable(_CloseWhenWritten(self), b"close")

@@ -118,6 +118,11 @@ class ClientLimits(Generic[ReaderT]):
             self.refused.add(reason, now, listener=listener, address=address)
         return reason is not None
 
+    def is_full(self, listener: str, address: str, now: float) -> bool:
+        """Return whether a new connection would be refused because there are too many."""
+        reason = self._admission.refusal(listener, address, now)
+        return reason is not None and reason.endswith("_connections")
+
     def _rejection_reason(self, address: str, now: float) -> str | None:
         """Return why a connection of an address is rejected before allocation; None: it is not."""
         if self._faulty.refuses(network_of(address), now):

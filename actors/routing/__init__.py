@@ -1,6 +1,7 @@
 """The subscription index of a node: finds the subscriptions that match a topic."""
 
 from actors.routing.option_semantics import (
+    bridge_options,
     is_no_local,
     is_retain_as_published,
     sends_retained,
@@ -26,6 +27,7 @@ __all__ = [
     "SharedGroup",
     "SomeMessages",
     "Subscriber",
+    "bridge_options",
     "is_no_local",
     "is_retain_as_published",
     "is_shared",

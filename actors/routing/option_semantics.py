@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING, SHARE
 
 if TYPE_CHECKING:
     from actors.routing.subscriber import Subscriber
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 ROUTED_OPTIONS: Final = NO_LOCAL | RETAIN_AS_PUBLISHED
 """The options that the receivers of a topic depend on."""
 _IF_NEW: Final = 0x10
+
+
+def bridge_options(topic_filter: str) -> int:
+    """Return the options of the subscriptions of another broker's bridge, which cannot set any.
+
+    Without No Local its messages would come back; a shared subscription cannot have it
+    [MQTT-3.8.3-4].
+    """
+    return RETAIN_AS_PUBLISHED if topic_filter.startswith(SHARE) else ROUTED_OPTIONS
 
 
 def is_no_local(options: int) -> bool:

@@ -23,7 +23,7 @@ from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
 from eventstore.format import LOG_SESSION
 from projections.state import SHARED_PART
-from protocol.mqtt import FilterTrie, is_reserved_topic
+from protocol.mqtt import FilterTrie, is_bridge_state, is_reserved_topic
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Router:
         ``until`` limits the time, but some progress is always made. Raises EnoughMatched when the
         time is over; the next call continues.
         """
-        if is_reserved_topic(topic):
+        if is_reserved_topic(topic) and not is_bridge_state(topic):
             return NO_RECEIVERS
         match = self._matches.pop(topic, None)
         if match is None:

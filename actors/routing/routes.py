@@ -161,6 +161,25 @@ class Routes(dict[bytes, Route]):
         """Bytes of the names of the cached topics."""
         return self._size
 
+    def of_messages(
+        self, topics: Sequence[bytes], known: list[Route] | None = None, *, is_recorded: bool
+    ) -> list[Route]:
+        """Return the routes of admitted messages; ``known``: without those for bridges alone.
+
+        A recorded message on a refused topic is a bridge's report on its connection.
+        """
+        routes = list(map(self.__getitem__, topics)) if known is None else known
+        if not is_recorded or REFUSED not in routes:
+            return routes
+        return [
+            self._of_bridges(raw) if route is REFUSED else route
+            for raw, route in zip(topics, routes, strict=False)
+        ]
+
+    def _of_bridges(self, topic: bytes) -> Route:
+        receivers = self._router.match(topic.decode())
+        return self._intern(receivers, observed=False) if receivers != NO_RECEIVERS else REFUSED
+
     def knows(self, topic: bytes) -> bool:
         """Return whether the receivers of a topic are known; otherwise look for them.
 

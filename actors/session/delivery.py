@@ -116,7 +116,8 @@ class Delivery:
         if not qos:
             self._send_qos0(subscriber, batch)
             return
-        self._make_room_for(subscriber)
+        if not is_shared(subscriber.filter):  # such a one chose the client because it has room
+            self.make_room()
         ready = connection is not None and self.accepts_output(connection) and not self.resuming
         delivery = decisions.deliver(
             self._session.state,
@@ -128,9 +129,7 @@ class Delivery:
             self._node.delivery_limits,
             retain=batch.retain,
             ready=ready,
-            rap=encoder is not None
-            and batch.published_retain
-            and is_retain_as_published(subscriber.options),
+            rap=self._is_as_published(batch, subscriber),
             expires=batch.expires,
         )
         sent = len(delivery.packet_ids)
@@ -180,22 +179,29 @@ class Delivery:
     ) -> None:
         """Send the first messages of a batch, one for each packet identifier."""
         journal, encoder, count = self._node.journal, self.encoder, len(packet_ids)
+        rap = self._is_as_published(batch, subscriber)
         if batch.size >= LARGE_PAYLOAD * len(batch):
             pieces = (
-                [*batch.prepared(qos).pieces(packet_ids, 0, count)]
+                [*batch.prepared(qos, as_published=rap).pieces(packet_ids, 0, count)]
                 if encoder is None
                 else encoder.pieces(batch, subscriber, qos, packet_ids, count)
             )
             size = journal.send_pieces_when_durable(connection, pieces)
         else:
             data = (
-                batch.prepared(qos).render(packet_ids, 0, count)
+                batch.prepared(qos, as_published=rap).render(packet_ids, 0, count)
                 if encoder is None
                 else encoder.render(batch, subscriber, qos, packet_ids, count)
             )
             journal.send_when_durable(connection, data)
             size = len(data)
         self._node.counters.count_sent(connection, qos, count, size)
+
+    def _is_as_published(self, batch: Batch, subscriber: Subscriber) -> bool:
+        """Return whether published messages are sent with RETAIN."""
+        if not batch.published_retain or not is_retain_as_published(subscriber.options):
+            return False
+        return self.encoder is not None or self._session.state.bridge
 
     def slow_publishers(self, batch: Batch, connection: ClientConnection | None = None) -> None:
         """Pause publishers, but not the client, until some of many queued messages are taken."""
@@ -282,7 +288,7 @@ class Delivery:
         if connection.unsent < node.options.max_outbound_bytes:
             gated = batch.gated or bool(batch.qos and not batch.retain)
             if self.encoder is None:
-                data = batch.at_qos0()
+                data = batch.at_qos0(as_published=self._is_as_published(batch, subscriber))
             else:
                 data = self.encoder.render(batch, subscriber, 0, gated=gated)
             if gated:
@@ -409,14 +415,6 @@ class Delivery:
             self.release(part.refs)
         return size
 
-    def _make_room_for(self, subscriber: Subscriber) -> None:
-        """Drop expired messages from full queues, unless a shared subscription sends to the client.
-
-        It chose the client because there is room, and would have to wait for reads from the log.
-        """
-        if not is_shared(subscriber.filter):
-            self.make_room()
-
     def make_room(self) -> None:
         """Drop expired messages from queues that are at least half full."""
         state, limits = self._session.state, self._node.delivery_limits
@@ -456,11 +454,14 @@ class Delivery:
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         encoder = self.encoder
-        if encoder is None or run.retain or not any(message.retain for message in messages):
+        bridge = self._session.state.bridge and is_retain_as_published(run.held.options)
+        as_published = bridge or encoder is not None
+        if run.retain or not as_published or not any(message.retain for message in messages):
             return self._send_run(connection, run, messages, rap=False)
         size = at = 0
         for rap, group in groupby(
-            messages, lambda one: one.retain and encoder.is_as_published(one.topic)
+            messages,
+            lambda one: one.retain and (encoder is None or encoder.is_as_published(one.topic)),
         ):
             some = [*group]
             part = run._replace(refs=run.refs[at : at + len(some)])

@@ -199,6 +199,7 @@ class SessionLifecycle:
             connection.address,
             user,
             via=connection.via,
+            bridge=connect.bridge,
         )
         if properties is not None:
             event.clean_start = connect.clean
@@ -519,7 +520,7 @@ class SessionLifecycle:
         batch.payloads.append(payload)
         if message.block:
             batch.blocks = [message.block]
-        self._publisher.publish_will(batch)
+        self._publisher.publish_will(batch, bridge=session.state.bridge)
 
     def _on_expire(self, _message: Expire) -> None:
         session = self._session

@@ -9,7 +9,7 @@ import structlog
 
 from actors.session import decisions
 from actors.session.session_messages import NEXT_TURN, Packets
-from eventstore.format import from_runs
+from eventstore.format import InboundReplaced, from_runs, to_runs
 from projections.state import QOS_MASK
 from protocol.mqtt import (
     FAILURE,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Event, Position
-    from eventstore.log import StoredMessages
+    from eventstore.log import Message, StoredMessages
     from projections.state import SessionState
-    from protocol.mqtt import Packet
+    from protocol.mqtt import Packet, Publish
 
 _log = structlog.get_logger("foldmq")
 
@@ -109,11 +109,15 @@ class PacketHandler:
         rest, at_once = None, len(packet)
         if packet.qos < 2:  # others are routed when they are released
             at_once = self._publisher.at_once(packet.topics, packet.qos)
+        elif not packet.dup:
+            at_once = _distinct(packet.packet_ids)
         if not at_once:
             return packet  # passive sessions are activated first
         if at_once < len(packet):
             rest = packet.select(range(at_once, len(packet)))
             packet = packet.select(range(at_once))
+        if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
+            return rest
         recorded = packet.qos > 0 or packet.retain
         admitted = decisions.admit(
             packet,
@@ -122,6 +126,7 @@ class PacketHandler:
             session.state.inbound,
             self._publisher.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
+            bridge=session.state.bridge,
         )
         for reason, topics in admitted.drops:
             self._drop(connection, reason, topics, recorded=recorded)
@@ -137,6 +142,44 @@ class PacketHandler:
             ids = packet.packet_ids[: admitted.answered]
             self._acknowledge(connection, kind, ids, admitted.reasons)
         return rest
+
+    def _replace(self, connection: ClientConnection, packet: Publishes) -> bool:
+        """Give up messages whose packet identifiers the client uses for others.
+
+        It has lost its state: a message sent again would be the same. Returns False while the
+        earlier messages are loaded; ``packet`` is handled then.
+        """
+        session = self._session
+        inbound = session.state.inbound
+        if inbound.keys().isdisjoint(packet.packet_ids):
+            return True
+        again = [message for message in packet if message.packet_id in inbound]
+        refs = [inbound[message.packet_id] for message in again]
+        found = self._delivery.find(refs)
+        if found is None:
+            self._delivery.load(refs, lambda: self._publish_loaded(connection, packet))
+            return False
+        gone = {
+            message.packet_id: ref
+            for message, ref in zip(again, refs, strict=True)
+            if not _is_same(message, found[ref])
+        }
+        self._delivery.release(refs)
+        if gone:
+            pids, old = decisions.in_parts([*gone]), decisions.in_parts([*gone.values()])
+            for some, of in zip(pids, old, strict=True):
+                session.emit(InboundReplaced(session.name, to_runs(some), to_runs(of)))
+            _log.info(
+                "QoS 2 messages given up: packet identifiers used again without PUBREL",
+                client=session.name,
+                address=connection.address,
+                messages=len(gone),
+            )
+        return True
+
+    def _publish_loaded(self, connection: ClientConnection, packet: Publishes) -> None:
+        if connection is self._session.connection:
+            self._on_publishes(connection, packet)
 
     def _drop(
         self, connection: ClientConnection, reason: str, topics: list[bytes], *, recorded: bool
@@ -186,9 +229,7 @@ class PacketHandler:
         known = [event for event in events if event is not None]
         for event in known:
             session.emit(event)
-        groups = self._node.router.groups
-        waiting = session.state.queued or groups.await_room(session.name)
-        if known and (waiting or self._delivery.resuming):
+        if known and session.awaits_acks:
             self._delivery.send_queued()
         return None
 
@@ -280,6 +321,28 @@ class PacketHandler:
         else:
             data = encode_acks(kind, packet_ids)
         self._session.answer(connection, data, len(packet_ids))
+
+
+def _distinct(packet_ids: Sequence[int]) -> int:
+    """Return how many packet identifiers, counted from the first, differ from those before."""
+    if len(set(packet_ids)) == len(packet_ids):
+        return len(packet_ids)
+    seen: set[int] = set()
+    for pid in packet_ids:
+        if pid in seen:
+            break
+        seen.add(pid)
+    return len(seen)
+
+
+def _is_same(message: Publish, known: Message) -> bool:
+    """Return whether a message that was not released is sent again."""
+    return (message.topic, message.payload, message.retain, message.block) == (
+        known.topic,
+        known.payload,
+        known.retain,
+        known.block,
+    )
 
 
 def _receipt_reasons(

@@ -102,9 +102,9 @@ class Publisher:
         for part in parts:
             self._publish_now(part)
 
-    def publish_will(self, packet: Publishes) -> None:
+    def publish_will(self, packet: Publishes, *, bridge: bool = False) -> None:
         """Publish a will of any QoS, unless it is refused."""
-        for part in self._split(self._admit_by_topic(packet)):
+        for part in self._split(self._admit_by_topic(packet, bridge=bridge)):
             self._publish_now(part, will=True)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
@@ -346,10 +346,10 @@ class Publisher:
         size = len(payload) + len(block)
         return self._node.journal.has_room(size, self.name, topic.decode(), share)
 
-    def _admit_by_topic(self, packet: Publishes) -> Publishes:
+    def _admit_by_topic(self, packet: Publishes, *, bridge: bool = False) -> Publishes:
         """Return the messages of a will, or from NATS, that may be published."""
         node = self._node
-        admitted = admit_by_topic(packet, node.publish_rules)
+        admitted = admit_by_topic(packet, node.publish_rules, bridge=bridge)
         for reason, topics in admitted.drops:
             self.drop(reason, topics, recorded=True)
         return admitted.accepted
@@ -462,7 +462,8 @@ class Publisher:
 
         Those ``taken`` from another broker are not passed on to the other logs.
         """
-        node, plan = self._node, self._plan(content.topics, whole.qos)
+        node = self._node
+        plan = self._plan(content.topics, whole.qos, is_recorded=bool(whole.positions))
         publication: Publication | None = None
         if node.observers or plan.observed:
             publication = Publication(
@@ -522,18 +523,18 @@ class Publisher:
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
-    def _plan(self, topics: Sequence[bytes], qos: int) -> RoutingPlan:
+    def _plan(self, topics: Sequence[bytes], qos: int, *, is_recorded: bool) -> RoutingPlan:
         """Return the receivers of messages on these topics, which are active from now on."""
-        node = self._node
+        node, routes = self._node, self._node.router.routes
         looked_up, self._looked_up = self._looked_up, None
+        found = None
         if looked_up is not None and looked_up[0] is topics:
-            plan = plan_routing(looked_up[1], qos)
-        else:
-            plan = plan_routing(list(map(node.router.routes.__getitem__, topics)), qos)
+            found = looked_up[1]
+        plan = plan_routing(routes.of_messages(topics, found, is_recorded=is_recorded), qos)
         if plan.passive:
             for name in plan.passive:
                 node.directory.session(name)
-            plan = plan_routing(list(map(node.router.routes.__getitem__, topics)), qos)
+            plan = plan_routing(routes.of_messages(topics, is_recorded=is_recorded), qos)
         return plan
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:

@@ -8,7 +8,7 @@ has not acknowledged for some time.
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from actors.session import decisions
@@ -16,7 +16,7 @@ from actors.session.delivery_state import FirstTransmissions
 from actors.session.session_messages import AckCheck
 from eventstore.format import Redelivered, to_runs
 from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
-from protocol.mqtt import PacketType, encode_acks
+from protocol.mqtt import PacketType, ReasonCode, encode_acks
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Redelivery:
                 return
             chosen = list(islice(self.pending, min(_AGAIN_AT_ONCE, room)))
             unacked = [pid for pid in chosen if pid in state.inflight]
-            if not self._end_too_large(delivery, unacked):
+            if not self._end_unsendable(delivery, unacked, delivery.send_queued):
                 return
             unacked = [pid for pid in unacked if pid in state.inflight]
             sent = self._republish(delivery, unacked, "resumed", delivery.send_queued)
@@ -95,40 +95,64 @@ class Redelivery:
                 if self.pending.popleft() == (last if last is not None else chosen[-1]):
                     break
 
-    def _end_too_large(self, delivery: Delivery, unacked: Sequence[int]) -> bool:
-        """End deliveries that exceed the client's new maximum packet size [MQTT-3.1.2-25].
+    def _end_unsendable(
+        self, delivery: Delivery, unacked: Sequence[int], again: Callable[[], None]
+    ) -> bool:
+        """End deliveries that the client may no longer receive.
 
-        They end as if they had been sent. Returns False while their messages must be loaded.
+        It has lost the permission to read the topic, or accepts only smaller packets now
+        [MQTT-3.1.2-25]. They end as if they had been sent. Returns False while their messages are
+        loaded; then ``again`` is called.
         """
-        encoder, state = delivery.encoder, self._session.state
-        if encoder is None or not encoder.limit or not unacked:
+        connection, encoder, state = self._session.connection, delivery.encoder, self._session.state
+        access = connection.access if connection is not None else None
+        limited = encoder is not None and encoder.limit
+        if not unacked or (access is None and not limited):
             return True
         found = delivery.find([state.inflight[pid].ref for pid in unacked])
         if found is None:
-            delivery.load([state.inflight[pid].ref for pid in unacked], delivery.send_queued)
+            delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return False
-        now_ms, large = self._node.clock.time_ms(), []
+        now_ms = self._node.clock.time_ms()
+        denied: list[int] = []
+        large: list[int] = []
         for pid in unacked:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
             of = sent.subscription if _is_alone(sent) else None
-            if encoder.is_too_large(found[sent.ref], flags, now_ms, of):
+            if access is not None and not access.read[found[sent.ref].topic]:
+                denied.append(pid)
+            elif encoder is not None and encoder.is_too_large(found[sent.ref], flags, now_ms, of):
                 large.append(pid)
-        for event in decisions.too_large(state, large):
-            self._session.emit(event)
-        if large:
-            self._node.count_dropped("packet_too_large", len(large), client=self._session.name)
+        self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
+        self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
         return True
+
+    def _end(self, reason: str, packet_ids: Sequence[int], code: ReasonCode) -> None:
+        """End deliveries, and count them as dropped."""
+        for event in decisions.ended(self._session.state, packet_ids, code):
+            self._session.emit(event)
+        if packet_ids:
+            self._node.count_dropped(reason, len(packet_ids), client=self._session.name)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""
-        return bool(flags & (RETAIN_FLAG | RAP_FLAG if self._v5 else RETAIN_FLAG))
+        as_published = self._v5 or self._session.state.bridge
+        return bool(flags & (RETAIN_FLAG | RAP_FLAG if as_published else RETAIN_FLAG))
 
     def _room_again(self) -> int:
-        """Return how many more messages the client accepts before it acknowledges some."""
-        state = self._session.state
-        sent = len(state.inflight) + len(state.releasing) - len(self.pending or ())
-        return state.receive_maximum - max(0, sent)
+        """Return how many more messages the client accepts before it acknowledges some.
+
+        Those that were sent again precede the pending ones in ``inflight``.
+        """
+        state, pending = self._session.state, self.pending
+        while pending and pending[0] not in state.inflight:
+            pending.popleft()  # acknowledged before it was sent again
+        sent = len(state.inflight)
+        if pending:
+            first = pending[0]
+            sent = sum(1 for _ in takewhile(lambda pid: pid != first, state.inflight))
+        return state.receive_maximum - sent - len(state.releasing)
 
     def _republish(
         self,
@@ -234,11 +258,14 @@ class Redelivery:
                 self._resend_pubrel(unreleased, "ack_wait")
             if unacked:
                 some = unacked[:_AGAIN_AT_ONCE]
-                self._republish(delivery, some, "ack_wait", delivery.check_acks)
+                if self._end_unsendable(delivery, some, delivery.check_acks):
+                    some = [pid for pid in some if pid in state.inflight]
+                    self._republish(delivery, some, "ack_wait", delivery.check_acks)
                 if delivery.loading:
                     return
             oldest = min(
-                sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
+                (sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())),
+                default=self._node.clock.time_ms(),
             )
             delay = wait - (self._node.clock.time_ms() - oldest) / 1000
         delay = min(wait, max(0.05, delay))

@@ -190,6 +190,13 @@ class Session(LoopActor):
         return self._delivery.may_send(connection)
 
     @property
+    def awaits_acks(self) -> bool:
+        """True while messages wait that an acknowledgement of the client may give room."""
+        if self.state.queued or self._delivery.resuming:
+            return True
+        return self._node.router.groups.await_room(self.name)
+
+    @property
     def blocked_by(self) -> str:
         """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
 

@@ -34,6 +34,8 @@ SAME_TURN: Final = object()
 first. No other actor runs before it, so the work must not wait for one, ``TurnWork`` included."""
 
 
+_AS_PUBLISHED: Final = 8
+"""Marks the QoS of packets with RETAIN, for bridges."""
 NOT_LOGGED: Final[tuple[int, int]] = (0, 0)
 """In place of the positions of messages that are not recorded."""
 
@@ -164,13 +166,18 @@ class Batch:
             self._payloads = cut_payloads(self.packets, self.topics, self.blocks)
         return self._payloads
 
-    def prepared(self, qos: int) -> PublishEncoder:
-        """Return the encoder of the messages at a granted QoS of 1 or 2, before MQTT 5."""
-        found = self._prepared.get(qos)
+    def prepared(self, qos: int, *, as_published: bool = False) -> PublishEncoder:
+        """Return the encoder of the messages at a granted QoS of 1 or 2, before MQTT 5.
+
+        ``as_published``: with RETAIN, for a bridge.
+        """
+        key = qos | _AS_PUBLISHED if as_published else qos
+        found = self._prepared.get(key)
         if found is None:
-            found = PublishEncoder(self.topics, self.payloads, qos, retain=self.retain)
-            self._prepared[qos] = found
-        return found  # type: ignore[return-value]  # bytes stand under 0 only
+            retain = self.retain or as_published
+            found = PublishEncoder(self.topics, self.payloads, qos, retain=retain)
+            self._prepared[key] = found
+        return found  # type: ignore[return-value]  # bytes stand under QoS 0 only
 
     def prepared5(
         self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
@@ -186,15 +193,17 @@ class Batch:
             )
         return found  # type: ignore[return-value]  # variants stand for these
 
-    def at_qos0(self) -> bytes:
-        """Return the messages as QoS 0 packets, before MQTT 5."""
-        found = self._prepared.get(0)
+    def at_qos0(self, *, as_published: bool = False) -> bytes:
+        """Return the messages as QoS 0 packets, before MQTT 5; ``as_published``: see above."""
+        key = _AS_PUBLISHED if as_published else 0
+        found = self._prepared.get(key)
         if found is None:
             if self.packets and self._blocks is None:
                 found = b"".join(self.packets)
             else:
-                found = PublishEncoder(self.topics, self.payloads, 0, retain=self.retain).render(())
-            self._prepared[0] = found
+                retain = self.retain or as_published
+                found = PublishEncoder(self.topics, self.payloads, 0, retain=retain).render(())
+            self._prepared[key] = found
         return found  # type: ignore[return-value]  # bytes stand under 0
 
     def at_qos0_v5(self, variant: PacketVariant) -> bytes:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.limits import SubscriptionRate
-from actors.routing import is_no_local, is_shared, sends_retained
+from actors.routing import bridge_options, is_no_local, is_shared, sends_retained
 from actors.session import decisions
 from actors.session.authorization import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
@@ -256,13 +256,16 @@ class SubscriptionHandler:
                 router.quota.begun(session.name, owner)
             return 0
 
+        filters, options = packet.filters[begin:stop], packet.options[begin:stop]
+        if session.state.bridge:
+            options = [bridge_options(topic_filter) for topic_filter, _ in filters]
         grant = decisions.subscribe(
             session.state,
-            packet.filters[begin:stop],
+            filters,
             max_qos=1 if node.options.downgrade_qos2_subscribe else 2,
             refuses=refuses,
             most=node.options.bounds.max_subscriptions or sys.maxsize,
-            options=packet.options[begin:stop],
+            options=options,
             identifier=packet.identifier,
         )
         refused["subscriptions"] = grant.over

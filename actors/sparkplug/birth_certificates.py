@@ -50,6 +50,11 @@ class BirthCertificates:
             if copy is None:
                 continue
             topic = copy.encode()
+            by = batch.publisher
+            if by is not None and by.access is not None and not by.access.publish[topic]:
+                # The copy is retained, so that the drop is recorded.
+                self._node.permissions.deny_publish(publication.session, by, [topic], recorded=True)
+                continue
             if not publisher.fits(topic, payload):
                 self._node.count_dropped("message_too_large", 1, client=publication.session)
                 continue

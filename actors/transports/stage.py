@@ -101,6 +101,13 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         """Close it once the written data is sent."""
         self.lower.close()
 
+    def part(self, close: Callable[[asyncio.Transport], object]) -> None:
+        """Close it once the written data is sent; ``close`` closes the socket."""
+        if isinstance(self.lower, Stage):
+            self.lower.part(close)
+        else:
+            close(self.lower)
+
     def abort(self) -> None:
         """Close it at once."""
         self.lower.abort()

@@ -11,10 +11,13 @@ import asyncio
 import contextlib
 import enum
 import ssl
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.transports.handshakes import HandshakeError, Handshakes, Step, whole_records
 from actors.transports.stage import Sendable, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _RECORD: Final = 16 * 1024
 """Maximum bytes in one TLS record."""
@@ -164,6 +167,15 @@ class TlsStage(Stage):
 
     def close(self) -> None:
         """Send the TLS close alert after the data, and close without waiting for the client's."""
+        self._say_goodbye()
+        self.lower.close()
+
+    def part(self, close: Callable[[asyncio.Transport], object]) -> None:
+        """Send the TLS close alert after the data; ``close`` closes the socket."""
+        self._say_goodbye()
+        super().part(close)
+
+    def _say_goodbye(self) -> None:
         if self._state is _State.HANDSHAKE:
             self._give_up()
             self._end_if_gone()
@@ -174,7 +186,6 @@ class TlsStage(Stage):
                     self._tls.unwrap()
             self._flush()
         self._state = _State.CLOSED
-        self.lower.close()
 
     def abort(self) -> None:
         """Close at once."""

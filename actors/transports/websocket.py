@@ -25,6 +25,8 @@ from actors.transports.websocket_frames import frame_size, is_minimal, plain_fra
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from websockets.typing import Origin, Subprotocol
 
     from actors.transports.peer import Network, Peer
@@ -237,6 +239,10 @@ class WebSocketStage(Stage):
             self._closer = loop.call_later(self._options.close_timeout, self.abort)
             self._backlog = self._paused = False
             self._adjust()
+
+    def part(self, close: Callable[[asyncio.Transport], object]) -> None:  # noqa: ARG002
+        """Close as usual, which waits for the client's answer."""
+        self.close()
 
     def abort(self) -> None:
         """Close at once."""

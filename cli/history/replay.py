@@ -340,7 +340,7 @@ def session_at_lines(
         since = text.duration(now_ms - state.closed_ms)
         yield f"  offline since {text.clock(state.closed_ms)} ({since})"
     user = f", user {text.name(state.user)}" if state.user is not None else ""
-    yield f"  {'clean' if state.clean else 'persistent'} session{user}{_mqtt5(state)}"
+    yield f"  {'clean' if state.clean else 'persistent'} session{user}{_protocol(state)}"
     yield from _subscription_lines(state, topics)
     yield from _in_flight_lines("in flight, not acknowledged", state.inflight, topics, now_ms)
     yield from _in_flight_lines(
@@ -359,10 +359,10 @@ def session_at_lines(
         )
 
 
-def _mqtt5(state: SessionState) -> str:
-    """Return the MQTT 5 options of a client's session."""
+def _protocol(state: SessionState) -> str:
+    """Return the MQTT 5 options of a client's session, or that the client is a bridge."""
     if state.level < 5:
-        return ""
+        return ", bridge" if state.bridge else ""
     parts = ["MQTT 5"]
     if state.expiry is not None and not state.clean:
         parts.append(f"session expiry {expiry_text(state.expiry)}")
@@ -461,6 +461,7 @@ def session_object(state: SessionState, topics: MessageTopics | None) -> dict[st
         "clean": state.clean,
         "generation": state.generation,
         "level": state.level,
+        "bridge": state.bridge,
         "expiry": state.expiry,
         "user": state.user,
         "subscriptions": [_subscription_object(one) for one in state.subscriptions.values()],

@@ -112,7 +112,7 @@ def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator
         lasted = text.duration(now_ms - found["connected_ms"])
         keep = f"keep alive {found['keep_alive']} s" if found["keep_alive"] else "no keep alive"
         yield f"  connected for {lasted} from {address} ({actor})"
-        yield f"  {protocol}, {keep}"
+        yield f"  {protocol}{' bridge' if found.get('bridge') else ''}, {keep}"
     for way in ("in", "out"):
         yield f"  {way:<4}{_traffic(found, rates, way)}"
     waits = []

@@ -13,6 +13,7 @@ from cli.settings import CONFIG_VARIABLE, load_settings
 from eventstore.errors import UsageError
 from protocol.mqtt import (
     TopicError,
+    is_bridge_state,
     is_reserved_filter,
     is_reserved_topic,
     validate_topic_filter,
@@ -80,7 +81,8 @@ def _permissions(path: Path | None, config: Path | None) -> Permissions:
 
 def _explain(permissions: Permissions, question: PermissionQuery) -> Explanation:
     publish = question.action == "publish"
-    if (is_reserved_topic if publish else is_reserved_filter)(question.topic):
+    reserved = is_reserved_topic if publish else is_reserved_filter
+    if reserved(question.topic) and not (publish and is_bridge_state(question.topic)):
         return Explanation(False, None, "reserved for the broker, whatever the permissions")
     access = permissions.access(question.user, question.groups, question.client)
     return access.explain(question.action, question.topic)

@@ -75,8 +75,8 @@ class EdgeOwner(Protocol):
     def ended(self, client: EdgeClient, error: Exception | None) -> None:
         """Forget a client whose connection is closed."""
 
-    def closing(self, client: EdgeClient) -> None:
-        """Drop a client if it does not read its last bytes in time."""
+    def closing(self, client: EdgeClient, transport: asyncio.Transport) -> None:
+        """Close the transport of a client, which is dropped if it does not read in time."""
 
     def upstream_lost(self, client: EdgeClient) -> None:
         """Record that the leader closed the connection for a client."""
@@ -335,8 +335,7 @@ class EdgeClient(asyncio.Protocol):
     def close(self) -> None:
         """Close the client behind the bytes that it was sent."""
         if self.transport is not None and not self.transport.is_closing():
-            self.transport.close()
-            self._edge.closing(self)
+            self._edge.closing(self, self.transport)
 
     def drop(self) -> None:
         """Close the client at once."""

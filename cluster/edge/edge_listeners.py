@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from actors.connection import name_in_log
+from actors.connection import SocketCloser, name_in_log
 from actors.limits import ClientLimits
 from actors.transports import Acceptor, HandshakeError, build_stack
 from cluster.edge.connect_peek import Peeked, client_id_in
@@ -72,6 +72,7 @@ class Edges:
         """The connections to the leader of each log."""
         self._turn = count()
         """Distributes clients that have no identifier yet."""
+        self._closer = SocketCloser()
         self._closing: dict[EdgeClient, float] = {}
         """Clients that are being closed, with the time when that takes too long."""
         self._sweeping: asyncio.TimerHandle | None = None
@@ -189,9 +190,10 @@ class Edges:
         """Record that the leader has accepted the CONNECT of a client."""
         self._limits.unauthenticated.leave(client, client.host)
 
-    def closing(self, client: EdgeClient) -> None:
-        """Drop a client if it does not read its last bytes in time."""
+    def closing(self, client: EdgeClient, transport: asyncio.Transport) -> None:
+        """Close the transport of a client, which is dropped if it does not read in time."""
         self._closing[client] = self._now() + _LINGER
+        self._closer.part(transport)
 
     def upstream_lost(self, client: EdgeClient) -> None:
         """Record that the leader closed the connection for a client."""

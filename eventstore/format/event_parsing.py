@@ -19,6 +19,7 @@ from eventstore.format.events import (
     Completed,
     Delivered,
     Expired,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Queued,
@@ -114,6 +115,7 @@ Event: TypeAlias = (
     | Refused
     | Completed
     | Released
+    | InboundReplaced
     | Expired
     | Returned
     | WillArmed

@@ -69,6 +69,8 @@ class SessionOpened:
     """Size in bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
     via: str = ""
     """The node of a cluster that the client is connected to; empty: the leader."""
+    bridge: bool = False
+    """The client is another broker's bridge, which set bit 7 of the protocol level."""
 
 
 @dataclass(slots=True)
@@ -302,6 +304,21 @@ class Completed:
     v: Literal[1] = 1
     reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
+
+
+@dataclass(slots=True)
+class InboundReplaced:
+    """QoS 2 messages of the session will not take effect: it did not release them.
+
+    The client, which lost its state, used their packet identifiers for other messages.
+    """
+
+    session: str
+    pids: list[Run]
+    refs: list[Run]
+    """Positions of the messages."""
+    e: Literal["InboundReplaced"] = "InboundReplaced"
+    v: Literal[1] = 1
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
     Expired,
+    InboundReplaced,
     MessagePublished,
     Received,
     Redelivered,
@@ -285,12 +286,14 @@ def _published(state: SessionState, event: MessagePublished, at: Position) -> li
     return found
 
 
-def _released(state: SessionState, event: Released, at: Position) -> list[Violation]:
+def _released(
+    state: SessionState, event: Released | InboundReplaced, at: Position
+) -> list[Violation]:
     found: list[Violation] = []
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         if state.inbound.get(pid) != ref:
-            what = f"PUBREL {pid}: message {format_position(ref)} did not wait for it"
+            what = f"packet {pid}: message {format_position(ref)} did not wait for its PUBREL"
             found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
     return found
 
@@ -302,5 +305,6 @@ WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], list[Violat
     Redelivered: _redelivered,
     MessagePublished: _published,
     Released: _released,
+    InboundReplaced: _released,
 }
 """Type of event -> the check that needs only the state of the session."""

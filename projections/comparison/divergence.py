@@ -120,6 +120,7 @@ _FIELDS = (
     _one("clean session", lambda state: state.clean, _plain),
     _one("connections", lambda state: state.generation, _plain),
     _one("protocol level", lambda state: state.level, _plain),
+    _one("bridge", lambda state: state.bridge, _plain),
     _one("session expiry", lambda state: state.expiry, _plain),
     _one("user", lambda state: state.user, _plain),
     _one("receive maximum", lambda state: state.receive_maximum, _plain),

@@ -61,6 +61,8 @@ _FOUND = {
 """The state in which a checkpoint found a message published before the log begins."""
 _TOO_LARGE: Final = f"0x{ReasonCode.PACKET_TOO_LARGE:02x}"
 """The reason code with which the broker ends a delivery that the client no longer accepts."""
+_NOT_PERMITTED: Final = f"0x{ReasonCode.ADMINISTRATIVE_ACTION:02x}"
+"""That of a delivery that the client may no longer read."""
 _ANSWERED = {
     "acked": "acknowledged: PUBACK",
     "received": "received: PUBREC",
@@ -112,7 +114,7 @@ def story_lines(
         yield f"  {paint(stamp(step.at, step.time_ms), 'dim')}  {_own_step(step)}"
     if story.effective:
         yield _matched(story, paint)
-    elif not any(step.what == "discarded" for step in story.steps):
+    elif not any(step.what in {"discarded", "replaced"} for step in story.steps):
         yield "  waiting for PUBREL from its publisher before it is delivered"
     if brief:
         return
@@ -161,6 +163,8 @@ def _own_step(step: StoryStep) -> str:
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "expired":
         return "expired: it is no longer retained"
+    if step.what == "replaced":
+        return "given up: its publisher used the packet identifier again without a PUBREL"
     if step.what == "carried":
         return "copied before the log was cut: a session still needs it"
     if step.what == "repeated":
@@ -223,6 +227,8 @@ def _code_text(code: str) -> str:
     """Return a reason code, written as 0x87, with its name in the standard."""
     if code == _TOO_LARGE:
         return "larger than the Maximum Packet Size of the client"
+    if code == _NOT_PERMITTED:
+        return "the permissions no longer let the client read this topic (permissions)"
     try:
         name = ReasonCode(int(code, 16)).name.replace("_", " ").lower()
     except ValueError:
@@ -241,7 +247,7 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             return f"sent as packet {step.pid}"
         case "redelivered":
             return f"sent again as packet {step.pid}: {resend_text(step.detail)}"
-        case "acked" | "refused" if step.detail == _TOO_LARGE:
+        case "acked" | "refused" if step.detail in {_TOO_LARGE, _NOT_PERMITTED}:
             # No client may send this code: the broker ended the delivery, without sending it again.
             return f"packet {step.pid} not sent again: {_code_text(step.detail)}"
         case "acked" | "received" | "refused" | "completed":

@@ -24,7 +24,7 @@ _REMEMBERED: Final = 65_536
 """Number of the latest messages whose topics are remembered, for entries about them."""
 _MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 _BY_IDENTIFIER: Final = frozenset(
-    {"Acked", "Received", "Refused", "Completed", "Redelivered", "Returned"}
+    {"Acked", "Received", "Refused", "Completed", "Redelivered", "Returned", "InboundReplaced"}
 )
 """Events with an entry for each packet identifier, which does not contain the topic."""
 

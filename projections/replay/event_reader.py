@@ -13,6 +13,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -185,7 +186,9 @@ _WITH_TOPICS = (
     RetainedExpired,
     RetainedSnapshot,
 )
-_WITH_REFS = (Assigned, Delivered, Expired, MessageDropped, Queued, Released, Returned)
+_WITH_REFS = (
+    Assigned, Delivered, Expired, InboundReplaced, MessageDropped, Queued, Released, Returned,
+)  # fmt: skip
 
 
 def _topics(event: Event, refs: list[Position], topics: MessageTopics) -> Iterator[str]:

@@ -19,6 +19,7 @@ from eventstore.format import (
     Event,
     Expired,
     Followed,
+    InboundReplaced,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -132,6 +133,7 @@ def _opened(event: SessionOpened, _topics: Topics) -> str:
     parts = [kind, *(["clean"] if event.clean else [])]
     parts += ["clean start"] if event.clean_start else []
     parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
+    parts += ["bridge"] if event.bridge else []
     if event.keep_alive:
         parts.append(f"keep alive {event.keep_alive} s")
     if event.user is not None:
@@ -403,6 +405,10 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
     Released: lambda event, topics: (
         f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
+    ),
+    InboundReplaced: lambda event, topics: (
+        f"gave up {_messages(event.refs, topics)}, {_ids(event.pids)}: not released, and "
+        "the client used the packet identifier for another message"
     ),
     WillArmed: _will_armed,
     WillFired: lambda _event, _: "will fired",

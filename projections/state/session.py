@@ -22,6 +22,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Position,
@@ -141,6 +142,8 @@ class SessionState:
     clean: bool = True
     generation: int = 0
     level: int = 4
+    bridge: bool = False
+    """Whether the client is another broker's bridge."""
     expiry: int | None = None
     """Session expiry interval in seconds; None: the setting of the broker."""
     user: str | None = None
@@ -228,6 +231,7 @@ def _opened(state: SessionState, event: SessionOpened, _at: Position, _ms: int) 
     state.clean = event.clean
     state.generation = event.generation
     state.level = event.level
+    state.bridge = event.bridge
     state.expiry = event.expiry
     state.user = event.user
     state.receive_maximum = event.receive_maximum
@@ -293,7 +297,9 @@ def _published(state: SessionState, event: MessagePublished, at: Position, _ms: 
         )
 
 
-def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> None:
+def _released(
+    state: SessionState, event: Released | InboundReplaced, _at: Position, _ms: int
+) -> None:
     for pid in from_runs(event.pids):
         state.inbound.pop(pid, None)
 
@@ -429,6 +435,7 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     Expired: _expired,
     Assigned: _assigned,
     Returned: _acked,
+    InboundReplaced: _released,
     WillArmed: _will_armed,
     WillFired: _will_gone,
     WillCancelled: _will_gone,

@@ -67,6 +67,8 @@ def _plain(state: SessionState) -> Part:
         part["clean"] = True
     if state.level != 4:
         part["level"] = state.level
+    if state.bridge:
+        part["bridge"] = True
     if state.expiry is not None:
         part["expiry"] = state.expiry
     if state.user is not None:
@@ -185,6 +187,7 @@ def _decode_plain(state: SessionState, part: Part) -> None:
     state.connected = part.get("connected", False)
     state.clean = part.get("clean", False)
     state.level = part.get("level", 4)
+    state.bridge = part.get("bridge", False)
     state.expiry = part.get("expiry")
     state.user = part.get("user")
     state.receive_maximum = part.get("receive_maximum", RECEIVE_MAXIMUM)

@@ -38,8 +38,9 @@ class StoryStep(NamedTuple):
     what: str
     """queued, delivered, redelivered, acked, received, completed, refused, assigned, returned,
     expired, dropped, session_ended, or held: a checkpoint found it in this state. For the message
-    itself released, discarded, expired (it is no longer retained), carried (repeated under its
-    position) or repeated (at this position from now on)."""
+    itself released, discarded, replaced (its packet identifier was used again), expired (it is
+    no longer retained), carried (repeated under its position) or repeated (at this position
+    from now on)."""
     pid: int = 0
     """Packet identifier, 0 when there is none."""
     detail: str = ""

@@ -22,6 +22,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    InboundReplaced,
     LimitsApplied,
     MessageDropped,
     MessagePublished,
@@ -174,9 +175,8 @@ class StoryBuilder:
             self._dropped(event, at, ms)
         elif isinstance(event, RetainedSnapshot):
             self._repeated(event, at, ms)
-        elif isinstance(event, MessagesCarried):
-            for offset, story in self._concerned(from_runs(event.refs)):
-                story.steps.append(StoryStep(at + offset, ms, "carried"))
+        elif isinstance(event, (MessagesCarried, InboundReplaced)):
+            self._noted(event, at, ms)
         elif isinstance(event, SessionSnapshot):
             if self._node.partial:
                 self._snapshot(event, at, ms)
@@ -238,6 +238,13 @@ class StoryBuilder:
             if event.qos < 2 or event.will:
                 self._takes_effect(story, at)
         self._forget_oldest()
+
+    def _noted(self, event: MessagesCarried | InboundReplaced, at: Position, ms: int) -> None:
+        for offset, story in self._concerned(from_runs(event.refs)):
+            if isinstance(event, InboundReplaced):
+                story.steps.append(StoryStep(at, ms, "replaced"))
+            else:
+                story.steps.append(StoryStep(at + offset, ms, "carried"))
 
     def _released(self, event: Released, at: Position, ms: int) -> None:
         for offset, story in self._concerned(from_runs(event.refs)):

@@ -9,6 +9,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Event,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -139,7 +140,9 @@ def _check_subscribed(event: Subscribed, _area: int) -> str | None:
     return _LENGTHS if wrong else None
 
 
-def _check_columns(event: Delivered | Released | Returned, _area: int) -> str | None:
+def _check_columns(
+    event: Delivered | Released | InboundReplaced | Returned, _area: int
+) -> str | None:
     return None if count_runs(event.pids) == count_runs(event.refs) else _LENGTHS
 
 
@@ -159,6 +162,7 @@ _CHECKS: dict[type, Callable[[Any, int], str | None]] = {
     Subscribed: _check_subscribed,
     Delivered: _check_columns,
     Released: _check_columns,
+    InboundReplaced: _check_columns,
     Returned: _check_columns,
     Acked: _check_reasons,
     Received: _check_reasons,

@@ -8,7 +8,7 @@ from eventstore.display import name as shown
 from eventstore.format import LOG_SESSION, CheckpointCompleted
 from projections.audit import SUBSCRIPTION_EVENTS
 from projections.state import SHARED_PART, SessionFold
-from protocol.mqtt import FilterTrie, is_reserved_topic
+from protocol.mqtt import FilterTrie, is_bridge_state, is_reserved_topic
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class LogSubscriptions:
         if found is None:
             if len(self._matched) >= _KNOWN_TOPICS:
                 self._matched.clear()
-            matching = () if is_reserved_topic(topic) else self._trie.match(topic)
+            closed = is_reserved_topic(topic) and not is_bridge_state(topic)
+            matching = () if closed else self._trie.match(topic)
             found = self._matched[topic] = next(iter(matching), "")
         return found
 

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         RESERVED_ROOTS,
         TopicError,
         filters_overlap,
+        is_bridge_state,
         is_reserved_filter,
         is_reserved_topic,
         matches,
@@ -120,7 +121,7 @@ else:
             "sparkplug": "certificate_topic is_death with_timestamp",
             "topic_trie": "FilterTrie TopicTrie",
             "topics": (
-                "MAX_TOPIC_BYTES RESERVED_ROOTS TopicError filters_overlap "
+                "MAX_TOPIC_BYTES RESERVED_ROOTS TopicError filters_overlap is_bridge_state "
                 "is_reserved_filter is_reserved_topic matches split_levels "
                 "validate_topic_filter validate_topic_name"
             ),
@@ -191,6 +192,7 @@ __all__ = [
     "encode_unsuback",
     "filters_overlap",
     "filters_string",
+    "is_bridge_state",
     "is_death",
     "is_reserved_filter",
     "is_reserved_topic",

@@ -11,6 +11,8 @@ MQTT_3_1_1 = 4
 MQTT_5 = 5
 LEVELS = {b"MQIsdp": MQTT_3_1, b"MQTT": MQTT_3_1_1}
 """Protocol name -> its protocol level."""
+_BRIDGE = 0x80
+"""Bit of the protocol level with which other brokers' bridges connect."""
 
 
 def decode_utf8(raw: bytes, what: str) -> str:
@@ -33,7 +35,7 @@ def decode_utf8(raw: bytes, what: str) -> str:
 def parse_connect(body: bytes) -> Connect:
     """Parse variable header and payload of a CONNECT (section 3.1); raises ``ProtocolError``."""
     fields = _Fields(body, "CONNECT")
-    version = _protocol_level(fields)
+    version, bridge = _protocol_level(fields)
     flags = fields.byte("connect flags")
     _check_connect_flags(flags, version)
     keep_alive = fields.number("keep alive")
@@ -53,7 +55,7 @@ def parse_connect(body: bytes) -> Connect:
     if flags & 0x40 and not (version == MQTT_3_1 and fields.at_end()):
         password = fields.binary("password", "MQTT-3.1.2-21")
     fields.finish()
-    return Connect(version, client_id, clean, keep_alive, will, username, password)
+    return Connect(version, client_id, clean, keep_alive, will, username, password, bridge=bridge)
 
 
 class FilterReader:
@@ -138,18 +140,19 @@ class FilterReader:
         fields.at = at
 
 
-def _protocol_level(fields: "_Fields") -> int:
+def _protocol_level(fields: "_Fields") -> tuple[int, bool]:
+    """Return the protocol level, and whether the client is a bridge."""
     name = fields.binary("protocol name", "MQTT-3.1.2-1")
     if name not in LEVELS:
         raise ProtocolError(f"protocol name is {name[:16]!r}, not 'MQTT'", "MQTT-3.1.2-1")
     level = fields.byte("protocol level")
-    if level != LEVELS[name]:
+    if level & ~_BRIDGE != LEVELS[name]:
         raise ProtocolError(
             f"protocol level {level} of {name.decode()} is not supported",
             "MQTT-3.1.2-2",
             ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION,
         )
-    return level
+    return LEVELS[name], bool(level & _BRIDGE)
 
 
 def _check_connect_flags(flags: int, version: int) -> None:

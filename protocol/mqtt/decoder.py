@@ -166,7 +166,7 @@ class Decoder:
         self.at_once = at_once
         self.level = 0
         """The protocol level, 3, 4 or 5, as soon as it is known; also of a CONNECT refused for
-        another reason. 5 for all higher levels."""
+        another reason. 0 for all others."""
         self._v5 = v5
         self._decoder_v5: DecoderV5 | None = None
         """Reads the packets of an MQTT 5 client."""
@@ -425,8 +425,8 @@ def _check_connect_length(data: bytes, at: int, body: int) -> None:
 
 
 def _names_v5(body: bytes) -> bool:
-    """Return whether a CONNECT is of MQTT 5 or above."""
-    return body[:_LEVEL_AT] == b"\0\4MQTT" and body[_LEVEL_AT : _LEVEL_AT + 1] >= b"\5"
+    """Return whether a CONNECT is of MQTT 5."""
+    return body[: _LEVEL_AT + 1] == b"\0\4MQTT\5"
 
 
 def _length_violation(kind: PacketType, length: int) -> ProtocolError:

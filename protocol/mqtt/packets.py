@@ -107,6 +107,8 @@ class Connect:
     password: bytes | None = field(default=None, repr=False)
     properties: ConnectProperties | None = None
     """None before MQTT 5."""
+    bridge: bool = False
+    """Whether another broker connects as a bridge: protocol level 0x83 or 0x84."""
 
 
 @dataclass(slots=True)

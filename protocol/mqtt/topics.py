@@ -20,6 +20,7 @@ except that a filter that begins with a wildcard does not match them [MQTT-4.7.2
 
 _READABLE_ROOTS = frozenset({"$SYS"})
 
+_BRIDGES = ["$SYS", "broker", "connection"]
 _NATS_ROOT = "$nats"
 _NATS_REQUESTS = f"{_NATS_ROOT}/request/"
 _NATS_REPLIES = f"{_NATS_ROOT}/reply/"
@@ -88,6 +89,15 @@ def is_reserved_topic(topic: str) -> bool:
         return False
     root = topic.partition("/")[0]
     return root in RESERVED_ROOTS or (root == _NATS_ROOT and not topic.startswith(_NATS_REPLIES))
+
+
+def is_bridge_state(topic: str) -> bool:
+    """Return whether bridges report on ``topic`` whether they are connected.
+
+    It is reserved for them: ``$SYS/broker/connection/NAME/state``.
+    """
+    levels = topic.split("/")
+    return len(levels) == 5 and levels[:3] == _BRIDGES and levels[4] == "state"
 
 
 def is_reserved_filter(topic_filter: str) -> bool:

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Final, cast
 from protocol.mqtt import (
     MQTT_5,
     Connect,
-    ConnectCode,
     ConnectProperties,
     PacketType,
-    ProtocolError,
-    ReasonCode,
     Will,
 )
 from protocol.mqtt5.field_reader import FieldReader, check_topic_name
@@ -30,20 +27,13 @@ _USER_NAME, _PASSWORD, _WILL_RETAIN, _WILL, _CLEAN_START = 0x80, 0x40, 0x20, 0x0
 
 
 def parse_connect_v5(body: bytes) -> Connect:
-    """Parse variable header and payload of a CONNECT of MQTT 5 or above.
+    """Parse variable header and payload of a CONNECT with protocol level 5.
 
-    Raises ``ProtocolError``; for a level above 5 only the level is read.
+    Raises ``ProtocolError``.
     """
     fields = FieldReader(body, "CONNECT")
-    name = fields.binary("protocol name", "MQTT-3.1.2-1")
-    level = fields.byte("protocol level")
-    if name != b"MQTT" or level != MQTT_5:
-        raise ProtocolError(
-            f"protocol level {level} is not supported",
-            "MQTT-3.1.2-2",
-            ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION,
-            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        )
+    fields.binary("protocol name", "MQTT-3.1.2-1")
+    fields.byte("protocol level")
     flags = fields.byte("connect flags")
     _check_flags(flags)
     keep_alive = fields.number("keep alive")

@@ -95,12 +95,12 @@ def test_unsupported_protocol_level_is_refused(clients: Clients, level: int) -> 
 
 @pytest.mark.mqtt("MQTT-3.1.2-2", "MQTT-3.2.2-4", "MQTT-3.2.2-5")
 @pytest.mark.parametrize("level", [6, 127, 255])
-def test_a_level_above_5_is_refused_in_the_form_of_mqtt_5(clients: Clients, level: int) -> None:
+def test_a_level_above_5_is_refused(clients: Clients, level: int) -> None:
     properties = b"\x05\x11\x00\x00\x00\x0a"
     body = p.text("MQTT") + bytes((level, 2)) + p.u16(60) + properties + p.text(unique("c"))
     client = clients.raw()
     client.send(p.packet(p.CONNECT, 0, body))
-    assert client.read_exactly(5) == b"\x20\x03\x00\x84\x00"
+    client.expect(Connack(1))
     client.expect_closed()
 
 

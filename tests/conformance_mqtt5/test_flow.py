@@ -116,8 +116,9 @@ def test_answers_too_many_give_no_more_room(clients: Clients5, topic: str) -> No
 
 @pytest.mark.mqtt5("MQTT-3.3.4-9", "MQTT-4.4.0-1", "MQTT-4.9.0-2")
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("queued", [0, 1])
 def test_a_smaller_receive_maximum_after_a_reconnect(
-    clients: Clients5, topic: str, qos: int
+    clients: Clients5, topic: str, qos: int, queued: int
 ) -> None:
     client = clients.five(topic, properties=KEEP)
     assert client.subscribe((topic, qos)) == (qos,)
@@ -126,7 +127,8 @@ def test_a_smaller_receive_maximum_after_a_reconnect(
         publisher.publish(topic, b"%d" % number, qos)
     sent = messages(client, 5)
     client.leave()
-    publisher.publish(topic, b"5", qos)
+    if queued:
+        publisher.publish(topic, b"5", qos)
     client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *at_most(2)))
     waiting = messages(client, 2)
     client.expect_nothing()
@@ -134,12 +136,41 @@ def test_a_smaller_receive_maximum_after_a_reconnect(
     while waiting:
         done.append(waiting.pop(0))
         client.acknowledge(done[-1])
-        if len(done) + len(waiting) < 6:
+        if len(done) + len(waiting) < 5 + queued:
             waiting += messages(client, 1)
     assert [(one.payload, one.dup) for one in done] == [
-        (b"%d" % number, number < 5) for number in range(6)
+        (b"%d" % number, number < 5) for number in range(5 + queued)
     ]
     assert [one.packet_id for one in done[:5]] == [one.packet_id for one in sent]
+    client.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-9", "MQTT-4.4.0-1", "MQTT-4.9.0-2")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_acknowledgement_before_the_message_is_sent_again(
+    clients: Clients5, topic: str, qos: int
+) -> None:
+    """It is no room for others: the client has as many unacknowledged as before."""
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, qos)) == (qos,)
+    publisher = clients.five()
+    for number in range(6):
+        publisher.publish(topic, b"%d" % number, qos)
+    sent = messages(client, 6)
+    client.leave()
+    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *at_most(2)))
+    first, second = messages(client, 2)
+    client.acknowledge(sent[3])
+    client.acknowledge(sent[5])
+    client.expect_nothing()
+    client.acknowledge(first)
+    (third,) = messages(client, 1)
+    client.expect_nothing()
+    client.acknowledge(second)
+    (fifth,) = messages(client, 1)
+    assert [one.payload for one in (third, fifth)] == [b"2", b"4"]
+    client.acknowledge(third)
+    client.acknowledge(fifth)
     client.expect_nothing()
 
 

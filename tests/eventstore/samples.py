@@ -14,6 +14,7 @@ from eventstore.format import (
     Event,
     Expired,
     Followed,
+    InboundReplaced,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -62,7 +63,17 @@ def every_event() -> list[Event]:
         *mqtt5_events(before),
         *limit_events(),
         *cluster_events(),
+        *packet_events(),
         exchange_events()[-1],
+    ]
+
+
+def packet_events() -> list[Event]:
+    """A bridge of another broker, and QoS 2 messages whose packet identifiers were used again."""
+    first = 1 << 20
+    return [
+        SessionOpened("bridge", resumed=False, clean=False, level=4, bridge=True),
+        InboundReplaced("bridge", [[7, 2, 1]], [[first, 2, 1]]),
     ]
 
 

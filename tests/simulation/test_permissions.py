@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from eventstore.format import MessageDropped, SessionClosed, WillFired
+from eventstore.format import (
+    Acked,
+    MessageDropped,
+    Refused,
+    SessionClosed,
+    WillFired,
+    from_runs,
+)
 from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics
@@ -98,6 +105,99 @@ def test_queued_messages_are_checked_when_they_are_sent() -> None:
         assert sum(count for _, _, count in dropped(world)) == 3
 
     run(scenario)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("crash", [False, True])
+def test_unacknowledged_messages_are_checked_when_they_are_sent_again(
+    qos: int, *, crash: bool
+) -> None:
+    """They end with a reason code that no client can send; the others are sent, in order."""
+
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", qos)])
+        sender = await world.connect("s")
+        for number, topic in enumerate(("a/secret", "a/open", "b/secret", "c/x"), 1):
+            sender.send(p.publish(topic, b"%d" % number, qos, number), p.pubrel(number))
+        await world.go(0.2)
+        sent = [one for one in reader.take() if isinstance(one, p.Publish)]
+        assert len(sent) == 4
+        reader.transport.drop()
+        await world.go(3)
+        permit(world, NO_SECRETS_TO_R)
+        if crash:
+            await world.restart()
+            permit(world, NO_SECRETS_TO_R)
+        reader = await world.connect("r", present=True)
+        await world.go(0.2)
+        again = [one for one in reader.received if isinstance(one, p.Publish)]
+        assert [(one.topic, one.dup) for one in again] == [("a/open", True), ("c/x", True)]
+        ended = [
+            (from_runs(event.pids), from_runs(event.reasons))
+            for event in world.disk.events()
+            if isinstance(event, (Acked, Refused)) and event.reasons
+        ]
+        assert ended == [([sent[0].packet_id, sent[2].packet_id], [0x98, 0x98])]
+        assert world.broker.node.dropped["not_permitted"] == 2
+
+    run(scenario)
+
+
+def test_a_message_is_not_repeated_after_the_permission_is_lost() -> None:
+    """After ``ack_wait``, to a client that stays connected."""
+
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 1)])
+        sender = await world.connect("s")
+        sender.send(p.publish("a/secret", b"x", 1, 1))
+        await world.go(0.2)
+        assert topics(reader) == ["a/secret"]
+        permit(world, NO_SECRETS_TO_R)
+        reader.take()
+        await world.go(100)
+        assert topics(reader) == []
+        assert not world.broker.node.state.sessions["r"].inflight
+
+    run(scenario)
+
+
+def test_a_received_message_is_completed_after_the_permission_is_lost() -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 2)])
+        sender = await world.connect("s")
+        sender.send(p.publish("a/secret", b"x", 2, 1), p.pubrel(1))
+        await world.go(0.2)
+        (sent,) = [one for one in reader.take() if isinstance(one, p.Publish)]
+        assert sent.packet_id is not None
+        reader.send(p.pubrec(sent.packet_id))
+        await world.go(0.2)
+        reader.transport.drop()
+        await world.go(3)
+        permit(world, NO_SECRETS_TO_R)
+        reader = await world.connect("r", present=True)
+        await world.go(0.2)
+        assert p.Pubrel(sent.packet_id) in reader.received
+        reader.send(p.pubcomp(sent.packet_id))
+        await world.go(0.2)
+        assert not world.broker.node.state.sessions["r"].releasing
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("permitted", [False, True])
+def test_a_birth_certificate_needs_the_permission_for_its_own_topic(*, permitted: bool) -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("$sparkplug/#", 0)])
+        sender = await world.connect("s")
+        sender.send(p.publish("spBv1.0/g/NBIRTH/n", b"born", 0))
+        await world.go(1)
+        copy = "$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
+        assert topics(reader) == ([copy] if permitted else [])
+        assert len(world.broker.node.state.retained) == permitted
+        assert dropped(world) == ([] if permitted else [("s", "not_permitted", 1)])
+
+    own = "both" if permitted else "subscribe"
+    run(scenario, OPEN + f"[[allow]]\n{own} = ['$sparkplug/#']\n")
 
 
 def test_a_queue_of_denied_messages_is_emptied() -> None:

@@ -7,12 +7,12 @@ from actors.session.decisions.acknowledgements import (
     PACKET_IDS,
     acked,
     completed,
+    ended,
     in_parts,
     received,
     refused,
     released,
     take_packet_ids,
-    too_large,
 )
 from actors.session.decisions.delivery_preview import DeliveryPreview, full_queue, preview_delivery
 from actors.session.decisions.publish_admission import (
@@ -87,6 +87,7 @@ __all__ = [
     "deliver",
     "dropped",
     "dropped_unrecorded",
+    "ended",
     "first_ones",
     "full_queue",
     "goes_behind",
@@ -106,7 +107,6 @@ __all__ = [
     "split_for_records",
     "subscribe",
     "take_packet_ids",
-    "too_large",
     "unsubscribe",
     "within",
 ]

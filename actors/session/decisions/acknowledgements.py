@@ -18,12 +18,12 @@ from projections.state import (
     InFlight,
     SessionState,
 )
-from protocol.mqtt import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format import Run
+    from protocol.mqtt import ReasonCode
 
 T = TypeVar("T")
 
@@ -81,11 +81,16 @@ def refused(
     return Refused(state.session, to_runs(known), [*_reasons_of(known, packet_ids, reasons)])
 
 
-def too_large(state: SessionState, packet_ids: Sequence[int]) -> list[Acked | Refused]:
-    """Decide on deliveries that are too large to be sent again: they end with that reason code."""
-    reasons = [int(ReasonCode.PACKET_TOO_LARGE)] * len(packet_ids)
-    ended = acked(state, packet_ids, reasons), refused(state, packet_ids, reasons)
-    return [event for event in ended if event is not None]
+def ended(
+    state: SessionState, packet_ids: Sequence[int], code: ReasonCode
+) -> list[Acked | Refused]:
+    """Decide on deliveries that cannot be sent again.
+
+    They end with a reason code that no client may send: too large, or no longer permitted.
+    """
+    reasons = [int(code)] * len(packet_ids)
+    events = acked(state, packet_ids, reasons), refused(state, packet_ids, reasons)
+    return [event for event in events if event is not None]
 
 
 def completed(

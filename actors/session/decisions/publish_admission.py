@@ -11,8 +11,9 @@ This is the one place of the policy. A session decides about all messages of a p
 4. ``payload_format``: the payload is not the UTF-8 that it claims to be. The message is dropped.
 5. ``message_too_large``: no record has room for the message. The connection is closed.
 6. ``reserved_topic`` and ``topic_levels``: no client may publish to the topic. The message is
-   dropped. No such topic has receivers, so the first is not asked about messages at QoS 0 without
-   RETAIN.
+   dropped. Only bridges of other brokers may publish to ``$SYS/broker/connection/NAME/state``.
+   Messages at QoS 0 without RETAIN to such topics have no receivers, so the first is not asked
+   about them.
 
 Nothing is decided about messages behind the one that closes the connection [MQTT-3.3.5-2].
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt import ReasonCode, is_reserved_topic
+from protocol.mqtt import ReasonCode, is_bridge_state, is_reserved_topic
 from protocol.mqtt5 import is_payload_format_broken
 
 if TYPE_CHECKING:
@@ -107,12 +108,13 @@ def admit(
     too_large: Sequence[int] = (),
     *,
     explain: bool = False,
+    bridge: bool = False,
 ) -> AdmittedPublish:
     """Decide about the messages of a client.
 
     ``access`` are the client's permissions, None: it has all. ``inbound`` are the packet
     identifiers that await a PUBREL. ``too_large`` are the indices of messages for which no record
-    has room. ``explain``: the client gets reason codes.
+    has room. ``explain``: the client gets reason codes; ``bridge``: it is another broker's bridge.
     """
     count, second = len(packet.topics), packet.qos == 2
     if second and rules.reject_qos2:
@@ -123,7 +125,7 @@ def admit(
         invalid = _invalid(packet)
     refused: dict[bytes, str] | None = None
     if packet.qos or packet.retain:
-        refused = _refused(packet, rules)
+        refused = _refused(packet, rules, bridge=bridge)
     elif rules.max_levels:
         refused = {
             raw: reason for raw, reason in _refused(packet, rules).items() if reason == TOPIC_LEVELS
@@ -143,9 +145,11 @@ def admit(
     )
 
 
-def admit_by_topic(packet: Publishes, rules: PublishRules) -> AdmittedPublish:
+def admit_by_topic(
+    packet: Publishes, rules: PublishRules, *, bridge: bool = False
+) -> AdmittedPublish:
     """Decide about a will, or messages from NATS, whose permissions were checked before."""
-    refused = _refused(packet, rules)
+    refused = _refused(packet, rules, bridge=bridge)
     if not refused:
         return AdmittedPublish(packet, len(packet.topics))
     return _decide(packet, set(), set(), refused, (), {}, close_denied=False, explain=False)
@@ -173,22 +177,25 @@ def admits(
     return qos != 2 or not (rules.reject_qos2 or packet_id in inbound)
 
 
-def refused_topic(topic: bytes, rules: PublishRules, *, retain: bool = False) -> str:
-    """Return why no client may publish to a topic; empty: clients may."""
-    if topic.startswith(b"$") and (
-        is_reserved_topic(topic.decode()) or (retain and topic.startswith(_ANSWERS))
-    ):
-        return RESERVED_TOPIC
+def refused_topic(
+    topic: bytes, rules: PublishRules, *, retain: bool = False, bridge: bool = False
+) -> str:
+    """Return why no client, or no ``bridge``, may publish to a topic; empty: clients may."""
+    if topic.startswith(b"$"):
+        text = topic.decode()
+        reserved = is_reserved_topic(text) and not (bridge and is_bridge_state(text))
+        if reserved or (retain and topic.startswith(_ANSWERS)):
+            return RESERVED_TOPIC
     if rules.max_levels and topic.count(b"/") >= rules.max_levels:
         return TOPIC_LEVELS
     return ""
 
 
-def _refused(packet: Publishes, rules: PublishRules) -> dict[bytes, str]:
+def _refused(packet: Publishes, rules: PublishRules, *, bridge: bool = False) -> dict[bytes, str]:
     """Return the topics of a packet to which no client may publish, and why."""
     found: dict[bytes, str] = {}
     for raw in set(packet.topics):
-        reason = refused_topic(raw, rules, retain=packet.retain)
+        reason = refused_topic(raw, rules, retain=packet.retain, bridge=bridge)
         if reason:
             found[raw] = reason
     return found

@@ -35,6 +35,7 @@ def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "level": state.level,
+        "bridge": state.bridge,
         "receive_maximum": state.receive_maximum,
         "packet_maximum": state.packet_maximum,
         "shared": state.session.startswith(SHARE),

@@ -11,6 +11,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Expired,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Received,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 _OF_CONNECTIONS: Final = frozenset(
     {
-        Acked, Completed, Delivered, MessagePublished, Received, Redelivered, Refused, Released,
-        Returned, Subscribed, SubscriptionDenied, Unsubscribed, WillArmed,
+        Acked, Completed, Delivered, InboundReplaced, MessagePublished, Received, Redelivered,
+        Refused, Released, Returned, Subscribed, SubscriptionDenied, Unsubscribed, WillArmed,
     }
 )  # fmt: skip
 """Events, other than those of wills, that require a connection of the session."""

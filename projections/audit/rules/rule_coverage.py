@@ -11,6 +11,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Expired,
+    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Queued,
@@ -136,7 +137,7 @@ _COUNTS: Final[dict[type, Callable[[EventCases, Any, Any], None]]] = {
     Subscribed: EventCases._subscribed,
     **dict.fromkeys((SessionOpened, SessionClosed, SessionExpired), EventCases._of_session),
     **dict.fromkeys(
-        (Acked, Received, Refused, Completed, Released, Returned, Redelivered),
+        (Acked, Received, Refused, Completed, Released, InboundReplaced, Returned, Redelivered),
         EventCases._answered,
     ),
 }

@@ -4,8 +4,8 @@ Run this once for each version of the record format or of an event, under a new 
 are never overwritten:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events of several sessions, which are read as events of single
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
-subscriptions. With ``cluster``: the additions of clusters. With ``exchange``: messages from another
-log.
+subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other
+brokers, and packet identifiers that are used again. With ``exchange``: messages from another log.
 """
 
 import sys
@@ -29,6 +29,7 @@ from samples import (  # noqa: E402 - found by the line above
     limit_events,
     mqtt5_events,
     mqtt5_turn_events,
+    packet_events,
     turn_events,
 )
 
@@ -62,6 +63,8 @@ def main(name: str, what: str = "") -> None:
         turns = [(limit_events(), [], 0, True)]
     elif what == "cluster":
         turns = [(cluster_events(), [], 0, True)]
+    elif what == "packets":
+        turns = [(packet_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     link = GENESIS

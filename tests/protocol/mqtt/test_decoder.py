@@ -306,11 +306,22 @@ def test_an_oversized_packet_is_refused_before_its_body_is_kept() -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-2")
-@pytest.mark.parametrize("level", [0, 3, 5, 6, 0x84, 255])
+@pytest.mark.parametrize("level", [0, 3, 5, 6, 0x83, 0x85, 255])
 def test_of_another_level_nothing_but_the_level_is_read(level: int) -> None:
     error = decode([b"\x10\x0a\0\4MQTT" + bytes((level,)) + b"\xff\xff\xff"], LIMIT)[1]
     assert error is not None
     assert error.connack is ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION
+
+
+@pytest.mark.parametrize(
+    ("raw", "version"),
+    [(b"\x10\x0d\0\4MQTT\x84\2\0\x3c\0\1c", 4), (b"\x10\x0f\0\6MQIsdp\x83\2\0\x3c\0\1c", 3)],
+)
+def test_a_bridge_has_the_level_of_other_clients(raw: bytes, version: int) -> None:
+    (connect,), error = decode([raw], LIMIT)
+    assert error is None
+    assert isinstance(connect, Connect)
+    assert (connect.version, connect.bridge) == (version, True)
 
 
 @pytest.mark.mqtt("MQTT-3.14.4-2")

@@ -214,13 +214,6 @@ BAD5 = [
     Bad5("too large", b"\x30\xff\xff\xff\x7f", ReasonCode.PACKET_TOO_LARGE, "MQTT-3.2.2-15"),
     # CONNECT
     Bad5(
-        "connect level 6",
-        connect5(2, b"\0\1c", level=6),
-        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-        "MQTT-3.1.2-2",
-        b"",
-    ),
-    Bad5(
         "connect too large",
         b"\x10\x97\x80\x14" + CONNECT5[2:],
         ReasonCode.PACKET_TOO_LARGE,

@@ -18,7 +18,6 @@ from protocol.mqtt import (
     PacketType,
     Publish,
     Publishes,
-    ReasonCode,
     Subscribe,
 )
 from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
@@ -130,13 +129,13 @@ def test_lower_levels_are_refused_in_the_old_way(level: int) -> None:
     assert decoder.error.connack is ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION
 
 
-@pytest.mark.parametrize("level", [6, 0x84, 255])
+@pytest.mark.parametrize("level", [6, 0x85, 255])
 def test_of_a_level_above_5_nothing_but_the_level_is_read(level: int) -> None:
     decoder = decoder_v5(LIMIT)
     assert decoder.feed(b"\x10\x0a\0\4MQTT" + bytes((level,)) + b"\xff\xff\xff") == []
-    assert decoder.level == 5
+    assert decoder.level == 0
     assert decoder.error is not None
-    assert decoder.error.reason is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+    assert decoder.error.connack is ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION
 
 
 def test_without_a_reader_level_5_is_refused() -> None:
