@@ -78,7 +78,12 @@ class LogProof:
             self.doubts.append(
                 Doubt(sequence, _SALVAGED, after, event.last, *times, event.records, event.source)
             )
-        elif event.e == "BrokerStarted" and self.doubts and not self.doubts[-1].to_ms:
+        elif event.e == "BrokerStarted":
+            self.started(time_ms)
+
+    def started(self, time_ms: int) -> None:
+        """End a doubt that has no end yet with the start of a broker."""
+        if self.doubts and not self.doubts[-1].to_ms:
             self.doubts[-1] = self.doubts[-1]._replace(to_ms=time_ms)
 
     def cut(self, first: int) -> None:

@@ -58,7 +58,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         found["log"] |= {
             "trouble": node.writer.outage,
             "projected": sources.projector.marked,
-            "unproven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
+            "not_proven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
         }
         found["position"] = node.journal.last
     else:
