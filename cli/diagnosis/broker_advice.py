@@ -64,7 +64,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             + (f"; {REACHED}" if reaches_mark(status) else ""),
             "journalctl -u foldmq -n 50",
         )
-    for doubt in (status["log"] or {}).get("not_proven", ()):
+    for doubt in (status.get("log") or {}).get("not_proven", ()):
         yield _advise_on_doubt(doubt, status["time_ms"])
     for line in behind:
         yield Advice(

@@ -108,13 +108,13 @@ def crash_text(found: Mapping[str, Any]) -> str:
 
 def reaches_mark(found: Mapping[str, Any]) -> bool:
     """Return whether the log that a crash left was known to be whole at this start."""
-    doubts = (found["log"] or {}).get("not_proven", ())
+    doubts = (found.get("log") or {}).get("not_proven", ())
     return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
 
 
 def _proof(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what cannot be said about a log."""
-    for one in (found["log"] or {}).get("not_proven", ()):
+    for one in (found.get("log") or {}).get("not_proven", ()):
         yield _fact("not proven", text.escaped(str(one["text"]), 1000))
 
 
