@@ -31,8 +31,8 @@ _WIDTH = 100
 _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
-_ONE_LOG = "foldmq top"
-"""A command that shows one of several logs."""
+_ONE_LOG = ("foldmq top", "foldmq log")
+"""Commands that show one of several logs."""
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
@@ -115,7 +115,7 @@ async def find_problems(
 def _of_log(advice: Advice, log: str) -> Advice:
     """Return advice on the broker of one of several logs."""
     command = advice.next
-    if command == _ONE_LOG:
+    if command.startswith(_ONE_LOG):
         command += f" --node {log}"
     return advice._replace(subject=f"{advice.subject} of log {text.name(log)}", next=command)
 

@@ -51,6 +51,8 @@ from eventstore.format.node_events import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
+    LogSalvaged,
     MessagesCarried,
     OperatorActed,
     RetainedCleared,
@@ -93,6 +95,8 @@ Event: TypeAlias = (
     | LimitsApplied
     | LogArchived
     | LogCut
+    | LogEndUnproven
+    | LogSalvaged
     | MessagesCarried
     | OperatorActed
     | RetainedCleared

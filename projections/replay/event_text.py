@@ -24,6 +24,8 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
+    LogSalvaged,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -68,6 +70,7 @@ from eventstore.reasons import (
     leader_text,
     resend_text,
 )
+from projections.log_proof import cause, unproven_end
 from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
 from projections.stories import topic_of
@@ -330,6 +333,27 @@ def _cut(event: LogCut, _topics: Topics) -> str:
     )
 
 
+def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
+    which = f"record {event.first}"
+    if event.last > event.first:
+        which = f"records {event.first} to {event.last}"
+    said = (
+        f"{which} given up by foldmq salvage, run by {display.name(event.by)} on "
+        f"{display.name(event.source)}: {display.count_of(event.records, 'record')}, "
+        f"{event.bytes:,} bytes"
+    )
+    if event.affected:
+        names = position_text.several(
+            [display.name(one) for one in event.sessions[:3]], event.affected
+        )
+        said += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
+    return said
+
+
+def _unproven(event: LogEndUnproven, _topics: Topics) -> str:
+    return f"end of the log not proven: {cause(unproven_end(event, at=event.last + 1))}"
+
+
 def _archived(event: LogArchived, _topics: Topics) -> str:
     where, by = display.name(event.where), display.name(event.by)
     return f"log archived up to record {event.through} in {where}, reported by {by}"
@@ -434,6 +458,8 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ),
     LogArchived: _archived,
     LogCut: _cut,
+    LogEndUnproven: _unproven,
+    LogSalvaged: _salvaged,
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "

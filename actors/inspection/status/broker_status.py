@@ -14,6 +14,7 @@ from actors.inspection.status.process_memory import resident
 from actors.inspection.status.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports import TlsStats
 from eventstore.metric_types import put_counters, set_path
+from projections.log_proof import doubt_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from actors.inspection.status.status_metrics import StatusSources, StatusValue
     from actors.transports import Handshakes
 
+_MAX_DOUBTS = 16
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -55,10 +57,12 @@ def status(sources: StatusSources) -> dict[str, Any]:
     if node.recovered:
         _put_values(found, LOG_VALUES, sources)
         put_counters(found, node.journal.stats)
+        doubts = node.state.proof.doubts
         found["log"] |= {
             "trouble": node.writer.outage,
             "store_damage": node.writer.damage,
             "projected": sources.projector.marked,
+            "not_proven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
         }
         found["position"] = node.journal.last
     else:

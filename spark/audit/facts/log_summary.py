@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventstore.format import INDEX_BITS, Position, format_position, position
 from projections.audit import Rule
 from projections.audit.rules import Limits, LogOutline, OutlineBuilder
+from projections.log_proof import LogProof, doubts_of
 from spark.audit.facts.audit_outcome import NodeSummary
 from spark.audit.facts.chain_check import (
     ACTED,
@@ -20,6 +21,7 @@ from spark.audit.facts.chain_check import (
     CLEARED_BY,
     COMPLETED,
     CUT,
+    DOUBT,
     FOLLOWED,
     LIMITS,
     OPEN,
@@ -36,6 +38,8 @@ from spark.audit.facts.chain_check import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from projections.log_proof import Doubt
 
 BEYOND_ALL = 1 << 62
 """A position after the end of every log."""
@@ -183,8 +187,20 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             piece.events,
             piece.entries,
             piece.bytes,
+            tuple(_doubts(notes)),
         )
     )
+
+
+def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
+    """Return the parts of the log about which nothing can be said."""
+    proof = LogProof()
+    for note in sorted([*notes[DOUBT], *notes[STARTED]], key=_at):
+        if note.about == DOUBT:
+            proof.doubts += doubts_of(note.values["doubts"])
+        else:
+            proof.started(note.values["time_ms"])
+    return proof.doubts
 
 
 def _at(note: LogNote) -> Position:
