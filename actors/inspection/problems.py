@@ -55,7 +55,7 @@ class ProblemSearch:
     def __init__(self, node: NodeContext, client: str | None = None) -> None:
         self._node = node
         self._client = client
-        self._now = node.clock.time_ms()
+        self._now = node.clock.steady_ms()
         self._found: list[Problem] = []
         self._total = 0
 
@@ -84,7 +84,7 @@ class ProblemSearch:
         return {
             "problems": self._found,
             "total": self._total,
-            "at_ms": self._now,
+            "at_ms": self._node.clock.time_ms(),
             "refusals": [*self._refusals()],
         }
 
@@ -165,7 +165,9 @@ class ProblemSearch:
         Their age is counted from the first transmission on the current connection.
         """
         connection, now = actor.connection, self._now
-        begun = connection.connected_ms if isinstance(connection, Connection) else 0
+        begun = 0
+        if isinstance(connection, Connection):
+            begun = connection.connected_ms - self._node.clock.jumped_ms
         releasing = max(begun, actor.oldest_delivery_ms(released=True)) if state.releasing else now
         sent = max(begun, actor.oldest_delivery_ms(released=False)) if state.inflight else now
         age = now - min(sent, releasing)

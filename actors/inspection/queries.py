@@ -387,7 +387,7 @@ def _wanted_sessions(
     offline = request.get("offline_s")
     if offline is not None and (isinstance(offline, bool) or not isinstance(offline, int | float)):
         raise Refused("offline_s must be a number of seconds")
-    before = None if offline is None else node.clock.time_ms() - offline * 1000
+    before = None if offline is None else node.clock.steady_ms() - offline * 1000
     without_logs = flag(request, "without_logs")
 
     def wanted(name: str) -> SessionState | None:

@@ -187,7 +187,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
         "queued_bytes": state.queued_bytes,
         "user": state.user,
         "address": connection.address if connection is not None else None,
-        "closed_ms": None if state.connected else state.closed_ms,
+        "closed_ms": None if state.connected else state.closed_ms + node.clock.jumped_ms,
         "expires_ms": _expires(state, node),
         "actor": actor.actor_urn if actor is not None else None,
         **history_fields(name, connection, node),
@@ -264,8 +264,8 @@ def session_view(
             most,
             lambda held: room.taken(_subscription(held, node)),
         ),
-        "inflight": _sent(state.inflight, offset, most, topic, room),
-        "releasing": _sent(state.releasing, offset, most, topic, room),
+        "inflight": _sent(state.inflight, node, offset, most, topic, room),
+        "releasing": _sent(state.releasing, node, offset, most, topic, room),
         "inbound": _part(
             state.inbound.items(),
             len(state.inbound),
@@ -323,6 +323,7 @@ def _part(
 
 def _sent(
     table: Mapping[int, InFlight],
+    node: NodeContext,
     offset: int,
     most: int,
     topic: Callable[[Position], str | None],
@@ -341,7 +342,7 @@ def _sent(
                 "ref": item[1].ref,
                 "filter": item[1].subscription.filter,
                 "topic": topic(item[1].ref),
-                "sent_ms": item[1].sent_ms,
+                "sent_ms": item[1].sent_ms + node.clock.jumped_ms,
             }
         ),
     )

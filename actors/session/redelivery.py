@@ -107,7 +107,7 @@ class Redelivery:
         if found is None:
             delivery.load([state.inflight[pid].ref for pid in unacked], delivery.send_queued)
             return False
-        now_ms, large = self._node.clock.time_ms(), []
+        now_ms, large = self._node.clock.steady_ms(), []
         for pid in unacked:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
@@ -225,7 +225,7 @@ class Redelivery:
                 self._node.timers, min(wait, _ACKS_UNREAD), self._remember_acks
             )
             return
-        late = self._node.clock.time_ms() - int(wait * 1000)
+        late = self._node.clock.steady_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
         unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
         delay = wait
@@ -240,7 +240,7 @@ class Redelivery:
             oldest = min(
                 sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
             )
-            delay = wait - (self._node.clock.time_ms() - oldest) / 1000
+            delay = wait - (self._node.clock.steady_ms() - oldest) / 1000
         delay = min(wait, max(0.05, delay))
         self._session.start_timer(self._node.timers, delay, self._remember_acks)
 

@@ -16,6 +16,7 @@ from cli.logsource import (
     open_logs,
     parse_point,
     point_at,
+    write_clock_notes,
 )
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import Position, format_position
@@ -70,6 +71,7 @@ async def _run(
     as_json: bool,
 ) -> None:
     async with open_logs(flags, session) as logs:
+        await write_clock_notes(logs, moment)
         if "" not in logs:
             check_one_log(logs, session)
             check_comparable(logs, moment)

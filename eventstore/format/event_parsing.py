@@ -45,6 +45,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LeaderProved,
     LimitsApplied,
@@ -88,6 +89,7 @@ Event: TypeAlias = (
     | LeaderProved
     | CheckpointBegun
     | CheckpointCompleted
+    | ClockJumped
     | Followed
     | LimitsApplied
     | LogArchived

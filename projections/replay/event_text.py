@@ -14,6 +14,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Completed,
     Delivered,
     Event,
@@ -313,6 +314,13 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     )
 
 
+def _clock_jumped(event: ClockJumped, _topics: Topics) -> str:
+    direction = "forward" if event.ms > 0 else "back"
+    when = "while the broker ran" if event.seen == "running" else "before this start"
+    size = display.duration(abs(event.ms))
+    return f"the clock jumped {direction} by {size} {when}; nothing expires because of it"
+
+
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
     sessions = display.count_of(event.sessions, "session")
     retained = display.count_of(event.retained, "retained message")
@@ -419,6 +427,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     SessionSnapshot: _snapshot,
     RetainedSnapshot: _retained,
     CheckpointCompleted: _completed,
+    ClockJumped: _clock_jumped,
     MessagesCarried: _carried,
     Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
     Followed: lambda event, _: (

@@ -12,6 +12,7 @@ _COMMON: Final[Mapping[str, str]] = {
     "seq": "stream sequence of the record",
     "time": "time of the record, at which its first event was decided",
     "time_ms": "the same as Unix time in milliseconds",
+    "steady_ms": "the same without the jumps of the clock up to the record",
     "damage": "description of the damage; such a row has no other values but its location",
 }
 

@@ -61,7 +61,7 @@ class Log:
     def send(self, record: PendingRecord) -> None:
         self.records.append(record)
 
-    def time_ms(self) -> int:
+    def steady_ms(self) -> int:
         self.now += 7
         return self.now
 

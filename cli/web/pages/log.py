@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cli.history import Selection
-from cli.logsource import cut_off, parse_point, point_at, start_at
+from cli.logsource import cut_off, end_at, parse_point, start_at
 from cli.web.pages.session_at import of_few_records
 from eventstore.errors import CutOff, UsageError
 from eventstore.format import (
@@ -281,7 +281,7 @@ async def find_page(
     if await cut_off(source, wanted.end):
         raise CutOff(f"these records were deleted: {source.beginning()}")
     beginning = source.beginning() if await cut_off(source, wanted.start) else None
-    end = await point_at(source, wanted.end)
+    end = await end_at(source, wanted.end)
     if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
         said = f"no events yet: the last record of the log is {source.last:,}"
         return LogPage([], None, False, (0, 0), beginning, said)
