@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session import NodeContext
+    from eventstore.format import ClockJumped
     from eventstore.log import LogTail
     from projections.state import SessionState
     from projections.storage import LoadedProjections, ProjectionMark

@@ -119,8 +119,8 @@ class NodeContext:
         self.log = log
         self.clock = LogClock(clock)
         """The time of the log."""
-        self.last_jump: tuple[ClockJumped, int] | None = None
-        """The last jump of the clock since the start, and the time after it."""
+        self.last_jump: tuple[ClockJumped, Position, int] | None = None
+        """The last jump of the clock since the start, its position and steady time."""
         self.root = root
         """The actor that supervises connections and sessions."""
         self.directory: SessionDirectory
@@ -198,7 +198,7 @@ class NodeContext:
     def record_jump(self, event: ClockJumped) -> None:
         """Record a jump of the clock, for which the journal has begun a record."""
         at, ms = self.emit(event), event.ms
-        self.last_jump = event, self.clock.time_ms()
+        self.last_jump = event, at, self.clock.steady_ms()
         self.counters.clock_jumps += 1
         if event.seen == "running":
             self.counters.started_ms += ms

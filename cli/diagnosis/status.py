@@ -76,6 +76,9 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
         yield _problem(text.escaped(str(reason), 300))
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
+    jump = (found.get("clock") or {}).get("last")
+    if jump is not None:
+        yield _fact("clock", jump_text(jump))
     software = text.escaped(str(found["software"]))
     yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
@@ -100,6 +103,16 @@ def crash_text(found: Mapping[str, Any]) -> str:
     return (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
         "this start; everything acknowledged is in the log"
+    )
+
+
+def jump_text(jump: Mapping[str, Any]) -> str:
+    """Return the last jump of a broker's clock as text."""
+    direction = "forward" if jump["ms"] > 0 else "back"
+    when = "" if jump["seen"] == "running" else ", seen at the start"
+    return (
+        f"jumped {direction} by {text.duration(abs(jump['ms']))} {text.duration(jump['age_ms'])} "
+        f"ago{when}; nothing expired because of it (foldmq log --type ClockJumped)"
     )
 
 

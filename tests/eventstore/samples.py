@@ -133,7 +133,6 @@ def first_events() -> list[Event]:
         RetainedSnapshot(["a", "b"], [0, 1], [5, 9], [3, 4], 0, 2),
         RetainedSnapshot(["a"], [2], [5], 3, 0, 1, "d"),
         CheckpointCompleted(3, 1 << 20, 1, 2),
-        ClockJumped(-3_600_000, "running", 7),
         MessagesCarried([[1 << 20, 3, 1]], ["a", "b"], [0, 1, 0], 2, 0, 3),
         LogCut(1, GENESIS.hex(), 1_700_000_000_001, "keep"),
         LogArchived(1, "ab" * 32, "ann@desk", "/archive"),
@@ -205,6 +204,11 @@ def mqtt5_events(before: int = 0) -> list[Event]:
         RetainedSnapshot(["a/b"], [1], [first], 8, 38 + before, 1, blocks=[2], expires=expires),
         SessionClosed("five", "disconnect", 1, code=0x04, expiry=60),
     ]
+
+
+def clock_events() -> list[Event]:
+    """A jump of the clock."""
+    return [ClockJumped(-3_600_000, "running")]
 
 
 def cluster_events() -> list[Event]:

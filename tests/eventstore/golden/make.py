@@ -5,7 +5,7 @@ are never overwritten:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events of several sessions, which are read as events of single
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
 subscriptions. With ``cluster``: the additions of clusters. With ``exchange``: messages from another
-log.
+log. With ``clock``: a jump of the clock, in a record that says so.
 """
 
 import sys
@@ -23,6 +23,7 @@ from samples import (  # noqa: E402 - found by the line above
     PAYLOADS,
     TURN_PAYLOADS,
     WILL,
+    clock_events,
     cluster_events,
     exchange_events,
     first_events,
@@ -34,6 +35,8 @@ from samples import (  # noqa: E402 - found by the line above
 
 from eventstore.format import (  # noqa: E402
     GENESIS,
+    NO_JUMPS,
+    ClockJumps,
     decode_record,
     encode_record,
     json_object,
@@ -62,6 +65,8 @@ def main(name: str, what: str = "") -> None:
         turns = [(limit_events(), [], 0, True)]
     elif what == "cluster":
         turns = [(cluster_events(), [], 0, True)]
+    elif what == "clock":
+        turns = [(clock_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     link = GENESIS
@@ -75,6 +80,7 @@ def main(name: str, what: str = "") -> None:
             payloads=payloads,
             part=part,
             last=last,
+            jumps=ClockJumps(-3_600_000, 1) if what == "clock" else NO_JUMPS,
         )
         link = link_of(data)
         log += len(data).to_bytes(4, "big") + data
