@@ -62,6 +62,7 @@ def every_event() -> list[Event]:
         *first_events(),
         *mqtt5_events(before),
         *limit_events(),
+        *clock_events(),
         *cluster_events(),
         exchange_events()[-1],
     ]
