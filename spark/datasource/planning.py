@@ -212,6 +212,8 @@ class RecordTimes:
         if found is None:
             found = self._first(sequence + 1, min(sequence + _NEAR, self._stored.last))
         if found is None:
+            found = self._first(max(self._stored.first, sequence - _NEAR), sequence - 1)
+        if found is None:
             raise CorruptLog(sequence, "is missing or cannot be read")
         return found
 
