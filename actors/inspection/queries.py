@@ -274,7 +274,7 @@ class Queries:
             message = index.get(topic)
             if message is None or not matcher.match(topic):
                 return None
-            return views.retained_row(message)
+            return views.retained_row(message, node)
 
         return Listing(topics, row, total=len(index), bytes=index.size)
 
@@ -285,7 +285,7 @@ class Queries:
         message = self._node.state.retained.get(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
-        return views.retained_view(message)
+        return views.retained_view(message, self._node)
 
     def _check_retained(self) -> None:
         """Raise NotReady while retained messages of other logs may be missing."""
@@ -317,7 +317,7 @@ class Queries:
                 yield from receiver_preview.receiver_rows(name, matches, message, node)
 
         kept = node.state.retained.get(topic)
-        retained = None if kept is None else views.retained_row(kept)
+        retained = None if kept is None else views.retained_row(kept, node)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
         return Listing(rows(), lambda one: one, **about)
 

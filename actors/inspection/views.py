@@ -280,7 +280,7 @@ def session_view(
     }
 
 
-def retained_row(message: RetainedMessage) -> dict[str, Any]:
+def retained_row(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
     """Return a retained message as a row of a list."""
     return {
         "topic": message.topic,
@@ -288,16 +288,16 @@ def retained_row(message: RetainedMessage) -> dict[str, Any]:
         "size": len(message.payload),
         "ref": message.ref,
         "set_by": message.publisher or None,
-        "expires_ms": message.expires * 1000 or None,
+        "expires_ms": message.expires * 1000 + node.clock.jumped_ms if message.expires else None,
         "properties": properties_object(message.block),
     }
 
 
-def retained_view(message: RetainedMessage) -> dict[str, Any]:
+def retained_view(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
     """Return a retained message with its payload, if that is not too large."""
     small = len(message.payload) <= LARGEST_PAYLOAD
     payload = base64.b64encode(message.payload).decode() if small else None
-    return {**retained_row(message), "payload_base64": payload}
+    return {**retained_row(message, node), "payload_base64": payload}
 
 
 def _actors_of(name: str, node: NodeContext, offset: int, most: int) -> list[LoopActor]:

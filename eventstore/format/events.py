@@ -237,8 +237,8 @@ class Queued:
     e: Literal["Queued"] = "Queued"
     v: Literal[1] = 1
     expires: list[Run] | int = 0
-    """Unix time in seconds, without the jumps of the clock, at which each message expires, 0: never;
-    one number when all are equal."""
+    """Steady Unix time in seconds at which each message expires, 0: never; one number when all are
+    equal."""
     behind: int = -1
     """Number of queued messages that stay ahead of them, if a member of the shared subscription
     returned them; -1: all."""

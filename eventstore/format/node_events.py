@@ -146,8 +146,8 @@ class RetainedSnapshot:
     """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
-    """Unix time in seconds, without the jumps of the clock, at which each message expires, 0: never;
-    one number when all are equal."""
+    """Steady Unix time in seconds at which each message expires, 0: never; one number when all are
+    equal."""
     publishers: list[str] = field(default_factory=list)
     """The distinct client identifiers of the publishers, "" where the publisher is not known; empty
     if none is known, and for messages of ``session``."""
@@ -204,8 +204,8 @@ class MessagesCarried:
     """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
-    """Unix time in seconds, without the jumps of the clock, at which each message expires, 0: never;
-    one number when all are equal."""
+    """Steady Unix time in seconds at which each message expires, 0: never; one number when all are
+    equal."""
     as_retained: list[Run] = field(default_factory=list)
     """Positions of the messages that were published with RETAIN 1."""
     publishers: list[str] = field(default_factory=list)

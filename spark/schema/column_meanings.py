@@ -61,7 +61,7 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "size": "payload bytes of the message",
     "payload": "the payload",
     "block": "all properties of MQTT 5 as stored in the log: [events.md](events.md#properties)",
-    "expires_at": "Unix time in seconds, without the jumps of the clock, at which the message expires",
+    "expires_at": "Unix time in seconds (as steady_ms) at which the message expires",
     "content_type": "property Content Type",
     "response_topic": "property Response Topic",
     "correlation_data": "property Correlation Data",
