@@ -274,7 +274,7 @@ class Queries:
             message = index.get(topic)
             if message is None or not matcher.match(topic):
                 return None
-            return views.retained_row(message, node)
+            return views.retained_row(message, self._node)
 
         return Listing(topics, row, total=len(index), bytes=index.size)
 

@@ -296,7 +296,7 @@ class _EventPrinter:
     def _line(self, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
-        said = words(entry.event, self._topics)
+        said = words(entry.event, self._topics, entry.jumped_ms)
         if entry.cause:
             said += f": {entry.cause}"
         if self._look.payload:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eventstore import display
@@ -79,11 +80,14 @@ _WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 """Events that have a payload for each of several messages."""
 
 
-def words(event: Event, topics: Topics) -> str:
+def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
     """Return an event as text, without its session.
 
-    Topics of messages that ``topics`` has not loaded are left out.
+    Topics of messages that ``topics`` has not loaded are left out. ``jumped_ms`` is the sum of the
+    jumps of the clock up to the event, which expiries do not include.
     """
+    if jumped_ms and isinstance(event, Queued) and isinstance(event.expires, int) and event.expires:
+        event = replace(event, expires=event.expires + jumped_ms // 1000)
     return _WORDS[type(event)](event, topics)
 
 

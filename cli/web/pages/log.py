@@ -426,7 +426,9 @@ class _Search:
                 payload = payload_words(event, part.payload) if self._payload else ""
                 # Without the payload area, which would keep the whole record in memory.
                 entry = EventEntry(
-                    base + index, part.time_ms, event, _NO_AREA, void, cause_of(events, number)
+                    *(base + index, part.time_ms, event, _NO_AREA, void),
+                    cause_of(events, number),
+                    part.jumps.total_ms,
                 )
                 found.append(_FoundEvents(entry, payload.removeprefix(": ")))
         return found
@@ -439,7 +441,8 @@ class _Search:
             entry.time_ms,
             entry.event.e,
             getattr(entry.event, "session", None),
-            words(entry.event, self._topics) + (f": {entry.cause}" if entry.cause else ""),
+            words(entry.event, self._topics, entry.jumped_ms)
+            + (f": {entry.cause}" if entry.cause else ""),
             found.payload,
             entry.void,
             _end_of(entry),
