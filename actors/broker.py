@@ -150,10 +150,10 @@ class Broker(LoopActor):
         """
         await self._begin(await recover(self.node, self.projector, self._reset, progress))
 
-    async def adopt(self, found: FollowedState, since_ms: int) -> None:
-        """Continue with the state of a follower; ``since_ms`` is the time of the last record."""
+    async def adopt(self, found: FollowedState) -> None:
+        """Continue with the state of a follower."""
         self._use(found.router)
-        await adopt(self.node, self.projector, found, since_ms)
+        await adopt(self.node, self.projector, found)
         await self._begin(None)
         self.sessions.watch_all()
 
@@ -357,6 +357,7 @@ class Broker(LoopActor):
 
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
+        self._check_clock()
         self.sessions.passivate_idle(_IDLE_SWEEP)
         if self.node.paused and not self.node.journal.congested:
             self._on_input_resumed()
@@ -365,12 +366,26 @@ class Broker(LoopActor):
         self.admission.sweep()
         self._check_log()
 
+    def _check_clock(self) -> None:
+        """Record a jump of the clock; times that are compared with its time follow it."""
+        node = self.node
+        jumped = node.clock.check()
+        if not jumped:
+            return
+        node.record_jump(node.journal.jump(jumped, "running"))
+        self.kernel.wake()
+        node.in_parts(
+            list(self.admission.connections),
+            _NOTIFIED_AT_ONCE,
+            lambda connection: connection.clock_jumped(jumped),
+        )
+
     def _expire_retained(self) -> None:
         """Record which retained messages have expired, in batches."""
         self._expiring_retained = False
         if not self.node.recovered or self.node.draining:
             return
-        passed = expired_until(self.node.clock.time_ms())
+        passed = expired_until(self.node.clock.steady_ms())
         topics = self.node.state.retained.expired(passed, _RETAINED_AT_ONCE)
         for part in by_text(topics, str):
             self.node.emit(RetainedExpired(part))

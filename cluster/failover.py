@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore.format import BrokerStarted, decode_record, encode_record
-from eventstore.log import Appended, LogTail
+from eventstore.log import Appended
 
 if TYPE_CHECKING:
+    from actors.kernel import Clock
     from cluster.failure_detector import Cause
     from cluster.follower import Follower
-    from eventstore.log import Clock, EventLog
+    from eventstore.log import EventLog
 
 
 async def take_over(
@@ -42,16 +43,15 @@ async def take_over(
         return Appended.REFUSED
     if replaces is not None and follower.state.epoch > replaces:
         return Appended.REFUSED
-    behind = LogTail(follower.sequence, follower.link)
+    behind = follower.end
     started = BrokerStarted(software, epoch=follower.state.epoch + 1, leader=node, cause=cause)
     data = encode_record(
         previous=behind.link,
         node=name,
-        time_ms=max(clock.time_ms(), follower.time_ms),
+        time_ms=max(clock.time_ms(), behind.steady_ms + behind.jumps.total_ms),
         events=[started],
         payloads=[],
-        part=0,
-        last=True,
+        jumps=behind.jumps,
     )
     outcome = await log.append_behind(behind, data)
     if outcome is Appended.STORED:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from actors.maintenance import FollowedState, StateReader
 from actors.routing import Router, routed
 from eventstore.errors import CorruptLog, EventStoreError
-from eventstore.format import ChainChecker
+from eventstore.format import GENESIS, ChainChecker
 from eventstore.log import LogTail
 from projections.state import NodeState
 from projections.storage import BadProjection
@@ -54,8 +54,8 @@ class Follower:
         self._router = Router()
         self._checker = ChainChecker()
         self._reading = asyncio.Lock()
-        self.time_ms = 0
-        """Time of the last record, Unix time in milliseconds."""
+        self.end = LogTail(0, GENESIS)
+        """The last folded record."""
         self.stopped = False
         """Whether the last record says that the leader shut down cleanly."""
 
@@ -144,7 +144,7 @@ class Follower:
         self._look(record)
 
     def _look(self, record: Record) -> None:
-        self.time_ms = max(self.time_ms, record.time_ms)
+        self.end = LogTail.of(record)
         self.stopped = bool(record.raw_events) and record.raw_events[-1]["e"] == "BrokerStopped"
         cuts = self._state.cuts
         if cuts and cuts[-1].first > self._state.begin:
@@ -160,7 +160,7 @@ class Follower:
             await self._index_changes()
         self._state.dirty = None
         self._state.begin = self._log.first
-        return FollowedState(self._state, LogTail(self.sequence, self.link), self._router)
+        return FollowedState(self._state, self.end, self._router)
 
     # The subscription index.
 

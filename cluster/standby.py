@@ -44,8 +44,6 @@ class Leadership:
     epoch: int
     found: FollowedState
     """The fold of the log up to this node's BrokerStarted."""
-    since_ms: int
-    """Time of this node's BrokerStarted, Unix time in milliseconds."""
 
 
 class Standby:
@@ -265,7 +263,7 @@ class Standby:
             epoch = self._follower.state.epoch
             _log.info("this node leads", epoch=epoch, cause=str(cause))
             self.role = Role.LEADING
-            return Leadership(epoch, await self._follower.result(), self._follower.time_ms)
+            return Leadership(epoch, await self._follower.result())
         if outcome is Appended.REFUSED:
             _log.info("another node wrote to the log: this one goes on following it")
             self._epoch = max(self._epoch, self._follower.state.epoch)

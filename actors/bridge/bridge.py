@@ -145,7 +145,7 @@ class Bridge(LoopActor):
         losses = PropertyLosses(stats)
         self._reply_subjects = ReplySubjects(lambda: clock.time_ms() // 1000)
         self._properties = PropertyWriter(
-            options, self._reply_subjects, clock.time_ms, losses, self._expired
+            options, self._reply_subjects, clock.steady_ms, losses, self._expired
         )
         self._flows = SubscriberProbes(
             wire, name, clock.monotonic, node.timers.after, stats, properties=self._properties
@@ -282,7 +282,7 @@ class Bridge(LoopActor):
             return
         expires, recorded = batch.expires, bool(batch.positions)
         if batch.blocks and not recorded:
-            expires = expiries(batch.blocks, self._node.clock.time_ms())
+            expires = expiries(batch.blocks, self._node.clock.steady_ms())
         self._send(
             OutgoingMessages(
                 client,

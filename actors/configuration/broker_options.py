@@ -28,6 +28,9 @@ class BrokerOptions:
     session_expiry: float = 0.0
     """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
     request a shorter time, not a longer one."""
+    max_clock_gap: float = 86_400.0
+    """Longest time since the last record that counts at a start; a longer one counts as a jump of
+    the clock; 0 = any counts."""
     will_grace: float = 0.0
     """Time for which wills wait for their clients when the broker ended, not the client; 0 = they
     do not wait. It is 0 unless another node can take over."""

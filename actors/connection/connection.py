@@ -76,6 +76,7 @@ class Connection(InputActor):
 
     __slots__ = (
         "_expiry_due",
+        "_jumped_ms",
         "_reauthentication",
         "access",
         "connected_ms",
@@ -97,6 +98,8 @@ class Connection(InputActor):
         """None for clients whose CONNECT had no Authentication Method."""
         self._expiry_due = 0.0
         """When to check the expiry of the login again, in seconds of the broker's clock."""
+        self._jumped_ms = 0
+        """Sum of the jumps of the clock since the login."""
         self.access: TopicAcl | None = None
         """Permissions to publish and subscribe; None: unrestricted."""
         self.connected_ms = 0
@@ -423,8 +426,15 @@ class Connection(InputActor):
     def identify(self, verdict: Verdict) -> None:
         """Record the identity of the client after a login or a re-authentication."""
         self.identity = verdict
+        self._jumped_ms = 0
         self._expiry_due = 0.0
         self._check_expiry()
+
+    def clock_jumped(self, ms: int) -> None:
+        """Shift the times of the connection after a jump of the clock."""
+        if self.connected_ms:
+            self.connected_ms += ms
+        self._jumped_ms += ms
 
     def _check_expiry(self) -> None:
         """Close the connection if the credentials of the client have expired."""
@@ -432,7 +442,8 @@ class Connection(InputActor):
             return
         if self.now < self._expiry_due:
             return  # this timer was set before a re-authentication
-        left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
+        now_ms = self._node.clock.time_ms() - self._jumped_ms
+        left = (self.identity.expires_ms - now_ms) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)
             self.close_soon("login_expired")

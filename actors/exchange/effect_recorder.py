@@ -111,7 +111,7 @@ class EffectRecorder:
 
     def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
         """Record messages that another log assigned to this one, and divide them among members."""
-        passed = expired_until(self._node.clock.time_ms())
+        passed = expired_until(self._node.clock.steady_ms())
         chosen = [
             at
             for at in range(count)
@@ -146,7 +146,7 @@ class EffectRecorder:
         number = self._names.index(name)
         version = RetainedVersion(taken.time_ms, number)
         routes = self._node.router.routes
-        passed = expired_until(self._node.clock.time_ms())
+        passed = expired_until(self._node.clock.steady_ms())
         chosen: list[int] = []
         keeps = False
         for at in range(count):
@@ -211,7 +211,7 @@ class EffectRecorder:
         block = taken.blocks[at]
         if not taken.expires or not taken.expires[at]:
             return block
-        now = self._node.clock.time_ms()
+        now = self._node.clock.steady_ms()
         left = seconds_left(expiry_of(block), taken.expires[at], now)
         return with_remaining_expiry(block, left)
 

@@ -365,7 +365,7 @@ class LogExchange(LoopActor):
         """Pass on messages of QoS 0; record which messages are retained now."""
         retain = batch.published_retain
         if retain:
-            version = RetainedVersion(self._node.journal.time_ms, self._number)
+            version = RetainedVersion(self._node.journal.steady_ms, self._number)
             self._versions.changed(batch.topics, version)
         if not batch.qos and not batch.gated:
             self.pass_on(batch.topics, batch.payloads, batch.blocks, retain=retain)

@@ -146,7 +146,7 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
             if not event.session.startswith(LOG_SESSION):
                 refs = from_runs(event.refs)
                 done = max(0, through + 1 - at)
-                yield TakenReferences(at + done, refs[done:], record.time_ms)
+                yield TakenReferences(at + done, refs[done:], record.steady_ms)
         elif isinstance(event, Assigned):
             if event.member == member:
                 refs = from_runs(event.refs)
@@ -154,7 +154,7 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
                 yield TakenReferences(
                     at + done,
                     refs[done:],
-                    record.time_ms,
+                    record.steady_ms,
                     event.qos,
                     event.session,
                     event.refused,
@@ -163,7 +163,7 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
             if event.session.startswith(SHARE):
                 yield TakenPart(at, event.session, isinstance(event, SessionOpened))
         elif isinstance(event, RetainedCleared):
-            yield TakenClearing(at, event.topics, record.time_ms)
+            yield TakenClearing(at, event.topics, record.steady_ms)
         elif isinstance(event, Followed):
             yield Acknowledged(event.log, event.through)
 
@@ -178,7 +178,7 @@ def _published(
     names = [topic.encode() for topic in event.topics]
     topics = [names[number] for number in event.which] if event.which else names * event.count
     payloads, blocks = record.payloads(event), record.blocks(event)
-    expires = expiries(blocks, record.time_ms) if blocks else []
+    expires = expiries(blocks, record.steady_ms) if blocks else []
     if waits:
         size = sum(map(len, payloads))
         yield StoredMessages(
@@ -192,7 +192,7 @@ def _published(
         topics[done:],
         payloads[done:],
         range(at + done, at + event.count),
-        record.time_ms,
+        record.steady_ms,
         blocks[done:],
         expires[done:],
         live=event.qos > 0 or event.will,

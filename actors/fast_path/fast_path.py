@@ -376,7 +376,7 @@ class FastPath:
 
     def _counts_down(self, message: Message) -> bool:
         """Return whether a message has less of its expiry left than it came with."""
-        left = message.expires - self._node.clock.time_ms() // 1000
+        left = message.expires - self._node.clock.steady_ms() // 1000
         return left < (expiry_of(message.block) or 0)
 
     # Effects.
@@ -484,7 +484,7 @@ class FastPath:
             distinct_blocks, event.blocks, event.block_of = block_columns(messages.blocks)
             space = size + sum(event.blocks)
             first = node.emit(event, [*distinct_blocks, *payloads], space)
-            messages.expires = expiries(messages.blocks, node.journal.time_ms)
+            messages.expires = expiries(messages.blocks, node.journal.steady_ms)
             stored = StoredMessages(
                 first, messages.topics, payloads, size, messages.blocks, messages.expires
             )

@@ -63,7 +63,7 @@ class ProblemSearch:
     def __init__(self, node: NodeContext, client: str | None = None) -> None:
         self._node = node
         self._client = client
-        self._now = node.clock.time_ms()
+        self._now = node.clock.steady_ms()
         self._found: list[Problem] = []
         self._total = 0
 
@@ -92,7 +92,7 @@ class ProblemSearch:
         return {
             "problems": self._found,
             "total": self._total,
-            "at_ms": self._now,
+            "at_ms": self._node.clock.time_ms(),
             "refusals": [*self._refusals()],
         }
 
@@ -169,7 +169,7 @@ class ProblemSearch:
 
     def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
         """Yield the problems of deliveries that a connected client does not complete."""
-        ages = unfinished(actor, state, self._now)
+        ages = unfinished(self._node, actor, state)
         named = False
         if ages.oldest_ms >= _UNACKNOWLEDGED_MS:
             for problem in self._window(state):

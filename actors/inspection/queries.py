@@ -275,7 +275,7 @@ class Queries:
             message = index.current(topic)
             if message is None or not matcher.match(topic):
                 return None
-            return views.retained_row(message)
+            return views.retained_row(message, self._node)
 
         return Listing(topics, row, total=len(index), bytes=index.size)
 
@@ -286,7 +286,7 @@ class Queries:
         message = self._node.state.retained.current(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
-        return views.retained_view(message)
+        return views.retained_view(message, self._node)
 
     def _check_retained(self) -> None:
         """Raise NotReady while retained messages of other logs may be missing."""
@@ -318,7 +318,7 @@ class Queries:
                 yield from receiver_preview.receiver_rows(name, matches, message, node)
 
         kept = node.state.retained.current(topic)
-        retained = None if kept is None else views.retained_row(kept)
+        retained = None if kept is None else views.retained_row(kept, node)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
         return Listing(rows(), lambda one: one, **about)
 
@@ -388,7 +388,7 @@ def _wanted_sessions(
     offline = request.get("offline_s")
     if offline is not None and (isinstance(offline, bool) or not isinstance(offline, int | float)):
         raise Refused("offline_s must be a number of seconds")
-    before = None if offline is None else node.clock.time_ms() - offline * 1000
+    before = None if offline is None else node.clock.steady_ms() - offline * 1000
     without_logs = flag(request, "without_logs")
 
     def wanted(name: str) -> SessionState | None:

@@ -37,7 +37,7 @@ class Overdue(NamedTuple):
         return max(self)
 
 
-def unfinished(actor: Session | None, state: SessionState, now_ms: int) -> Overdue:
+def unfinished(node: NodeContext, actor: Session | None, state: SessionState) -> Overdue:
     """Return the ages of the unfinished deliveries of a client; zeros if it is not connected.
 
     They are also 0 while the broker has not handled all that the client has sent.
@@ -49,7 +49,8 @@ def unfinished(actor: Session | None, state: SessionState, now_ms: int) -> Overd
     if isinstance(connection, Connection):
         if connection.unhandled or connection.paused:
             return Overdue(0, 0)
-        begun = connection.connected_ms
+        begun = connection.connected_ms - node.clock.jumped_ms
+    now_ms = node.clock.steady_ms()
     ages = [
         max(0, now_ms - max(begun, actor.oldest_delivery_ms(released=released))) if table else 0
         for table, released in ((state.inflight, False), (state.releasing, True))
@@ -74,7 +75,7 @@ def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
     state, actor = node.state.sessions.live.get(name), node.directory.find_session(name)
     if state is None or actor is None:
         return None
-    age = unfinished(actor, state, node.clock.time_ms()).oldest_ms
+    age = unfinished(node, actor, state).oldest_ms
     if age < overdue_after_ms(node):
         return None
     of = Counter(

@@ -195,7 +195,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
         "queued_bytes": state.queued_bytes,
         "user": state.user,
         "address": connection.address if connection is not None else None,
-        "closed_ms": None if state.connected else state.closed_ms,
+        "closed_ms": None if state.connected else state.closed_ms + node.clock.jumped_ms,
         "expires_ms": _expires(state, node),
         "actor": actor.actor_urn if actor is not None else None,
         **history_fields(name, connection, node),
@@ -272,8 +272,8 @@ def session_view(
             most,
             lambda held: room.taken(_subscription(name, held, node)),
         ),
-        "inflight": _sent(state.inflight, offset, most, topic, room),
-        "releasing": _sent(state.releasing, offset, most, topic, room),
+        "inflight": _sent(state.inflight, node, offset, most, topic, room),
+        "releasing": _sent(state.releasing, node, offset, most, topic, room),
         "inbound": _part(
             state.inbound.items(),
             len(state.inbound),
@@ -288,24 +288,25 @@ def session_view(
     }
 
 
-def retained_row(message: RetainedMessage) -> dict[str, Any]:
+def retained_row(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
     """Return a retained message as a row of a list."""
+    expires_ms = expiry_ms(message.expires) + node.clock.jumped_ms if message.expires else 0
     return {
         "topic": message.topic,
         "qos": message.qos,
         "size": len(message.payload),
         "ref": message.ref,
         "set_by": message.publisher or None,
-        "expires_ms": expiry_ms(message.expires) if message.expires else None,
+        "expires_ms": expires_ms or None,
         "properties": properties_object(message.block),
     }
 
 
-def retained_view(message: RetainedMessage) -> dict[str, Any]:
+def retained_view(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
     """Return a retained message with its payload, if that is not too large."""
     small = len(message.payload) <= LARGEST_PAYLOAD
     payload = base64.b64encode(message.payload).decode() if small else None
-    return {**retained_row(message), "payload_base64": payload}
+    return {**retained_row(message, node), "payload_base64": payload}
 
 
 def _actors_of(name: str, node: NodeContext, offset: int, most: int) -> list[LoopActor]:
@@ -331,6 +332,7 @@ def _part(
 
 def _sent(
     table: Mapping[int, InFlight],
+    node: NodeContext,
     offset: int,
     most: int,
     topic: Callable[[Position], str | None],
@@ -349,7 +351,7 @@ def _sent(
                 "ref": item[1].ref,
                 "filter": item[1].subscription.filter,
                 "topic": topic(item[1].ref),
-                "sent_ms": item[1].sent_ms,
+                "sent_ms": item[1].sent_ms + node.clock.jumped_ms,
             }
         ),
     )

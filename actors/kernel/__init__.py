@@ -7,7 +7,7 @@ from actors.kernel.actor import (
     describe,
 )
 from actors.kernel.actor_runner import TURN_SLICE
-from actors.kernel.clock import Clock, SystemClock, Timer, Timers
+from actors.kernel.clock import Clock, LogClock, SystemClock, Timer, Timers
 from actors.kernel.kernel import LATER_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
 from actors.kernel.references import ActorFailed, LoopFuture, LoopRef
@@ -21,6 +21,7 @@ __all__ = [
     "Clock",
     "DeferredRead",
     "Kernel",
+    "LogClock",
     "LoopActor",
     "LoopFuture",
     "LoopRef",

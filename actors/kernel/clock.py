@@ -5,11 +5,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
-
-from eventstore.log import Clock as JournalClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +15,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 
-class Clock(JournalClock, Protocol):
-    """The source of time."""
+class Clock(Protocol):
+    """The source of time: a machine, or a simulation."""
+
+    def time_ms(self) -> int:
+        """Return Unix time in milliseconds, which jumps when it is set."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
 
     def stopwatch(self) -> float:
         """Return seconds for measuring work."""
@@ -26,11 +30,24 @@ class Clock(JournalClock, Protocol):
     def processor(self) -> float:
         """Return seconds of processor time of this thread."""
 
+    def elapsed_ms(self) -> int:
+        """Return milliseconds since any moment, those in which the machine sleeps included.
+
+        Setting the time of the machine does not change them.
+        """
+
+
+_ELAPSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class SystemClock:
     """The time of the machine."""
 
     __slots__ = ()
+
+    def elapsed_ms(self) -> int:
+        """Return milliseconds since the machine started."""
+        return time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
     def time_ms(self) -> int:
         """Return Unix time in milliseconds."""
@@ -43,6 +60,74 @@ class SystemClock:
     stopwatch = staticmethod(time.perf_counter)
     """Returns seconds for measuring work; called for each run of each actor, hence not a method."""
     processor = staticmethod(time.thread_time)
+
+
+_JUMP_MS: Final[int] = 2000
+"""Smallest difference in milliseconds that is a jump. Smaller ones are made up for gradually."""
+_SLEW_MS: Final[int] = 100
+"""Most milliseconds of such a difference that one call of :meth:`LogClock.check` makes up for."""
+
+
+class LogClock:
+    """The clock of a log: it passes steadily, and knows by how much the machine's time jumped.
+
+    Two times are read from it. :meth:`steady_ms` never jumps: expiries and delays are measured with
+    it. :meth:`time_ms` is the time shown to people, and follows the machine's: it is the steady
+    time plus all jumps in the log.
+    """
+
+    __slots__ = ("_machine", "_offset_ms", "jumped_ms", "monotonic", "processor", "stopwatch")
+
+    def __init__(self, machine: Clock) -> None:
+        self._machine = machine
+        self._offset_ms = machine.time_ms() - machine.elapsed_ms()
+        """Steady time at which the count of elapsed milliseconds is 0."""
+        self.jumped_ms = 0
+        """Sum of all jumps in the log."""
+        self.monotonic: Callable[[], float] = machine.monotonic
+        """Returns seconds that never go back."""
+        self.stopwatch: Callable[[], float] = machine.stopwatch
+        """Returns seconds for measuring work."""
+        self.processor: Callable[[], float] = machine.processor
+        """Returns seconds of processor time of this thread."""
+
+    def steady_ms(self) -> int:
+        """Return Unix time in milliseconds without the jumps of the clock."""
+        return self._machine.elapsed_ms() + self._offset_ms
+
+    def time_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+        return self._machine.elapsed_ms() + self._offset_ms + self.jumped_ms
+
+    def ahead_ms(self) -> int:
+        """Return by how many milliseconds the machine's time is ahead of this clock."""
+        return self._machine.time_ms() - self.time_ms()
+
+    def resume(self, last_ms: int, jumped_ms: int, longest_ms: int) -> int:
+        """Continue a log after its last record; return by how much the clock jumped, or 0.
+
+        ``last_ms`` is the record's steady time, ``jumped_ms`` the sum of the jumps up to it. A time
+        before it is a jump back; one that is more than ``longest_ms`` later (0: any) a jump
+        forward.
+        """
+        now = self._machine.time_ms()
+        self.jumped_ms = jumped_ms
+        gap = now - jumped_ms - last_ms
+        if gap < -_JUMP_MS or 0 < longest_ms < gap:
+            self.jumped_ms += gap
+            self._offset_ms = last_ms - self._machine.elapsed_ms()
+            return gap
+        self._offset_ms = max(now - jumped_ms, last_ms) - self._machine.elapsed_ms()
+        return 0
+
+    def check(self) -> int:
+        """Follow the machine's time; return by how many milliseconds it jumped, or 0."""
+        ahead = self.ahead_ms()
+        if abs(ahead) < _JUMP_MS:
+            self._offset_ms += max(-_SLEW_MS, min(_SLEW_MS, ahead))
+            return 0
+        self.jumped_ms += ahead
+        return ahead
 
 
 _AT_ONCE, _REMOVED_AT_ONCE = 256, 2048

@@ -69,7 +69,7 @@ class ArchiveHold:
     def _warn_if_late(self, size: int, begins_ms: int) -> None:
         """Warn periodically while the log is larger than configured, or much older."""
         node, options = self._node, self._node.options
-        now, age = node.clock.monotonic(), (node.clock.time_ms() - begins_ms) / 1000
+        now, age = node.clock.monotonic(), (node.clock.steady_ms() - begins_ms) / 1000
         if options.keep_bytes and size > options.keep_bytes:
             bound = "keep_bytes"
         elif options.keep and age > options.keep + _LATE:

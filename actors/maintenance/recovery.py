@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session import NodeContext
-    from eventstore.format import LogEndUnproven, Record
+    from eventstore.format import ClockJumped, LogEndUnproven, Record
     from eventstore.log import LogTail
     from projections.state import SessionState
     from projections.storage import LoadedProjections, ProjectionMark
@@ -70,7 +70,7 @@ async def recover(
     reader = StateReader(node.log, lambda state: node.directory.take_passive(state), on_loaded)
     with few_collections():
         found = await reader.read(node.state, reset, progress)
-    await _open_journal(node, found.tail)
+    jumped = await _open_journal(node, found.tail)
     await _restore(node, found.loaded)
     _take_clients(node)
     if found.loaded is None:
@@ -84,6 +84,8 @@ async def recover(
     node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))
     if unproven is not None:
         node.emit(unproven)
+    if jumped is not None:
+        node.record_jump(jumped)
     for state in node.state.sessions.live.values():
         if not state.connected:
             node.directory.watch_expiry(state)
@@ -92,14 +94,11 @@ async def recover(
     return found.loaded.mark if found.loaded is not None else None
 
 
-async def adopt(
-    node: NodeContext, projector: Projector, found: FollowedState, since_ms: int
-) -> None:
+async def adopt(node: NodeContext, projector: Projector, found: FollowedState) -> None:
     """Take over the state of a follower, which has folded the log up to this BrokerStarted.
 
-    The node already has its router. ``since_ms`` is the time of the last record, Unix time in
-    milliseconds: no later record gets an earlier time. The expiry of offline sessions is not
-    scheduled yet. :func:`end_connections` must follow.
+    The node already has its router. The expiry of offline sessions is not scheduled yet.
+    :func:`end_connections` must follow.
     """
     node.state = found.state
     if node.bridge is not None:
@@ -107,7 +106,9 @@ async def adopt(
             node.router.report(state)
             if number % _REPORTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-    await _open_journal(node, found.tail, since_ms)
+    jumped = await _open_journal(node, found.tail)
+    if jumped is not None:
+        node.record_jump(jumped)
     _take_clients(node)
     projector.begin()
     await _record_start(node)
@@ -137,8 +138,12 @@ async def _freeze(node: NodeContext, names: list[str], pause: float) -> None:
             node.directory.passivate(name)
 
 
-async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> None:
-    log = node.log
+async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
+    """Begin to write the log; return the jump of the clock since its last record, if any."""
+    log, longest = node.log, node.options.max_clock_gap
+    jumped = 0
+    if tail.sequence:
+        jumped = node.clock.resume(tail.steady_ms, tail.jumps.total_ms, round(longest * 1000))
     node.writer = log.writer(node.clock, node.fail)
     node.journal = Journal(
         node.writer,
@@ -147,11 +152,13 @@ async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> 
         sequence=tail.sequence,
         link=tail.link,
         max_record=node.options.max_record,
-        since_ms=since_ms,
+        since_ms=tail.steady_ms,
+        jumps=tail.jumps,
     )
     if log.watermark is not None:
         node.journal.on_durable = log.watermark.write
     await node.writer.start(node.journal)
+    return node.journal.jump(jumped, "start") if jumped else None
 
 
 async def _record_start(node: NodeContext) -> None:

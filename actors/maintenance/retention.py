@@ -186,7 +186,7 @@ class Retention:
         self._room.measured(await log.size())
         self._room.look(0)
         records = await log.read_some([log.first])
-        self._begins_ms = records[0].time_ms
+        self._begins_ms = records[0].steady_ms
         first, last = log.first, self._node.journal.durable
         for one in self._node.state.checkpoints:
             share = (last - (one.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
@@ -214,8 +214,8 @@ class Retention:
         if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
             return True
         since_ms = self._begins_ms if last is None else last.time_ms
-        age = (self._node.clock.time_ms() - since_ms) / 1000
-        # If the clock was set back, the age is not known.
+        age = (self._node.clock.steady_ms() - since_ms) / 1000
+        # Logs of earlier versions may have times that run backwards: then the age is not known.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
     def _wanted(self) -> tuple[Checkpoint, str] | None:
@@ -224,7 +224,7 @@ class Retention:
         known = [one for one in self._node.state.checkpoints if one.begun >> INDEX_BITS > first]
         chosen: tuple[Checkpoint, str] | None = None
         if options.keep:
-            before = self._node.clock.time_ms() - int(options.keep * 1000)
+            before = self._node.clock.steady_ms() - int(options.keep * 1000)
             old = [one for one in known if one.time_ms <= before]
             if old:
                 chosen = old[-1], "keep"
@@ -362,7 +362,7 @@ class Retention:
         node.kernel.wake()
         await self._until_whole(at >> INDEX_BITS)
         await self._purge(first)
-        self._begins_ms = record.time_ms
+        self._begins_ms = record.steady_ms
         _log.info("log cut", first=first, reason=reason, bytes=self._room.size)
         self._warn_if_large()
 

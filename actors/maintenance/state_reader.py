@@ -182,7 +182,7 @@ class StateReader:
             for record in await self._read(carriers[start : start + _YIELD_EVERY]):
                 for index, event in record.events():
                     if isinstance(event, MessagesCarried):
-                        node_state.apply(event, position(record.sequence, index), record.time_ms)
+                        node_state.apply(event, position(record.sequence, index), record.steady_ms)
 
     async def _load_unreleased(self, wanted: dict[str, list[Position]]) -> None:
         """Find retained messages that sessions sent at QoS 2 and have not released.

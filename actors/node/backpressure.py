@@ -10,7 +10,7 @@ from actors.node.read_pause import ReadPause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel import Clock, Timers
+    from actors.kernel import LogClock, Timers
 
 _LONGEST = 1.0
 """Maximum seconds for which publishers wait for a slow reader."""
@@ -115,7 +115,9 @@ class Backlog:
         "_timers",
     )
 
-    def __init__(self, timers: Timers, clock: Clock, state: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self, timers: Timers, clock: LogClock, state: Callable[[], tuple[int, int]]
+    ) -> None:
         self._timers = timers
         self._clock = clock
         self._state = state

@@ -111,6 +111,9 @@ class Counters:
         labels=("qos",),
         read=by_qos,
     )
+    clock_jumps: int = counted(
+        "foldmq_clock_jumps_total", "Jumps of the machine's clock since the start.", "clock.jumps"
+    )
     sent: list[int] = counted(
         "foldmq_messages_sent_total",
         "PUBLISH packets to clients, including redeliveries.",

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.kernel import Kernel, Timers
-    from actors.kernel.clock import Clock
+    from actors.kernel import Kernel, LogClock, Timers
     from projections.state import NodeState
     from protocol.mqtt import Publishes
 
@@ -36,7 +35,7 @@ _KNOWN: Final = 65_536
 class PacedNode(Protocol):
     """What is needed of the node."""
 
-    clock: Clock
+    clock: LogClock
     timers: Timers
     kernel: Kernel
     state: NodeState

@@ -386,7 +386,7 @@ class Delivery:
         times.discard(0)
         if access is None and not limited and not times:
             return self._send_waiting(connection, run, messages)
-        now_ms, flags = self._node.clock.time_ms(), (run.qos, run.retain)
+        now_ms, flags = self._node.clock.steady_ms(), (run.qos, run.retain)
         of = run.held if run.retain else None
         passed = expired_until(now_ms)
         if access is None and not limited and min(times) > passed:
@@ -426,7 +426,7 @@ class Delivery:
             return
         if self._expiry is None:
             self._expiry = QueueExpiry()
-        now = expired_until(self._node.clock.time_ms())
+        now = expired_until(self._node.clock.steady_ms())
         missing = self._expiry.search(state, now, self._own_buffer(), self._record_expired)
         if missing:
             self.load(missing, self.make_room)
@@ -528,7 +528,7 @@ class Delivery:
         messages.
         """
         if self.encoder is not None:
-            now_ms = self._node.clock.time_ms()
+            now_ms = self._node.clock.steady_ms()
             return self.encoder.render_messages(messages, flags, packet_ids, now_ms, dup=dup, of=of)
         topics = [message.topic for message in messages]
         payloads = [message.payload for message in messages]

@@ -367,7 +367,8 @@ class SessionLifecycle:
         if self._node.state.sessions.get(session.name) is not state:
             message.command.refuse("no such session")
             return
-        if before and (state.connected or state.closed_ms > before):
+        closed_ms = state.closed_ms + self._node.clock.jumped_ms
+        if before and (state.connected or closed_ms > before):
             message.command.refuse("reconnected meanwhile")
             return
         message.command.carry_out(self._node)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pykka
 import structlog
 
-from actors.kernel import Timers
+from actors.kernel import LogClock, Timers
 from actors.node import Activation, Counters, ReloadOutcome, RetainedPace
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
+from eventstore.display import duration
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
 from projections.clients import ClientHistories
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
     from actors.session.session import Session
     from actors.session.session_messages import Publication
+    from eventstore.format import ClockJumped
     from eventstore.log import EventLog, Journal, LogWriter
     from projections.state import SessionState
     from protocol.errors import FoldmqError
@@ -82,6 +84,7 @@ class NodeContext:
         "handing_over",
         "journal",
         "kernel",
+        "last_jump",
         "limits",
         "log",
         "messages",
@@ -119,7 +122,10 @@ class NodeContext:
         self._loop = asyncio.get_running_loop()
         self.options = options
         self.log = log
-        self.clock = clock
+        self.clock = LogClock(clock)
+        """The time of the log."""
+        self.last_jump: tuple[ClockJumped, Position, int] | None = None
+        """The last jump of the clock since the start, its position and steady time."""
         self.root = root
         """The actor that supervises connections and sessions."""
         self.directory: SessionDirectory
@@ -200,8 +206,26 @@ class NodeContext:
         """Append an event and fold it; return the position of its first entry."""
         journal = self.journal
         at = journal.append(event, entries(event), payloads, size)
-        self.state.apply(event, at, journal.time_ms, payloads)
+        self.state.apply(event, at, journal.steady_ms, payloads)
         return at
+
+    def record_jump(self, event: ClockJumped) -> None:
+        """Record a jump of the clock, for which the journal has begun a record."""
+        at, ms = self.emit(event), event.ms
+        self.last_jump = event, at, self.clock.steady_ms()
+        self.counters.clock_jumps += 1
+        if event.seen == "running":
+            self.counters.started_ms += ms
+            direction = "set forward" if ms > 0 else "set back"
+            what = f"the clock was {direction}: nothing expires because of it"
+        elif ms < 0:
+            what = "the clock is behind the last record of the log: nothing expires because of it"
+        else:
+            what = (
+                "the last record of the log is older than max_clock_gap: this time does not count, "
+                "and nothing expires because of it; max_clock_gap = 0 lets any time count"
+            )
+        _log.warning(what, by=duration(abs(ms)), position=format_position(at))
 
     def count_dropped(self, reason: str, count: int, **whose: str | None) -> None:
         """Count dropped messages; log the first drop for each reason, with the fields ``whose``."""
@@ -298,7 +322,7 @@ class NodeContext:
             limit = float(state.expiry)
         if not limit or limit >= NEVER_EXPIRES:
             return float("inf")
-        return limit - (self.clock.time_ms() - state.closed_ms) / 1000
+        return limit - (self.clock.steady_ms() - state.closed_ms) / 1000
 
     @property
     def will_grace(self) -> int:
@@ -309,7 +333,7 @@ class NodeContext:
         """Return in how many seconds the will of an offline session is published; or infinity."""
         if state.will is None or state.connected:
             return float("inf")
-        due = state.will.wait - (self.clock.time_ms() - state.closed_ms) / 1000
+        due = state.will.wait - (self.clock.steady_ms() - state.closed_ms) / 1000
         if not state.will.grace:
             return due
         # The client gets this time from the moment when it can connect again.

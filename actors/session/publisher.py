@@ -298,7 +298,7 @@ class Publisher:
         retain: bool,
     ) -> None:
         """Route released messages of which some have an expiry; expired ones are not delivered."""
-        now_ms = self._node.clock.time_ms()
+        now_ms = self._node.clock.steady_ms()
         passed = expired_until(now_ms)
         expired = [0 < message.expires <= passed for message in messages]
         for gone in (False, True):
@@ -409,7 +409,7 @@ class Publisher:
             pieces, space = [*distinct_blocks, *payloads], size + sum(block_sizes)
         first = self._node.emit(event, pieces, space)
         if blocks:
-            expires = expiries(blocks, self._node.journal.time_ms)
+            expires = expiries(blocks, self._node.journal.steady_ms)
         stored = StoredMessages(
             first, topics, payloads, size, blocks, expires, packet.retain, (self.name,)
         )

@@ -113,7 +113,7 @@ class Redelivery:
         if found is None:
             delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return False
-        now_ms = self._node.clock.time_ms()
+        now_ms = self._node.clock.steady_ms()
         denied: list[int] = []
         large: list[int] = []
         for pid in unacked:
@@ -249,7 +249,7 @@ class Redelivery:
                 self._node.timers, min(wait, _ACKS_UNREAD), self._remember_acks
             )
             return
-        late = self._node.clock.time_ms() - int(wait * 1000)
+        late = self._node.clock.steady_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
         unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
         delay = wait
@@ -265,9 +265,9 @@ class Redelivery:
                     return
             oldest = min(
                 (sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())),
-                default=self._node.clock.time_ms(),
+                default=self._node.clock.steady_ms(),
             )
-            delay = wait - (self._node.clock.time_ms() - oldest) / 1000
+            delay = wait - (self._node.clock.steady_ms() - oldest) / 1000
         delay = min(wait, max(0.05, delay))
         self._session.start_timer(self._node.timers, delay, self._remember_acks)
 

@@ -361,7 +361,7 @@ class Session(LoopActor):
     @property
     def now_ms(self) -> int:
         """The time in Unix milliseconds."""
-        return self._node.clock.time_ms()
+        return self._node.clock.steady_ms()
 
     def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
         """Record that the client does not get messages that it is not permitted to read."""
@@ -447,7 +447,7 @@ class Session(LoopActor):
             expires=batch.expires[start:],
         ):
             at = self.emit(event)
-            self._recorded.append((event, at, self._node.journal.time_ms))
+            self._recorded.append((event, at, self._node.journal.steady_ms))
 
     def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
         """Continue with a state folded up to record ``last``: handle ``first``, then the rest."""

@@ -287,7 +287,7 @@ class SharedDelivery(Delivery):
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return queued messages as a batch; either all were published with RETAIN, or none."""
-        now_ms = self._node.clock.time_ms()
+        now_ms = self._node.clock.steady_ms()
         blocks = remaining_properties(messages, now_ms)
         payloads = [message.payload for message in messages]
         expires = [message.expires for message in messages]
@@ -304,7 +304,7 @@ class SharedDelivery(Delivery):
 
     def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
         """Record which of the queued messages in ``found`` have expired; return whether any has."""
-        queue, passed = held.queue, expired_until(self._node.clock.time_ms())
+        queue, passed = held.queue, expired_until(self._node.clock.steady_ms())
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
         gone = [ref for ref in queue.expired(passed) if ref in found]

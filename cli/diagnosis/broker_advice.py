@@ -8,6 +8,7 @@ from cli.common import text
 from cli.diagnosis.advice import Advice
 from cli.diagnosis.next_commands import SERVER_LOG
 from cli.diagnosis.status import reaches_mark
+from eventstore.format import format_position
 from eventstore.nats import LOG_STREAM_PREFIX, read_info
 from projections.log_proof import REACHED
 from protocol.errors import FoldmqError
@@ -92,6 +93,9 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
         )
     for doubt in (status.get("log") or {}).get("not_proven", ()):
         yield _advise_on_doubt(doubt, status["time_ms"])
+    jump = (status.get("clock") or {}).get("last")
+    if jump is not None and jump["age_ms"] < _HOUR_MS:
+        yield _clock_advice(jump)
     for line in behind:
         yield Advice(
             "problem",
@@ -122,6 +126,28 @@ def _advise_on_doubt(doubt: Mapping[str, Any], now_ms: int) -> Advice:
         "what was acknowledged in that time may be lost, and the state of sessions may differ from "
         "what their clients know",
         f"foldmq log --from {doubt['at']}.0 -n 3",
+    )
+
+
+def _clock_advice(jump: Mapping[str, Any]) -> Advice:
+    size, age = text.duration(abs(jump["ms"])), text.duration(jump["age_ms"])
+    direction = "forward" if jump["ms"] > 0 else "back"
+    if jump["seen"] == "running":
+        cause = "the clock of the machine was corrected or set"
+    elif jump["ms"] < 0:
+        cause = "at the start it was behind the last record of the log"
+    else:
+        cause = (
+            "at the start the last record of the log was older than max_clock_gap: the broker was "
+            "off for that long, or the clock is wrong; max_clock_gap = 0 lets any time count"
+        )
+    return Advice(
+        "warning",
+        "the clock",
+        f"jumped {direction} by {size}",
+        f"{age} ago, recorded at {format_position(jump['position'])}",
+        f"{cause}; nothing expired because of it, but times in the log are not continuous",
+        "foldmq log --type ClockJumped",
     )
 
 

@@ -80,6 +80,9 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield from _ends([found])
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
+    jump = (found.get("clock") or {}).get("last")
+    if jump is not None:
+        yield _fact("clock", jump_text(jump))
     software = text.escaped(str(found["software"]))
     yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
@@ -132,6 +135,16 @@ def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
         ago = text.duration(found["time_ms"] - reload["time_ms"])
         why = text.escaped(reload["error"], 500)
         yield _problem(f"{where}settings not reloaded {ago} ago: {why}")
+
+
+def jump_text(jump: Mapping[str, Any]) -> str:
+    """Return the last jump of a broker's clock as text."""
+    direction = "forward" if jump["ms"] > 0 else "back"
+    when = "" if jump["seen"] == "running" else ", seen at the start"
+    return (
+        f"jumped {direction} by {text.duration(abs(jump['ms']))} {text.duration(jump['age_ms'])} "
+        f"ago{when}; nothing expired because of it (foldmq log --type ClockJumped)"
+    )
 
 
 def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:

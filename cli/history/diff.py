@@ -13,6 +13,7 @@ from cli.logsource import (
     open_logs,
     parse_point,
     point_at,
+    write_clock_notes,
 )
 from eventstore.errors import NotFound, UsageError
 from projections.comparison import (
@@ -49,6 +50,7 @@ async def _run(
     moments = [parse_point(before), parse_point(after)]
     later = UsageError(f"{before} is later than {after}: give the earlier point first")
     async with open_logs(flags, session) as logs:
+        await write_clock_notes(logs, *moments)
         if "" not in logs:
             check_comparable(logs, *moments)
             check_one_log(logs, session)

@@ -13,10 +13,12 @@ from cli.logsource import (
     check_comparable,
     check_filter,
     cut_off,
+    end_at,
+    is_between,
     open_logs,
     parse_point,
-    point_at,
     start_at,
+    write_clock_notes,
     write_notice,
 )
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
@@ -125,10 +127,11 @@ async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
         printer = _LogPrinter(reader, look)
-        ends = await _points(logs, wanted.end, point_at)
+        ends = await _points(logs, wanted.end, end_at)
         if wanted.count is not None and wanted.start is None:
             for entry in await reader.latest(wanted.count, ends, ended=not wanted.follow):
-                await printer.print(entry)
+                if is_between(entry.entry.time_ms, wanted.start, wanted.end):
+                    await printer.print(entry)
         else:
             starts = await _points(logs, wanted.start, start_at)
             if not await _print_from(reader, printer, starts, ends, wanted):
@@ -199,6 +202,7 @@ async def _check_bounds(logs: Mapping[str, LogSource], wanted: Selection) -> Non
     incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
     for said in _beginnings(logs, [log for log in logs if log in incomplete]):
         write_notice(said)
+    await write_clock_notes(logs, wanted.start, wanted.end)
 
 
 async def _print_from(
@@ -212,6 +216,8 @@ async def _print_from(
     left = wanted.count
     async with contextlib.aclosing(reader.entries(starts, ends, ended=not wanted.follow)) as found:
         async for entry in found:
+            if not is_between(entry.entry.time_ms, wanted.start, wanted.end):
+                continue  # the clock was set back: other times lie between
             await printer.print(entry)
             if left is not None:
                 left -= 1
@@ -290,7 +296,7 @@ class _EventPrinter:
     def _line(self, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
-        said = words(entry.event, self._topics)
+        said = words(entry.event, self._topics, entry.jumped_ms)
         if entry.cause:
             said += f": {entry.cause}"
         if self._look.payload:

@@ -12,10 +12,12 @@ from cli.common import Column, Table, progress, text
 from cli.logsource import (
     LogFailures,
     check_comparable,
+    end_at,
+    is_between,
     open_logs,
     parse_point,
-    point_at,
     start_at,
+    write_clock_notes,
     write_notice,
 )
 from eventstore.errors import UsageError
@@ -77,16 +79,18 @@ async def _read(
     uses: dict[str, DiskUse] = {}
     async with open_logs(flags, failures=failures) as logs:
         check_comparable(logs, start, end)
+        await write_clock_notes(logs, start, end)
         for log, source in logs.items():
             use = DiskUse()
             with failures.of(log):
                 if source.cut is not None and start is None:
                     write_notice((f"log {log}: " if log else "") + source.beginning())
                 first = (await start_at(source, start)).sequence
-                last = (await point_at(source, end)).sequence
+                last = (await end_at(source, end)).sequence
                 with progress("reading", max(0, last - first + 1)) as shown:
                     async for record in source.records(first, last):
-                        use.take(record, len(cast("bytes", record.payload.obj)))
+                        if is_between(record.time_ms, start, end):
+                            use.take(record, len(cast("bytes", record.payload.obj)))
                         shown(use.records)
                 uses[log] = use
     return uses

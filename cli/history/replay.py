@@ -16,10 +16,11 @@ from cli.logsource import (
     open_logs,
     parse_point,
     point_at,
+    write_clock_notes,
 )
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import Position, expiry_ms, format_position
-from eventstore.reading import LogPoint, LogSource, PointSpec, time_of
+from eventstore.reading import LogPoint, LogSource, PointSpec
 from projections.indexing import session_at
 from projections.replay import OF_MEMBERS, AsOf, MessageTopics, Replay, options_text
 from projections.several_logs import JoinedRetained, JoinedState, fold_logs, short_name
@@ -70,6 +71,7 @@ async def _run(
     as_json: bool,
 ) -> None:
     async with open_logs(flags, session) as logs:
+        await write_clock_notes(logs, moment)
         if "" not in logs:
             check_one_log(logs, session)
             check_comparable(logs, moment)
@@ -102,7 +104,8 @@ async def _session(
     group = name.startswith(SHARE)
     known = None if group else await session_at(source, name, point)
     if known is not None:
-        as_of = AsOf(point, await time_of(source, point.sequence))
+        record = (await source.some([point.sequence]))[0]
+        as_of = AsOf(point, record.time_ms, record.jumps.total_ms)
         found, carried = known.state, known.carried
     else:
         # The members of a shared subscription are in the events of their own sessions.
@@ -117,7 +120,7 @@ async def _session(
     await topics.load(_refs(found))
     if not as_json:
         return session_at_lines(found, as_of, topics, _until(as_of, moment), members)
-    shown = session_object(found, topics)
+    shown = session_object(found, topics, as_of.jumped_ms)
     if group:
         shown["members"] = [_member_object(*one) for one in members]
     return iter([text.json_line({**as_of.fields(), **shown})])
@@ -220,9 +223,10 @@ def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
     head = {"kind": "state", **as_of.fields(), "entries": state.entries, **totals(state)}
     yield text.json_line(head)
     for one in state.sessions.values():
-        yield text.json_line({"kind": "session", **session_object(one, None)})
+        yield text.json_line({"kind": "session", **session_object(one, None, as_of.jumped_ms)})
     for message in state.retained.all():
-        yield text.json_line({"kind": "retained", **_retained_object(message)})
+        shown = _retained_object(message, as_of.jumped_ms)
+        yield text.json_line({"kind": "retained", **shown})
 
 
 # ----------------------------------------------------------------------------- several logs
@@ -234,15 +238,17 @@ def _joined(
     """Yield the state of several logs, or their retained messages."""
     last_ms = joined.last_ms if time_ms is None else time_ms
     as_of = "before the first record" if last_ms is None else text.clock(last_ms)
+    jumped = _jumped_by_log(joined)
     if topic is not None:
         found = list(joined.retained(topic))
         if as_json:
-            yield from (text.json_line(_joined_retained_object(one)) for one in found)
+            for one in found:
+                yield text.json_line(_joined_retained_object(one, jumped[one.log]))
             return
         topics = text.count_of(len({one.message.topic for one in found}), "retained message")
         yield f"{topics} on {text.name(topic)} as of {as_of}"
         for one in found:
-            (line,) = _retained_lines([one.message])
+            (line,) = _retained_lines([one.message], jumped[one.log])
             yield f"  {short_name(one.log)}{line}{_only_in(one)}"
     elif as_json:
         yield from _joined_objects(joined, last_ms)
@@ -305,15 +311,22 @@ def _joined_objects(joined: JoinedState, last_ms: int | None) -> Iterator[str]:
     ]
     head = {"kind": "state", "time": None if last_ms is None else text.iso(last_ms), "logs": logs}
     yield text.json_line({**head, "entries": joined.entries, **joined_totals(joined)})
+    jumped = _jumped_by_log(joined)
     for log, one in joined.sessions():
-        yield text.json_line({"kind": "session", "log": log, **session_object(one, None)})
+        shown = session_object(one, None, jumped[log])
+        yield text.json_line({"kind": "session", "log": log, **shown})
     for found in joined.retained():
-        yield text.json_line({"kind": "retained", **_joined_retained_object(found)})
+        shown = _joined_retained_object(found, jumped[found.log])
+        yield text.json_line({"kind": "retained", **shown})
 
 
-def _joined_retained_object(one: JoinedRetained) -> dict[str, object]:
+def _jumped_by_log(joined: JoinedState) -> dict[str, int]:
+    return {part.log: part.as_of.jumped_ms for part in joined.parts}
+
+
+def _joined_retained_object(one: JoinedRetained, jumped_ms: int) -> dict[str, object]:
     only = {} if one.everywhere else {"only_in": list(one.logs)}
-    return {"log": one.log, **_retained_object(one.message), **only}
+    return {"log": one.log, **_retained_object(one.message, jumped_ms), **only}
 
 
 # ----------------------------------------------------------------------------- one session
@@ -337,14 +350,16 @@ def session_at_lines(
     elif state.connected:
         yield f"  connected (connection {state.generation})"
     else:
-        since = text.duration(now_ms - state.closed_ms)
-        yield f"  offline since {text.clock(state.closed_ms)} ({since})"
+        closed_ms = state.closed_ms + as_of.jumped_ms
+        yield f"  offline since {text.clock(closed_ms)} ({text.duration(now_ms - closed_ms)})"
     user = f", user {text.name(state.user)}" if state.user is not None else ""
     yield f"  {'clean' if state.clean else 'persistent'} session{user}{_protocol(state)}"
     yield from _subscription_lines(state, topics)
-    yield from _in_flight_lines("in flight, not acknowledged", state.inflight, topics, now_ms)
     yield from _in_flight_lines(
-        "PUBREC received, waiting for PUBCOMP", state.releasing, topics, now_ms
+        "in flight, not acknowledged", state.inflight, topics, now_ms - as_of.jumped_ms
+    )
+    yield from _in_flight_lines(
+        "PUBREC received, waiting for PUBCOMP", state.releasing, topics, now_ms - as_of.jumped_ms
     )
     if state.inbound:
         yield f"  received at QoS 2, waiting for PUBREL: {len(state.inbound):,}"
@@ -451,13 +466,18 @@ def _message(ref: Position, topics: MessageTopics) -> str:
     return f"message {format_position(ref)}{about}"
 
 
-def session_object(state: SessionState, topics: MessageTopics | None) -> dict[str, object]:
-    """Return a session as a JSON object; topics of its messages only with ``topics``."""
+def session_object(
+    state: SessionState, topics: MessageTopics | None, jumped_ms: int
+) -> dict[str, object]:
+    """Return a session as a JSON object; topics of its messages only with ``topics``.
+
+    ``jumped_ms`` is the sum of the jumps of the clock, which times in states do not include.
+    """
     will = state.will
     return {
         "session": state.session,
         "connected": state.connected,
-        "closed": None if state.connected else text.iso(state.closed_ms),
+        "closed": None if state.connected else text.iso(state.closed_ms + jumped_ms),
         "clean": state.clean,
         "generation": state.generation,
         "level": state.level,
@@ -465,8 +485,8 @@ def session_object(state: SessionState, topics: MessageTopics | None) -> dict[st
         "expiry": state.expiry,
         "user": state.user,
         "subscriptions": [_subscription_object(one) for one in state.subscriptions.values()],
-        "in_flight": _sent_objects(state.inflight, topics),
-        "releasing": _sent_objects(state.releasing, topics),
+        "in_flight": _sent_objects(state.inflight, topics, jumped_ms),
+        "releasing": _sent_objects(state.releasing, topics, jumped_ms),
         "inbound": [
             {"packet_id": pid, **_message_object(ref, topics)} for pid, ref in state.inbound.items()
         ],
@@ -499,14 +519,14 @@ def _subscription_object(held: SubscriptionState) -> dict[str, object]:
 
 
 def _sent_objects(
-    table: dict[int, InFlight], topics: MessageTopics | None
+    table: dict[int, InFlight], topics: MessageTopics | None, jumped_ms: int
 ) -> list[dict[str, object]]:
     return [
         {
             "packet_id": pid,
             **_message_object(sent.ref, topics),
             "qos": sent.flags & QOS_MASK,
-            "sent": text.iso(sent.sent_ms),
+            "sent": text.iso(sent.sent_ms + jumped_ms),
         }
         for pid, sent in table.items()
     ]
@@ -524,32 +544,34 @@ def _message_object(ref: Position, topics: MessageTopics | None) -> dict[str, ob
 def _retained(state: NodeState, topic_filter: str, as_of: AsOf, *, as_json: bool) -> Iterator[str]:
     found = state.retained.match(topic_filter)
     if as_json:
-        yield from (text.json_line(_retained_object(message)) for message in found)
+        yield from (text.json_line(_retained_object(message, as_of.jumped_ms)) for message in found)
         return
     messages = text.count_of(len(found), "retained message")
     yield f"{messages} on {text.name(topic_filter)} as of {as_of}"
-    yield from _retained_lines(found)
+    yield from _retained_lines(found, as_of.jumped_ms)
 
 
-def _retained_lines(found: Iterable[RetainedMessage]) -> Iterator[str]:
+def _retained_lines(found: Iterable[RetainedMessage], jumped_ms: int) -> Iterator[str]:
     for message in found:
         yield (
             f"  {format_position(message.ref):>9}  {text.name(message.topic)}  QoS {message.qos}, "
             f"{text.size(len(message.payload))}: {text.payload_text(message.payload)}"
-            f"{_until_text(message.expires)}{properties_text(message.block)}"
+            f"{_until_text(message.expires, jumped_ms)}{properties_text(message.block)}"
         )
 
 
-def _until_text(expires: int) -> str:
-    return f", expires {text.clock(expiry_ms(expires))}" if expires else ""
+def _until_text(expires: int, jumped_ms: int) -> str:
+    return f", expires {text.clock(expiry_ms(expires) + jumped_ms)}" if expires else ""
 
 
-def _retained_object(message: RetainedMessage) -> dict[str, object]:
+def _retained_object(message: RetainedMessage, jumped_ms: int) -> dict[str, object]:
     return {
         "topic": message.topic,
         "qos": message.qos,
         "position": format_position(message.ref),
         **text.payload_field(message.payload),
-        **({"expires": text.iso(expiry_ms(message.expires))} if message.expires else {}),
+        **(
+            {"expires": text.iso(expiry_ms(message.expires) + jumped_ms)} if message.expires else {}
+        ),
         **({"properties": found} if (found := properties_object(message.block)) else {}),
     }

@@ -14,6 +14,7 @@ from cli.logsource import (
     open_source,
     parse_point,
     point_at,
+    write_clock_notes,
 )
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
 from eventstore.format import Position, format_position, position
@@ -80,6 +81,7 @@ async def _run(
                 one.require_whole()
         ref = await message_at(source, place) if place is not None else None
         until = None
+        await write_clock_notes(logs or {"": source}, moment)
         if moment is not None and not anywhere:
             point = await point_at(source, moment)
             until = position(point.sequence, point.index)

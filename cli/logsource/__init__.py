@@ -28,7 +28,16 @@ if TYPE_CHECKING:
         open_logs,
         open_node_logs,
     )
-    from cli.logsource.point_resolution import cut_off, parse_point, point_at, start_at
+    from cli.logsource.point_resolution import (
+        clock_notes,
+        cut_off,
+        end_at,
+        is_between,
+        parse_point,
+        point_at,
+        start_at,
+        write_clock_notes,
+    )
     from cli.logsource.several_logs import log_names, log_of_session
     from cli.logsource.source import (
         find_location,
@@ -52,7 +61,10 @@ else:
             ),
             "node_logs": "check_one_log check_comparable flags_of_session open_logs open_node_logs",
             "several_logs": "log_names log_of_session",
-            "point_resolution": "cut_off parse_point point_at start_at",
+            "point_resolution": (
+                "clock_notes cut_off end_at is_between parse_point point_at start_at "
+                "write_clock_notes"
+            ),
             "nats_access": "external_access",
             "source": (
                 "find_location index_directory index_path named_stream open_source write_notice"
@@ -76,14 +88,17 @@ __all__ = [
     "check_filter",
     "check_one_log",
     "check_topic",
+    "clock_notes",
     "cluster_key",
     "cut_off",
+    "end_at",
     "external_access",
     "find_location",
     "fit_packet_size",
     "flags_of_session",
     "index_directory",
     "index_path",
+    "is_between",
     "log_names",
     "log_of_session",
     "named_stream",
@@ -101,5 +116,6 @@ __all__ = [
     "start_for_clients",
     "with_broker_flags",
     "with_source_flags",
+    "write_clock_notes",
     "write_notice",
 ]

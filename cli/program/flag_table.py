@@ -69,6 +69,7 @@ FLAGS: Final[tuple[tuple[str, str, str | None, str | None, str], ...]] = (
     ('failover_grace', 'text', 'TIME', 'Cluster', 'How long the wills of connected clients wait for their clients when another node takes over, or the leader closes its clients because it may have been replaced. 0: they are published at once. [default: 5s]'),
     ('processes', 'text', 'NUMBER', 'Several processes on one machine', 'Number of broker processes, for machines with several cores. Each has a log of its own and the sessions of some clients, by a hash of the client identifier; all clients connect to the same address. The number cannot change later. [default: 1]'),
     ('session_expiry', 'text', 'TIME', 'Sessions and delivery', 'Remove a session that has been offline for this long. 0: never. [default: never]'),
+    ('max_clock_gap', 'text', 'TIME', 'Sessions and delivery', 'Longest time off that counts for expiry, between the last record of the log and a start. After a longer one, by the clock, the clock may as well be wrong: the time does not count, and nothing expires because of it. 0: any time counts. [default: 1d]'),
     ('ack_wait', 'text', 'TIME', 'Sessions and delivery', 'Redeliver a message that has not been acknowledged for this long. 0: never. [default: 30s]'),
     ('max_ack_pending', 'text', 'NUMBER', 'Sessions and delivery', 'Maximum number of unacknowledged deliveries per subscription. [default: 1024]'),
     ('max_queued_messages', 'text', 'NUMBER', 'Sessions and delivery', 'Maximum number of messages queued for one offline session. [default: 1000000]'),

@@ -578,7 +578,7 @@ def _follows(process: ProcessMember) -> None:
 async def _recover(broker: Broker, notifier: Notifier, leadership: Leadership | None) -> None:
     begun = time.monotonic()
     if leadership is not None:
-        await broker.adopt(leadership.found, leadership.since_ms)
+        await broker.adopt(leadership.found)
         if broker.node.failed.done():  # another node took over meanwhile
             raise broker.node.failed.result()
         gc.freeze()

@@ -80,6 +80,13 @@ class Settings(
         ge=0,
         description="Redeliver a message that has not been acknowledged for this long. 0: never.",
     )
+    max_clock_gap: Seconds = Field(
+        default=_OPTIONS.max_clock_gap,
+        ge=0,
+        description="Longest time off that counts for expiry, between the last record of the log "
+        "and a start. After a longer one, by the clock, the clock may as well be wrong: the time "
+        "does not count, and nothing expires because of it. 0: any time counts.",
+    )
     session_expiry: Seconds = Field(
         default=_OPTIONS.session_expiry,
         ge=0,

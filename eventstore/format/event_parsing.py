@@ -46,6 +46,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LeaderProved,
     LimitsApplied,
@@ -91,6 +92,7 @@ Event: TypeAlias = (
     | LeaderProved
     | CheckpointBegun
     | CheckpointCompleted
+    | ClockJumped
     | Followed
     | LimitsApplied
     | LogArchived

@@ -239,7 +239,7 @@ class Queued:
     e: Literal["Queued"] = "Queued"
     v: Literal[1] = 1
     expires: list[Run] | int = 0
-    """Unix time in seconds at which each message expires, 0: never; one number when all are
+    """Steady Unix time in seconds at which each message expires, 0: never; one number when all are
     equal."""
     behind: int = -1
     """Number of queued messages that stay ahead of them, if a member of the shared subscription

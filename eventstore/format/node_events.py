@@ -60,6 +60,25 @@ class BrokerStopped:
 
 
 @dataclass(slots=True)
+class ClockJumped:
+    """The broker's clock was set forward or back; the times of records follow it from here on.
+
+    Nothing expires because of it: sessions, messages and wills keep the time that they had left.
+    """
+
+    ms: int
+    """Milliseconds by which the times of records jump; negative: back."""
+    seen: str
+    """running: the clock jumped while the broker ran, compared with the time that had passed.
+    start: at the start, compared with the last record: the clock was behind it, or the broker was
+    off for longer than max_clock_gap, which may as well be a wrong clock."""
+    previous: int = 0
+    """Stream sequence of the record with the previous ClockJumped; 0: there was none."""
+    e: Literal["ClockJumped"] = "ClockJumped"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class LeaderProved:
     """A leader that heard no other node of its cluster wrote this to check that it still leads."""
 
@@ -127,7 +146,7 @@ class RetainedSnapshot:
     """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
-    """Unix time in seconds at which each message expires, 0: never; one number when all are
+    """Steady Unix time in seconds at which each message expires, 0: never; one number when all are
     equal."""
     publishers: list[str] = field(default_factory=list)
     """The distinct client identifiers of the publishers, "" where the publisher is not known; empty
@@ -185,7 +204,7 @@ class MessagesCarried:
     """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
-    """Unix time in seconds at which each message expires, 0: never; one number when all are
+    """Steady Unix time in seconds at which each message expires, 0: never; one number when all are
     equal."""
     as_retained: list[Run] = field(default_factory=list)
     """Positions of the messages that were published with RETAIN 1."""

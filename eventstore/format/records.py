@@ -9,7 +9,7 @@ bytes  content
 32     SHA-256 of everything that follows: the checksum, and this record's link
 32     the link of the record before it (zeros for the first): the hash chain
 4      length of the JSON header
-n      JSON: node, time, part, last, events
+n      JSON: node, time, part, last, jumps (from the first jump of the clock on), events
 rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
        of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
@@ -29,7 +29,7 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -64,6 +64,18 @@ _OBJECTS = frozenset({dict})
 _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
 _HOLE = b'"e":"LogSalvaged"'
+
+
+class ClockJumps(NamedTuple):
+    """The jumps of the clock in a log: a record has those up to it, itself included."""
+
+    total_ms: int = 0
+    """Sum of the jumps in milliseconds, those back counted as negative."""
+    record: int = 0
+    """Stream sequence of the record with the last ClockJumped; 0: there was none."""
+
+
+NO_JUMPS: Final = ClockJumps()
 
 
 def link_of(data: bytes) -> bytes:
@@ -102,9 +114,12 @@ def encode_record(
     payloads: Sequence[bytes],
     part: int = 0,
     last: bool = True,
+    jumps: ClockJumps = NO_JUMPS,
 ) -> bytes:
     """Return the bytes of a record; see :func:`record_pieces` for the arguments."""
-    return b"".join(record_pieces(previous, node, time_ms, events, payloads, part, last=last))
+    return b"".join(
+        record_pieces(previous, node, time_ms, events, payloads, part, last=last, jumps=jumps)
+    )
 
 
 def record_pieces(
@@ -116,6 +131,7 @@ def record_pieces(
     part: int = 0,
     *,
     last: bool = True,
+    jumps: ClockJumps = NO_JUMPS,
 ) -> Sequence[bytes]:
     """Return the bytes of a record in pieces; the first one contains the whole head.
 
@@ -123,15 +139,16 @@ def record_pieces(
     before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in pieces, in
     the order in which the events refer to it.
     """
-    header = orjson.dumps(
-        {
-            "node": node,
-            "time": time_ms,
-            "part": part,
-            "last": last,
-            "events": list(map(json_object, events)),
-        }
-    )
+    fields: dict[str, Any] = {
+        "node": node,
+        "time": time_ms,
+        "part": part,
+        "last": last,
+    }
+    if jumps.record:
+        fields["jumps"] = list(jumps)
+    fields["events"] = list(map(json_object, events))
+    header = orjson.dumps(fields)
     head = b"".join((previous, len(header).to_bytes(4, "big"), header))
     if sum(map(len, payloads)) < _LARGE * len(payloads):
         signed = b"".join((head, *payloads))
@@ -160,6 +177,13 @@ class Record:
     the equivalent events of single sessions."""
     payload: memoryview
     """The payload area."""
+    jumps: ClockJumps = NO_JUMPS
+    """The jumps of the clock up to this record."""
+
+    @property
+    def steady_ms(self) -> int:
+        """Its time without the jumps of the clock: expiries and delays are measured with it."""
+        return self.time_ms - self.jumps.total_ms
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield each event, validated and upcast, with the index of its first entry.
@@ -233,6 +257,7 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
             last=header["last"],
             raw_events=events,
             payload=view[body:],
+            jumps=ClockJumps(*header["jumps"]) if "jumps" in header else NO_JUMPS,
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, "has an invalid header") from None

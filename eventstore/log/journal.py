@@ -31,7 +31,10 @@ from eventstore.format import (
     ESCAPED,
     INDEX_BITS,
     MAX_INDEX,
+    NO_JUMPS,
     TEXT_LENGTHS,
+    ClockJumped,
+    ClockJumps,
     Event,
     LogEvent,
     MessagePublished,
@@ -76,8 +79,8 @@ class JournalObserver(Protocol):
 class Clock(Protocol):
     """A source of time."""
 
-    def time_ms(self) -> int:
-        """Return Unix time in milliseconds."""
+    def steady_ms(self) -> int:
+        """Return Unix time in milliseconds without the jumps of the clock."""
 
     def monotonic(self) -> float:
         """Return seconds that never go back."""
@@ -90,8 +93,8 @@ class Journal:
     record in bytes, ``max_inflight`` the records on their way. A record of less than
     ``parallel_from`` bytes waits until the one before it is on disk: events that arrive until then
     join it, which saves a sync. ``max_pending`` bounds the bytes that may wait for the disk before
-    :attr:`congested` asks for less input. No record gets a time before ``since_ms``: another node,
-    with another clock, may have written the last one.
+    :attr:`congested` asks for less input. ``jumps`` are those of the clock up to the last record,
+    and no record gets a steady time before ``since_ms``, that of the last one.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Journal:
         parallel_from: int = 16 * 1024,
         max_pending: int = 32 * 1024 * 1024,
         since_ms: int = 0,
+        jumps: ClockJumps = NO_JUMPS,
     ) -> None:
         self.node = node
         self.max_record = max_record
@@ -170,8 +174,10 @@ class Journal:
         released."""
         self._left: Iterator[tuple[OutputSink, list[bytes]]] = iter(())
         """The rest of the first ones, which is not released yet."""
-        self.time_ms = 0
-        """Time of the record with the last event, Unix time in milliseconds."""
+        self._jumps = jumps
+        """The jumps of the clock up to the open record."""
+        self.steady_ms = 0
+        """Time of the record with the last event, without the jumps of the clock."""
 
     @property
     def durable(self) -> int:
@@ -320,18 +326,29 @@ class Journal:
         return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event
 
     def _begin_record(self) -> None:
-        self.time_ms = max(self._clock.time_ms(), self._since_ms)
+        self._since_ms = self.steady_ms = max(self._clock.steady_ms(), self._since_ms)
         self._begun = self._clock.monotonic()
 
     def _stale(self) -> bool:
         """Return whether the open record is too old for further events."""
-        if self.time_ms < self._since_ms:
+        if self.steady_ms < self._since_ms:
             return True
-        return self._clock.time_ms() - self.time_ms > _STALE_MS
+        return self._clock.steady_ms() - self.steady_ms > _STALE_MS
 
-    def not_before(self, time_ms: int) -> None:
+    def not_before(self, steady_ms: int) -> None:
         """Write events of later turns to records of this time or later; call it between turns."""
-        self._since_ms = max(self._since_ms, time_ms)
+        self._since_ms = max(self._since_ms, steady_ms)
+
+    def jump(self, ms: int, seen: str) -> ClockJumped:
+        """Begin a record whose time follows a jump of the clock; return the event to append to it.
+
+        Call it between turns.
+        """
+        if self._events:
+            self._finish_record(last=True)
+        event = ClockJumped(ms, seen, self._jumps.record)
+        self._jumps = ClockJumps(self._jumps.total_ms + ms, self._next)
+        return event
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
         """Send bytes to a sink once everything appended in this turn is on disk."""
@@ -520,11 +537,12 @@ class Journal:
         pieces = record_pieces(
             self._link,
             self.node,
-            self.time_ms,
+            self.steady_ms + self._jumps.total_ms,
             self._events,
             self._payloads,
             self._part,
             last=last,
+            jumps=self._jumps,
         )
         count = len(self._events)
         record = PendingRecord(

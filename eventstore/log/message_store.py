@@ -237,7 +237,7 @@ def properties_of(
     if not blocks:
         return [], []
     if isinstance(event, MessagePublished):
-        return blocks, expiries(blocks, record.time_ms)
+        return blocks, expiries(blocks, record.steady_ms)
     return blocks, expiries_of(event.expires, event.count)
 
 

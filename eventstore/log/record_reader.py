@@ -16,7 +16,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format import GENESIS, Record, decode_record
+from eventstore.format import GENESIS, NO_JUMPS, ClockJumps, Record, decode_record
 from eventstore.nats import (
     END_OF_BATCH,
     NOT_FOUND,
@@ -53,6 +53,15 @@ class LogTail:
     """Stream sequence of the last record, 0 when there is none."""
     link: bytes
     """Link of that record."""
+    steady_ms: int = 0
+    """Its time without the jumps of the clock, Unix time in milliseconds."""
+    jumps: ClockJumps = NO_JUMPS
+    """The jumps of the clock up to it."""
+
+    @classmethod
+    def of(cls, record: Record) -> LogTail:
+        """Return the end of a log that ends with a record."""
+        return cls(record.sequence, record.link, record.steady_ms, record.jumps)
 
 
 async def read_tail(
@@ -84,7 +93,7 @@ async def read_tail(
             if sequence < first <= last:
                 continue  # another node has written more meanwhile, and cut the log after it
             raise
-        return LogTail(sequence, decode_record(sequence, data).link)
+        return LogTail.of(decode_record(sequence, data))
 
 
 class _BatchReader:

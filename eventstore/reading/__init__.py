@@ -24,7 +24,15 @@ if TYPE_CHECKING:
         with_index,
     )
     from eventstore.reading.log_location import LogLocation, open_directory, stream_of
-    from eventstore.reading.log_points import LogPoint, last_between, last_until, time_of
+    from eventstore.reading.log_points import (
+        ClockSpan,
+        LogPoint,
+        all_until,
+        clock_spans,
+        last_between,
+        last_until,
+        time_of,
+    )
     from eventstore.reading.log_source import LogSource, check_noted, open_log
     from eventstore.reading.polling import Polling
     from eventstore.reading.position_text import (
@@ -43,7 +51,9 @@ else:
             "gc_pause": "few_collections",
             "indexed_reading": "fetch_listed find_index is_of read_listed with_index",
             "log_location": "LogLocation open_directory stream_of",
-            "log_points": "LogPoint last_between last_until time_of",
+            "log_points": (
+                "ClockSpan LogPoint all_until clock_spans last_between last_until time_of"
+            ),
             "log_source": "LogSource check_noted open_log",
             "polling": "Polling",
             "position_text": "PointSpec packet_ids_text parse_point positions_text several stamp",
@@ -52,13 +62,16 @@ else:
     )
 
 __all__ = [
+    "ClockSpan",
     "LogLocation",
     "LogPoint",
     "LogSource",
     "PointSpec",
     "Polling",
     "Progress",
+    "all_until",
     "check_noted",
+    "clock_spans",
     "fetch_listed",
     "few_collections",
     "find_index",

@@ -1,13 +1,19 @@
-"""Points in a log, and the last record at a time."""
+"""Points in a log, and the records at a time.
+
+Within a log the times of records run backwards only where the clock jumped back, which a
+``ClockJumped`` records: between two jumps they can be searched.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format import MAX_INDEX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventstore.reading.log_source import LogSource
 
 
@@ -22,6 +28,17 @@ class LogPoint:
     index: int = MAX_INDEX
 
 
+class ClockSpan(NamedTuple):
+    """Consecutive records, in whose times the clock does not jump."""
+
+    first: int
+    last: int
+    jump_ms: int
+    """The jump with which they begin, in milliseconds, negative: back; 0: the log begins here."""
+    ends_ms: int
+    """Time of the last one."""
+
+
 async def time_of(source: LogSource, sequence: int) -> int:
     """Return the time of a record, Unix time in milliseconds.
 
@@ -30,12 +47,45 @@ async def time_of(source: LogSource, sequence: int) -> int:
     return (await source.some([sequence]))[0].time_ms
 
 
-async def last_until(source: LogSource, time_ms: int) -> int:
-    """Return the last record that is not later than a time (Unix, milliseconds).
+async def clock_spans(source: LogSource) -> Sequence[ClockSpan]:
+    """Return the parts of a log between the jumps of its clock; raises as :func:`time_of`."""
+    found: list[ClockSpan] = []
+    last = source.last
+    while last >= source.begin:
+        record = (await source.some([last]))[0]
+        first = record.jumps.record
+        if first <= source.begin:
+            found.append(ClockSpan(source.begin, last, 0, record.time_ms))
+            break
+        before = (await source.some([first - 1]))[0]
+        jump_ms = record.jumps.total_ms - before.jumps.total_ms
+        found.append(ClockSpan(first, last, jump_ms, record.time_ms))
+        last = first - 1
+    return found[::-1]
 
-    Returns the one before the first record if all are later. Raises as :func:`time_of`.
+
+async def last_until(source: LogSource, time_ms: int) -> int:
+    """Return the last record before the time of the log exceeds a time (Unix, milliseconds).
+
+    A clock that is set back later does not change that: the log had reached the time before.
+    Returns the one before the first record if that is later. Raises as :func:`time_of`.
     """
-    return await last_between(source, source.begin - 1, source.last, time_ms)
+    for span in await clock_spans(source):
+        if span.ends_ms > time_ms:
+            return await last_between(source, span.first - 1, span.last, time_ms)
+    return source.last
+
+
+async def all_until(source: LogSource, time_ms: int) -> int:
+    """Return the last of all records that are not later than a time.
+
+    Differs from :func:`last_until` where the clock was set back, so that the time came again.
+    """
+    for span in reversed(await clock_spans(source)):
+        last = await last_between(source, span.first - 1, span.last, time_ms)
+        if last >= span.first:
+            return last
+    return source.begin - 1
 
 
 async def last_between(source: LogSource, low: int, high: int, time_ms: int) -> int:

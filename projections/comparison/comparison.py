@@ -76,7 +76,7 @@ def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
     ):
         pieces = record.pieces(event)
     try:
-        node.apply(event, at, record.time_ms, pieces)
+        node.apply(event, at, record.steady_ms, pieces)
     except INCONSISTENCIES as error:
         raise inconsistency(record, error) from error
 

@@ -225,7 +225,7 @@ def _fold(
         for index, event in own_events(part, name):
             if index >= stop:
                 return
-            fold.take(event, base + index, part.time_ms)
+            fold.take(event, base + index, part.steady_ms)
             if denied is not None:
                 denied.take(event, base + index, part.time_ms)
     except INCONSISTENCIES as error:
@@ -239,7 +239,7 @@ def _fold_all(folds: dict[str, tuple[SessionFold, int]], part: Record) -> None:
         for raw in part.raw_events:
             held = folds.get(raw.get("session", ""))
             if held is not None and part.sequence >= held[1]:
-                held[0].take(parse_event(raw), at, part.time_ms)
+                held[0].take(parse_event(raw), at, part.steady_ms)
             at += count_entries(raw)
     except INCONSISTENCIES as error:
         raise inconsistency(part, error) from error

@@ -145,7 +145,7 @@ class SegmentBuilder:
                 for index, event in events:
                     _refer(event, sequences[0], earlier)
                     if effective:
-                        self._fold(event, position(part.sequence, index), part.time_ms)
+                        self._fold(event, position(part.sequence, index), part)
             except INCONSISTENCIES as error:
                 raise inconsistency(part, error) from error
             self._note(part)
@@ -172,7 +172,7 @@ class SegmentBuilder:
         row = self._checks.setdefault(group_key(CHECKS, part.sequence), [])
         row += [part.sequence, self._link[:_LINK_DIGITS]]
 
-    def _fold(self, event: Event, at: Position, time_ms: int) -> None:
+    def _fold(self, event: Event, at: Position, part: Record) -> None:
         if isinstance(event, CheckpointBegun):
             self._begun = at
         elif isinstance(event, CheckpointCompleted):
@@ -182,7 +182,7 @@ class SegmentBuilder:
             self._begun = None
         name = getattr(event, "session", None)
         if name is not None:
-            self._states.take(name, event, at, time_ms)
+            self._states.take(name, event, at, part)
 
 
 def _refer(event: Event, first: int, earlier: dict[int, set[int]]) -> None:

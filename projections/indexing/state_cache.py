@@ -17,7 +17,7 @@ from projections.state import SessionFold, decode_session, encode_session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.format import Event, Position
+    from eventstore.format import Event, Position, Record
     from eventstore.index import LogIndex, SavedState
 
 MAX_DENIED: Final = 1000
@@ -91,15 +91,15 @@ class StateCache:
         for one in self._held.values():
             one.fold.whole = 0
 
-    def take(self, name: str, event: Event, at: Position, time_ms: int) -> None:
-        """Fold an event of a session."""
+    def take(self, name: str, event: Event, at: Position, record: Record) -> None:
+        """Fold an event of a session, from a record."""
         one = self._changed.get(name)
         if one is None:
             one = self._held.pop(name, None) or self._load(name)
             self._held[name] = self._changed[name] = one
-        one.fold.take(event, at, time_ms)
+        one.fold.take(event, at, record.steady_ms)
         if isinstance(event, (SubscriptionDenied, Subscribed)):
-            one.denied.take(event, at, time_ms)
+            one.denied.take(event, at, record.time_ms)
 
     def _load(self, name: str) -> _CachedState:
         saved = self._index.state_before(name, _NEVER) if self._index is not None else None

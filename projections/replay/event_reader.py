@@ -72,6 +72,8 @@ class EventEntry(NamedTuple):
     """Whether it belongs to a turn that was never complete: it did not take effect."""
     cause: str = ""
     """Why it happened, for the end of a sentence, if only later events show it."""
+    jumped_ms: int = 0
+    """Sum of the jumps of the clock up to its record."""
 
 
 class EventFilter:
@@ -313,4 +315,7 @@ class EventReader:
                 return
             if await self._selected.selects(event, self.topics):
                 cause = cause_of(events, number)
-                yield EventEntry(base + index, record.time_ms, event, record.payload, void, cause)
+                jumped = record.jumps.total_ms
+                yield EventEntry(
+                    base + index, record.time_ms, event, record.payload, void, cause, jumped
+                )

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eventstore import display
@@ -14,6 +15,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Completed,
     Delivered,
     Event,
@@ -83,11 +85,14 @@ _WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 """Events that have a payload for each of several messages."""
 
 
-def words(event: Event, topics: Topics) -> str:
+def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
     """Return an event as text, without its session.
 
-    Topics of messages that ``topics`` has not loaded are left out.
+    Topics of messages that ``topics`` has not loaded are left out. ``jumped_ms`` is the sum of the
+    jumps of the clock up to the event, which expiries do not include.
     """
+    if jumped_ms and isinstance(event, Queued) and isinstance(event.expires, int) and event.expires:
+        event = replace(event, expires=event.expires + jumped_ms // 1000)
     return _WORDS[type(event)](event, topics)
 
 
@@ -319,6 +324,13 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     )
 
 
+def _clock_jumped(event: ClockJumped, _topics: Topics) -> str:
+    direction = "forward" if event.ms > 0 else "back"
+    when = "while the broker ran" if event.seen == "running" else "before this start"
+    size = display.duration(abs(event.ms))
+    return f"the clock jumped {direction} by {size} {when}; nothing expires because of it"
+
+
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
     sessions = display.count_of(event.sessions, "session")
     retained = display.count_of(event.retained, "retained message")
@@ -450,6 +462,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     SessionSnapshot: _snapshot,
     RetainedSnapshot: _retained,
     CheckpointCompleted: _completed,
+    ClockJumped: _clock_jumped,
     MessagesCarried: _carried,
     Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
     Followed: lambda event, _: (

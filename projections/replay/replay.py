@@ -34,6 +34,8 @@ class AsOf:
     point: LogPoint
     record_ms: int
     """Time of the record, Unix time in milliseconds."""
+    jumped_ms: int = 0
+    """Sum of the jumps of the clock up to it: times in states are without them."""
 
     def __str__(self) -> str:
         """Return the point as text."""
@@ -79,7 +81,7 @@ class Replay:
         self._records = source.records(source.begin, last)
         self._only = only
         self._done = source.begin - 1
-        self._time_ms = 0
+        self._time_ms = self._jumped_ms = 0
 
     async def to(self, point: LogPoint) -> AsOf:
         """Fold up to a point after the last one; return the point that ``state`` corresponds to.
@@ -92,14 +94,14 @@ class Replay:
             while self._done < point.sequence:
                 record = await anext(self._records)
                 self._done = record.sequence
-                self._time_ms = record.time_ms
+                self._time_ms, self._jumped_ms = record.time_ms, record.jumps.total_ms
                 if record.sequence == point.sequence and point.index != MAX_INDEX:
                     record = head(record, point.index)
                 self.origins.take(record, self.state)
                 fold(self.state, record, self._only)
                 if record.sequence % _UPDATE_EVERY == 0:
                     update(record.sequence)
-        as_of = AsOf(point, self._time_ms)
+        as_of = AsOf(point, self._time_ms, self._jumped_ms)
         if self.state.partial:
             raise await self._too_early(as_of)
         return as_of

@@ -74,6 +74,8 @@ class SessionEvent(NamedTuple):
     at: Position
     time_ms: int
     event: Event
+    steady_ms: int
+    """The time without the jumps of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +223,12 @@ class SessionHistory:
             session = getattr(event, "session", None)
             if session is None:
                 if isinstance(event, (CheckpointBegun, CheckpointCompleted, MessagesCarried)):
-                    node.apply(event, base + index, part.time_ms)
+                    node.apply(event, base + index, part.steady_ms)
             elif session == self.name:
-                node.apply(event, base + index, part.time_ms)
+                node.apply(event, base + index, part.steady_ms)
                 if not node.partial and type(event) not in _REPEATING:
                     self._note(base + index, max(base + index, turn), part.time_ms)
-                    self._noted(SessionEvent(base + index, part.time_ms, event))
+                    self._noted(SessionEvent(base + index, part.time_ms, event, part.steady_ms))
             if not self._kept and not node.partial:
                 self.begin = max(base + index, turn)
                 self._keep()
@@ -324,7 +326,7 @@ class SessionHistory:
         if state is not None:
             node.sessions[self.name] = state
         for one in await self._between(source, kept.number - self.forgotten, number):
-            node.apply(one.event, one.at, one.time_ms)
+            node.apply(one.event, one.at, one.steady_ms)
         return node.sessions.get(self.name)
 
     async def _between(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
@@ -359,7 +361,9 @@ class SessionHistory:
                     continue
                 for index, event in record.events():
                     if base + index in times:
-                        found[base + index] = SessionEvent(base + index, record.time_ms, event)
+                        found[base + index] = SessionEvent(
+                            base + index, record.time_ms, event, record.steady_ms
+                        )
         return [found[at] for at, _ in wanted]
 
 

@@ -15,6 +15,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LeaderProved,
     LimitsApplied,
@@ -196,7 +197,7 @@ class NodeState:
         for raw in record.raw_events:
             turn = parse_turn(raw) if only is None and not self._unsure else None
             if turn is not None and self._has(turn.sessions, base + index):
-                self.apply(turn, base + index, record.time_ms)
+                self.apply(turn, base + index, record.steady_ms)
                 index += entries(turn)
                 continue
             for at, event in parse_events(record.sequence, expanded(raw), index):
@@ -209,7 +210,7 @@ class NodeState:
                     type(event) is MessagePublished and event.retain
                 ):
                     pieces = record.pieces(event)
-                self.apply(event, base + at, record.time_ms, pieces)
+                self.apply(event, base + at, record.steady_ms, pieces)
                 if clients is not None and type(event) in HISTORY_EVENTS:
                     add_to_history(clients, event, base + at, record.time_ms)
         self.entries += index
@@ -492,6 +493,7 @@ _OF_THE_NODE: Final[
     BrokerStopped: NodeState._nothing,
     CheckpointBegun: NodeState._checkpoint_begun,
     CheckpointCompleted: NodeState._checkpoint_completed,
+    ClockJumped: NodeState._nothing,
     Followed: NodeState._followed,
     LimitsApplied: NodeState._nothing,
     LeaderProved: NodeState._nothing,

@@ -154,7 +154,7 @@ class StoryBuilder:
                 empty: list[bytes] = []
                 if isinstance(event, (MessagePublished, RetainedSnapshot)):
                     empty = [b""] * (len(event.blocks) + event.count)
-                self._node.apply(event, at, record.time_ms, empty)
+                self._node.apply(event, at, record.steady_ms, empty)
 
     def _follow(self, event: Event, at: Position, ms: int) -> None:
         if isinstance(event, MessagePublished):

@@ -98,7 +98,7 @@ class CheckpointCheck:
 
     def _fold(self, record: Record, events: list[tuple[int, Event]]) -> None:
         apply, checks = self._state.apply, self._CHECKS
-        base, time_ms = position(record.sequence, 0), record.time_ms
+        base, time_ms = position(record.sequence, 0), record.steady_ms
         index = 0
         try:
             for index, event in events:
@@ -108,7 +108,7 @@ class CheckpointCheck:
                     if isinstance(event, RetainedSnapshot):
                         pieces = record.pieces(event)
                     if kind is CheckpointBegun:
-                        self._links[record.sequence] = (record.previous, time_ms)
+                        self._links[record.sequence] = (record.previous, record.time_ms)
                     checks[kind](self, event, base + index, pieces)
                     apply(event, base + index, time_ms, pieces)
                 elif type(event) is MessagePublished and event.retain:

@@ -32,7 +32,7 @@ class EpochCheck:
                     what = f"has epoch {event.epoch}, but its leader has epoch {self._epoch}"
                     self._report(record.sequence, f"entry {index}: event {event.e}: {what}")
                 self._epoch = event.epoch
-        self._time_ms = record.time_ms
+        self._time_ms = record.steady_ms
 
     def lose_track(self) -> None:
         """Continue after records that are missing or cannot be read."""
@@ -43,7 +43,7 @@ class EpochCheck:
         entry = f"entry {index}: event BrokerStarted"
         if before is not None and event.epoch != (before + 1 if before or event.epoch else 0):
             self._report(record.sequence, f"{entry}: epoch {event.epoch} follows epoch {before}")
-        if event.epoch and record.time_ms < self._time_ms:
-            ms = self._time_ms - record.time_ms
+        if event.epoch and record.steady_ms < self._time_ms:
+            ms = self._time_ms - record.steady_ms
             self._report(record.sequence, f"{entry}: is {ms} ms before the record before it")
         self._epoch = event.epoch

@@ -185,7 +185,7 @@ class _TakerAudit:
         """Take the next record of the log."""
         if self.retained is None:
             cut = self._taker.begin > 1
-            self.retained = _Retained(record.time_ms + _OF_TURN_MS if cut else -1)
+            self.retained = _Retained(record.steady_ms + _OF_TURN_MS if cut else -1)
         self._check.take(record, record.events())
         number = self._numbers[self._log]
         for part in self._turns.take(record)[1]:
@@ -201,7 +201,7 @@ class _TakerAudit:
                         origin.took(part, event, at)
                 elif isinstance(event, Followed) and event.log in self._origins:
                     await self._followed(self._origins[event.log], event, part, at)
-                self.subscriptions.take(event, at, part.time_ms)
+                self.subscriptions.take(event, at, part.steady_ms)
 
     async def finish(self) -> ExchangeAudit:
         """Do the remaining checks at the end of the log."""
@@ -486,4 +486,4 @@ def _has_expired(expires: int, record: Record) -> bool:
 
     The time of a record is the time of its first event; the others may be up to a second later.
     """
-    return 0 < expires <= record.time_ms // 1000 + 1
+    return 0 < expires <= record.steady_ms // 1000 + 1

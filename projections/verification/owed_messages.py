@@ -120,7 +120,7 @@ class OwedMessages:
 
     def of(self, part: Record) -> Iterator[RequiredReplay | ClearedTopics]:
         """Yield what takes effect in a part of a turn."""
-        base, time_ms = position(part.sequence, 0), part.time_ms
+        base, time_ms = position(part.sequence, 0), part.steady_ms
         begin = self._begin = base if self._begin is None else self._begin
         self.kept = []
         for index, event in part.events():
@@ -155,7 +155,7 @@ class OwedMessages:
             return
         for number, until in enumerate(batch.expires):
             yield RequiredReplay(
-                *(at + number, at + number, part.time_ms, topic_of(event, number), until),
+                *(at + number, at + number, part.steady_ms, topic_of(event, number), until),
                 *(event.qos, event.retain, live, "", batch),
             )
 

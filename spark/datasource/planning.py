@@ -19,6 +19,7 @@ from spark.storage import RecordRange, frame_of, open_records
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from eventstore.format import Record
     from spark.columnar import PushedFilters
     from spark.datasource.options import SourceOptions
     from spark.storage import StoredLog
@@ -89,7 +90,7 @@ def _planned(
     if pushed.since_ms is not None and first <= last:
         first = max(first, times.last_until(pushed.since_ms - skew_ms - 1) + 1)
     if pushed.until_ms is not None and first <= last:
-        last = min(last, times.last_until(pushed.until_ms + skew_ms))
+        last = min(last, times.all_until(pushed.until_ms + skew_ms))
     return replace(found, first=first, last=last) if first <= last else None
 
 
@@ -151,13 +152,45 @@ class RecordTimes:
 
     def __init__(self, stored: StoredLog) -> None:
         self._stored = stored
+        self._found: list[tuple[int, int]] | None = None
 
     def last_until(self, time_ms: int) -> int:
-        """Return the last record not later than a time; the one before the first if all are later.
+        """Return the last record before the time of the log exceeds a time.
 
-        If clocks were set back, it is one of the records followed by a later one.
+        It is the one before the first record if that is later, see
+        :func:`eventstore.reading.last_until`. In logs of versions that did not record jumps of the
+        clock it is one of the records followed by a later one.
         """
-        low, high = self._stored.around(time_ms)
+        for first, last in self._spans():
+            if self.of(last) > time_ms:
+                return self._between(first - 1, last, time_ms)
+        return self._stored.last
+
+    def all_until(self, time_ms: int) -> int:
+        """Return the last of all records that are not later than a time.
+
+        Differs from :meth:`last_until` where the clock was set back.
+        """
+        for first, last in reversed(self._spans()):
+            found = self._between(first - 1, last, time_ms)
+            if found >= first:
+                return found
+        return self._stored.first - 1
+
+    def _spans(self) -> Sequence[tuple[int, int]]:
+        """Return the first and last record of each part of the log between jumps of its clock."""
+        if self._found is None:
+            self._found, last = [], self._stored.last
+            while last >= self._stored.first:
+                frame = self._frame(last)
+                first = max(self._stored.first, frame.jumps.record)
+                self._found.insert(0, (first, last))
+                last = first - 1
+        return self._found
+
+    def _between(self, low: int, high: int, time_ms: int) -> int:
+        if len(self._spans()) == 1:
+            low, high = self._stored.around(time_ms)
         while low < high:
             middle = (low + high + 1) // 2
             if self.of(middle) <= time_ms:
@@ -172,19 +205,24 @@ class RecordTimes:
         For an unreadable record it is that of one shortly behind it; raises CorruptLog if none of
         those can be read.
         """
-        time_ms = self._first(sequence, sequence)
-        if time_ms is None:
-            time_ms = self._first(sequence + 1, min(sequence + _NEAR, self._stored.last))
-        if time_ms is None:
-            raise CorruptLog(sequence, "is missing or cannot be read")
-        return time_ms
+        return self._frame(sequence).time_ms
 
-    def _first(self, first: int, last: int) -> int | None:
-        """Return the time of the first readable record of a range."""
+    def _frame(self, sequence: int) -> Record:
+        found = self._first(sequence, sequence)
+        if found is None:
+            found = self._first(sequence + 1, min(sequence + _NEAR, self._stored.last))
+        if found is None:
+            found = self._first(max(self._stored.first, sequence - _NEAR), sequence - 1)
+        if found is None:
+            raise CorruptLog(sequence, "is missing or cannot be read")
+        return found
+
+    def _first(self, first: int, last: int) -> Record | None:
+        """Return the first readable record of a range, without its events."""
         with open_records(self._stored, first, last) as records:
             for sequence, data in records:
                 with suppress(CorruptLog):
-                    return frame_of(sequence, data).time_ms
+                    return frame_of(sequence, data)
         return None
 
 

@@ -65,17 +65,17 @@ def fold_sessions(
 def session_events(log: Log, begin: StateStarts) -> DataFrame:
     """Return the events that sessions are folded from.
 
-    Columns: node, session, position, time_ms, json, payload (only where it is needed).
+    Columns: node, session, position, steady_ms, json, payload (only where it is needed).
     """
     kind = F.col("type")
     repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
     found = (
         log.only(types=TYPES)
-        .events("node", "session", "position", "time_ms", "type", "json", "payload")
+        .events("node", "session", "position", "steady_ms", "type", "json", "payload")
         .where(F.col("session").isNotNull() & (~repeated | begin.repeated()))
     )
     payload = F.when(_looked_at(), F.col("payload")).alias("payload")
-    return found.select("node", "session", "position", "time_ms", "json", payload)
+    return found.select("node", "session", "position", "steady_ms", "json", payload)
 
 
 def _looked_at() -> Column:
@@ -100,9 +100,9 @@ def fold_session(group: SessionGroup, whole: Position) -> SessionFold:
 
 def fold_row(folded: SessionFold, row: Row) -> None:
     """Fold a row of :func:`session_events`. Raises CorruptLog, UnreadableEvent."""
-    node, _, at, time_ms, text, payload = row
+    node, _, at, steady_ms, text, payload = row
     with report_contradictions(node, at):
-        folded.take(parse_event_json(text, node, at), at, time_ms, payload)
+        folded.take(parse_event_json(text, node, at), at, steady_ms, payload)
 
 
 @contextmanager

@@ -128,6 +128,7 @@ class BatchLayout:
         self.index_of = so_far - base[self.record_of]
         """For each event, the index of its first entry."""
         self.times = integers([record.time_ms for record in records])
+        self.steady_times = integers([record.steady_ms for record in records])
         """For each record, its time in milliseconds."""
         self._nodes = [record.node for record in records]
         self.sequences = np.array([record.sequence for record in records], np.int64)

@@ -101,6 +101,7 @@ def upcast_record(record: Record) -> Record:
         payloads=[bytes(record.payload)],
         part=record.part,
         last=record.last,
+        jumps=record.jumps,
     )
     return replace(record, payload=memoryview(data)[len(data) - len(record.payload) :])
 

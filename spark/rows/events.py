@@ -117,6 +117,9 @@ class _EventPiece:
     def _of_time_ms(self) -> pa.Array:
         return of_numbers(self._layout.times[self._record_of], pa.int64())
 
+    def _of_steady_ms(self) -> pa.Array:
+        return of_numbers(self._layout.steady_times[self._record_of], pa.int64())
+
     def _of_time(self) -> pa.Array:
         return of_numbers(self._layout.times[self._record_of] * 1000, EVENTS["time"])
 

@@ -68,7 +68,7 @@ def entry_properties(group: EventGroup, records: Sequence[Record]) -> EntryPrope
         of = np.array(raw.get("block_of") or [1] * count)
         which[first : first + count] = known[of]
         if group.kind == "MessagePublished":
-            times = np.array([0, *(expires_at(one, record.time_ms) for one in blocks)])
+            times = np.array([0, *(expires_at(one, record.steady_ms) for one in blocks)])
             expires[first : first + count] = times[of]
     return EntryProperties([*numbers], which, expires)
 
@@ -88,7 +88,7 @@ def turn_properties(group: TurnGroup, records: Sequence[Record]) -> EntryPropert
         record = owners.get(event)
         block = b"" if record is None else bytes(record.payload[begin : begin + size])
         known.append(numbers.setdefault(block, len(numbers)))
-        times.append(0 if record is None else expires_at(block, record.time_ms))
+        times.append(0 if record is None else expires_at(block, record.steady_ms))
     which = np.array([*known, -1])[found.which]
     return EntryProperties([*numbers], which, np.array([*times, 0])[found.which])
 

@@ -54,6 +54,7 @@ def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
             "node": record.node,
             "time": record.time_ms * 1000,
             "time_ms": record.time_ms,
+            "steady_ms": record.steady_ms,
             "link": record.link.hex(),
             "previous": record.previous.hex(),
             "part": record.part,

@@ -12,6 +12,7 @@ _COMMON: Final[Mapping[str, str]] = {
     "seq": "stream sequence of the record",
     "time": "time of the record, at which its first event was decided",
     "time_ms": "the same as Unix time in milliseconds",
+    "steady_ms": "the same without the jumps of the clock up to the record",
     "damage": "description of the damage; such a row has no other values but its location",
 }
 
@@ -60,7 +61,7 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "size": "payload bytes of the message",
     "payload": "the payload",
     "block": "all properties of MQTT 5 as stored in the log: [events.md](events.md#properties)",
-    "expires_at": "Unix time in seconds at which the message expires",
+    "expires_at": "Unix time in seconds (as steady_ms) at which the message expires",
     "content_type": "property Content Type",
     "response_topic": "property Response Topic",
     "correlation_data": "property Correlation Data",

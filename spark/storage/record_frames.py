@@ -9,7 +9,9 @@ import orjson
 
 from eventstore.format import (
     HEADER_FROM,
+    NO_JUMPS,
     SINGLE_EVENT_OF,
+    ClockJumps,
     Record,
     check_record,
     decode_record,
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _FRAME: Final = re.compile(
-    rb'\{"node":("(?:[^"\\]|\\.)*"),"time":([0-9]+),"part":([0-9]+),"last":(true|false),"events":\['
+    rb'\{"node":("(?:[^"\\]|\\.)*"),"time":([0-9]+),"part":([0-9]+),"last":(true|false),'
+    rb'(?:"jumps":\[(-?[0-9]+),([0-9]+)\],)?"events":\['
 )
 """The beginning of a header as foldmq writes it; other forms are parsed as JSON."""
 
@@ -32,7 +35,7 @@ def frame_of(sequence: int, data: bytes) -> Record:
     found = _FRAME.match(data, HEADER_FROM, body)
     if found is None:
         return decode_record(sequence, data)
-    node, time_ms, part, last = found.groups()
+    node, time_ms, part, last, total_ms, record = found.groups()
     return Record(
         sequence=sequence,
         link=link_of(data),
@@ -43,6 +46,7 @@ def frame_of(sequence: int, data: bytes) -> Record:
         last=last == b"true",
         raw_events=[],
         payload=memoryview(data)[body:],
+        jumps=NO_JUMPS if record is None else ClockJumps(int(total_ms), int(record)),
     )
 
 

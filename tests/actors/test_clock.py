@@ -8,7 +8,7 @@ import pytest
 from freezegun import freeze_time
 from freezegun.api import FrozenDateTimeFactory
 
-from actors.kernel import SystemClock, Timers
+from actors.kernel import LogClock, SystemClock, Timers
 from actors.kernel.clock import _AT_ONCE, _REMOVED_AT_ONCE
 
 
@@ -134,6 +134,61 @@ def test_the_system_clock() -> None:
         frozen.tick(1.5)
         assert clock.time_ms() == 1_893_456_001_500
         assert clock.monotonic() - before == 1.5
+
+
+class SetClock:
+    """The clock of a machine that can be set."""
+
+    def __init__(self) -> None:
+        self.set_ms = self.elapsed = 0
+
+    def time_ms(self) -> int:
+        return 1_000_000 + self.elapsed + self.set_ms
+
+    def elapsed_ms(self) -> int:
+        return self.elapsed
+
+    def monotonic(self) -> float:
+        return self.elapsed / 1000
+
+    stopwatch = processor = monotonic
+
+
+@pytest.mark.parametrize("jump", [3_600_000, -3_600_000])
+def test_the_steady_time_does_not_follow_a_jump(jump: int) -> None:
+    machine = SetClock()
+    clock = LogClock(machine)
+    machine.elapsed += 500
+    machine.set_ms += jump
+    assert (clock.time_ms(), clock.ahead_ms()) == (1_000_500, jump)
+    assert clock.check() == jump
+    assert (clock.time_ms(), clock.steady_ms()) == (1_000_500 + jump, 1_000_500)
+    assert clock.check() == 0
+
+
+def test_a_small_difference_is_made_up_for_gradually() -> None:
+    machine = SetClock()
+    clock = LogClock(machine)
+    machine.set_ms += 250
+    assert [(clock.check(), clock.ahead_ms()) for _ in range(3)] == [(0, 150), (0, 50), (0, 0)]
+    assert clock.jumped_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("last_ms", "longest_ms", "jump"),
+    [
+        (999_000, 5000, 0),  # a short break
+        (900_000, 0, 0),  # any break counts
+        (900_000, 5000, 100_000),
+        (1_001_000, 5000, 0),  # the clock of another machine is a bit ahead
+        (1_100_000, 5000, -100_000),
+    ],
+)
+def test_a_log_is_continued(last_ms: int, longest_ms: int, jump: int) -> None:
+    clock = LogClock(SetClock())
+    assert clock.resume(last_ms, 0, longest_ms) == jump
+    assert clock.steady_ms() >= last_ms
+    assert clock.time_ms() == max(1_000_000, last_ms + jump)
 
 
 def test_timers_of_a_crowd_fire_some_at_a_time_and_in_order(loop: FakeTimerLoop) -> None:

@@ -35,6 +35,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Completed,
     Event,
     Expired,
@@ -245,6 +246,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         LogEndUnproven("no_watermark", NUMBER, NUMBER, NUMBER, "\x01" * 4096),
         CheckpointBegun(NUMBER, epoch=NUMBER),
         CheckpointCompleted(NUMBER, NUMBER, NUMBER, NUMBER),
+        ClockJumped(NUMBER, "running", NUMBER),
         Bridged(NUMBER),
         Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512)),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
@@ -272,7 +274,7 @@ class NoStore:
     def send(self, record: Any) -> None:
         self.largest = max(self.largest, len(record.data))
 
-    def time_ms(self) -> int:
+    def steady_ms(self) -> int:
         return 1 << 41
 
     def monotonic(self) -> float:

@@ -9,6 +9,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Completed,
     Delivered,
     Event,
@@ -64,6 +65,7 @@ def every_event() -> list[Event]:
         *first_events(),
         *mqtt5_events(before),
         *limit_events(),
+        *clock_events(),
         *cluster_events(),
         *packet_events(),
         exchange_events()[-1],
@@ -236,6 +238,11 @@ def mqtt5_events(before: int = 0) -> list[Event]:
         RetainedSnapshot(["a/b"], [1], [first], 8, 38 + before, 1, blocks=[2], expires=expires),
         SessionClosed("five", "disconnect", 1, code=0x04, expiry=60),
     ]
+
+
+def clock_events() -> list[Event]:
+    """A jump of the clock."""
+    return [ClockJumped(-3_600_000, "running")]
 
 
 def cluster_events() -> list[Event]:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.format import GENESIS, encode_record, link_of, position
+from eventstore.format import (
+    GENESIS,
+    NO_JUMPS,
+    ClockJumped,
+    ClockJumps,
+    encode_record,
+    link_of,
+    position,
+)
 from eventstore.nats import ensure_stream
 
 if TYPE_CHECKING:
@@ -33,6 +41,7 @@ class LogBuilder:
         self.time_ms = begin_ms
         self._step_ms = step_ms
         self._link = GENESIS
+        self._jumps = NO_JUMPS
         self._stored = 0
 
     @property
@@ -61,10 +70,17 @@ class LogBuilder:
             payloads=payloads,
             part=part,
             last=last,
+            jumps=self._jumps,
         )
         self._link = link_of(data)
         self.records.append(data)
         return len(self.records)
+
+    def jump(self, ms: int, seen: str = "running") -> int:
+        """Append a record with a jump of the clock, whose time has it; returns its sequence."""
+        event = ClockJumped(ms, seen, self._jumps.record)
+        self._jumps = ClockJumps(self._jumps.total_ms + ms, self.last + 1)
+        return self.record(event, time_ms=self.time_ms + self._step_ms + ms)
 
     def turn(self, *parts: Sequence[Event | dict[str, Any]], whole: bool = True) -> list[int]:
         """Append a turn in several records; `whole` False leaves its last one out: it is void."""

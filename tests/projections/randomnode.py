@@ -61,7 +61,7 @@ class Log:
     def send(self, record: PendingRecord) -> None:
         self.records.append(record)
 
-    def time_ms(self) -> int:
+    def steady_ms(self) -> int:
         self.now += 7
         return self.now
 
@@ -88,7 +88,7 @@ class Node:
     def emit(self, event: Event, payloads: tuple[bytes, ...] = ()) -> int:
         size = sum(map(len, payloads))
         at = self.journal.append(event, entries(event), payloads, size)
-        self.live.apply(event, at, self.journal.time_ms, payloads)
+        self.live.apply(event, at, self.journal.steady_ms, payloads)
         return at
 
     def connect(self, name: str, number: int) -> None:

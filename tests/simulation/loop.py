@@ -54,10 +54,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class SimClock:
-    """The loop's time, as the broker sees it."""
+    """The loop's time, as the broker sees it; its time of day can be set."""
+
+    def __init__(self) -> None:
+        self.set_ms = 0
+        """By how much the time of day was set forward."""
 
     def time_ms(self) -> int:
+        return self.steady_ms() + self.set_ms
+
+    def steady_ms(self) -> int:
         return EPOCH_MS + round(asyncio.get_running_loop().time() * 1000)
+
+    elapsed_ms = steady_ms
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()

@@ -86,7 +86,7 @@ def _events(records: Iterable[Record]) -> list[_Told]:
                 ):
                     event = with_content(event, part.payload)
                 at = position(part.sequence, index)
-                found.append(_Told(at, part.time_ms, event, payload, part.part, sizes, expires))
+                found.append(_Told(at, part.steady_ms, event, payload, part.part, sizes, expires))
     return found
 
 

@@ -271,7 +271,7 @@ class SimNode:
         self.broker = broker
         self.join(broker)
         world.led(self, leadership)
-        await broker.adopt(leadership.found, leadership.since_ms)
+        await broker.adopt(leadership.found)
         if broker.node.failed.done():
             raise broker.node.failed.result()
         led = SimHooks(world, broker)

@@ -48,10 +48,10 @@ class StandbyWorld(World):
             await asyncio.sleep(0.1)
         compare_states(follower.state, fold(self.disk.decoded()))
         self.takeovers += 1
-        found, since_ms = await follower.result(), follower.time_ms
+        found = await follower.result()
         compare_index(found)
         self.cut_matching(found.router)
-        await self.begin(lambda broker: broker.adopt(found, since_ms))
+        await self.begin(lambda broker: broker.adopt(found))
         self._following = asyncio.create_task(self._follow())
 
     async def _try(self, follower: Follower) -> Appended:

@@ -71,7 +71,7 @@ def _forgets(patch: Patch, kind: type[Event]) -> None:
             return emit(node, event, *rest)
         journal = node.journal
         at = journal._next << INDEX_BITS | journal._index
-        node.state.apply(event, at, journal.time_ms or node.clock.time_ms())
+        node.state.apply(event, at, journal.steady_ms or node.clock.steady_ms())
         return at
 
     patch.setattr(NodeContext, "emit", emitted)

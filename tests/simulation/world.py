@@ -180,6 +180,8 @@ class World:
         self.permissions: Permissions | None = None
         self.bridge: BridgeOptions | None = None
         self.write_high = write_high
+        self.clock = SimClock()
+        """The clock of the machine: it can be set."""
         self.cutting = False
         """Every turn is cut wherever it can be."""
         self.on_cut: Callable[[], None] | None = None
@@ -223,7 +225,7 @@ class World:
     async def begin(self, how: Callable[[Broker], Awaitable[None]]) -> None:
         """Begin with a broker on the log, as it says how."""
         self.broker = Broker(
-            self.options, self.log, Anonymous(), SimClock(), self.bridge, self.permissions
+            self.options, self.log, Anonymous(), self.clock, self.bridge, self.permissions
         )
         if self.cutting:
             self.broker.kernel.turn_slice = 0.0

@@ -215,6 +215,23 @@ def test_times_are_looked_up_in_the_ledger_as_they_are_in_the_log(tmp_path: Path
         assert RecordTimes(stored).last_until(time_ms) == bisect.bisect_right(times, time_ms)
 
 
+def test_times_are_looked_up_in_a_log_whose_clock_jumped(tmp_path: Path) -> None:
+    log = LogBuilder(step_ms=100)
+    for jump_ms in (0, -1550, 30_000, -29_000):
+        if jump_ms:
+            log.jump(jump_ms)
+        publish(log, 9)
+    archived(tmp_path, log, per_file=7)
+    (stored,) = archived_logs(str(tmp_path))
+    times = [decode_record(at, data).time_ms for at, data in enumerate(log.records, 1)]
+    for time_ms in range(min(times) - 100, max(times) + 200, 50):
+        looked_up = RecordTimes(stored)
+        later = [at for at, one in enumerate(times) if one > time_ms]
+        assert looked_up.last_until(time_ms) == (later[0] if later else len(times))
+        earlier = [at for at, one in enumerate(times, 1) if one <= time_ms]
+        assert looked_up.all_until(time_ms) == (earlier[-1] if earlier else 0)
+
+
 def test_a_file_that_another_one_replaced_is_noticed_at_its_end(tmp_path: Path) -> None:
     """A reader behind it takes the previous link from the ledger."""
     log, other = built(20), built(9)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from actors.connection import Admission
     from actors.inspection.status.status_metrics import StatusSources, StatusValue
+    from actors.session import NodeContext
     from actors.transports import Handshakes
 
 _MAX_DOUBTS = 16
@@ -50,6 +51,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
     }
     _put_values(found, BROKER_VALUES, sources)
     put_counters(found, counters)
+    found["clock"]["last"] = _last_jump(node)
     found["connections"]["most"] = counters.most_connections
     found["actors"]["total"] = len(node.kernel)
     put_counters(found, TlsStats() if tls is None else tls.stats)
@@ -78,6 +80,15 @@ def status(sources: StatusSources) -> dict[str, Any]:
         _put_values(found, BRIDGE_VALUES, sources)
         put_counters(found, stats)
     return found
+
+
+def _last_jump(node: NodeContext) -> dict[str, Any] | None:
+    """Return the last jump of the clock since the start; None: there was none."""
+    if node.last_jump is None:
+        return None
+    event, at, steady_ms = node.last_jump
+    age_ms = node.clock.steady_ms() - steady_ms
+    return {"ms": event.ms, "seen": event.seen, "position": at, "age_ms": age_ms}
 
 
 def _put_values(

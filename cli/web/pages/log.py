@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cli.history import Selection
-from cli.logsource import cut_off, parse_point, point_at, start_at
+from cli.logsource import cut_off, end_at, parse_point, start_at
 from cli.web.pages.session_at import of_few_records
 from eventstore.errors import CutOff, UsageError
 from eventstore.format import (
@@ -281,7 +281,7 @@ async def find_page(
     if await cut_off(source, wanted.end):
         raise CutOff(f"these records were deleted: {source.beginning()}")
     beginning = source.beginning() if await cut_off(source, wanted.start) else None
-    end = await point_at(source, wanted.end)
+    end = await end_at(source, wanted.end)
     if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
         said = f"no events yet: the last record of the log is {source.last:,}"
         return LogPage([], None, False, (0, 0), beginning, said)
@@ -426,7 +426,9 @@ class _Search:
                 payload = payload_words(event, part.payload) if self._payload else ""
                 # Without the payload area, which would keep the whole record in memory.
                 entry = EventEntry(
-                    base + index, part.time_ms, event, _NO_AREA, void, cause_of(events, number)
+                    *(base + index, part.time_ms, event, _NO_AREA, void),
+                    cause_of(events, number),
+                    part.jumps.total_ms,
                 )
                 found.append(_FoundEvents(entry, payload.removeprefix(": ")))
         return found
@@ -439,7 +441,8 @@ class _Search:
             entry.time_ms,
             entry.event.e,
             getattr(entry.event, "session", None),
-            words(entry.event, self._topics) + (f": {entry.cause}" if entry.cause else ""),
+            words(entry.event, self._topics, entry.jumped_ms)
+            + (f": {entry.cause}" if entry.cause else ""),
             found.payload,
             entry.void,
             _end_of(entry),

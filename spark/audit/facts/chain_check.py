@@ -109,6 +109,8 @@ class LogPiece:
     events: int = 0
     entries: int = 0
     bytes: int = 0
+    ends_steady_ms: int = 0
+    """``ends_ms`` without the jumps of the clock."""
 
     def values(self) -> dict[str, Any]:
         """Return its fields for serialization."""
@@ -126,6 +128,7 @@ class LogPiece:
             self,
             last=other.last,
             ends_ms=other.ends_ms,
+            ends_steady_ms=other.ends_steady_ms,
             records=self.records + other.records,
             events=self.events + other.events,
             entries=self.entries + other.entries,

@@ -133,7 +133,7 @@ class FactMakers:
         """
         record = self.record
         known = with_content(event, record.payload)
-        self._packs.add(event.session, packed_item(known, at, record.time_ms, record.part))
+        self._packs.add(event.session, packed_item(known, at, record.steady_ms, record.part))
         return True
 
     def _messages(self, event: MessagePublished, at: Position) -> bool:
@@ -153,7 +153,7 @@ class FactMakers:
         checks = self._checks(event, payloads)
         sizes = self._sizes(event, payloads, [event.session] * count)
         expires = self._expiries(event)
-        times = [self.record.time_ms] * count
+        times = [self.record.steady_ms] * count
         qoses = [qos] * count
         digests = self._digests(event, payloads, qoses, refs) if event.retain else [""] * count
         if qos == 2 and not event.will:
@@ -192,11 +192,11 @@ class FactMakers:
         topic = _topics(event)[0] if event.which else event.topics[0]
         level = event.qos | record.part << 2
         self._facts.effects.add(
-            event.session, at, at, record.time_ms, level, check, topic, size, ends
+            event.session, at, at, record.steady_ms, level, check, topic, size, ends
         )
 
     def _released(self, event: Released, at: Position) -> None:
-        time_ms, facts, session = self.record.time_ms, self._facts, event.session
+        time_ms, facts, session = self.record.steady_ms, self._facts, event.session
         level = 2 | self.record.part << 2
         _check(event.pids)
         for place, ref in enumerate(_positions(event.refs), at):
@@ -231,7 +231,7 @@ class FactMakers:
         places = range(at, at + count)
         sessions, turns = [event.session] * count, [turn] * count
         numbers, filters = [int(isinstance(event, Delivered))] * count, [event.filter] * count
-        seconds = [record.time_ms // 1000] * count
+        seconds = [record.steady_ms // 1000] * count
         self._facts.replays.extend(sessions, places, refs, turns, numbers, filters, seconds)
 
     def _dropped(self, event: MessageDropped, _at: Position) -> None:
@@ -244,7 +244,7 @@ class FactMakers:
         if not self._shared and event.session.startswith(SHARE):
             self._shared = True
             self._note(0, SHARED_THERE, {})
-        one = packed_item(event, at, self.record.time_ms, self.record.part)
+        one = packed_item(event, at, self.record.steady_ms, self.record.part)
         self._facts.spans.add(event.session, at, 0, pack_events([one]))
 
     def _subscribed(self, event: Subscribed, at: Position) -> None:
@@ -256,7 +256,9 @@ class FactMakers:
         for topic_filter, qos in dict(filters).items():
             if qos:
                 number = qos | options.get(topic_filter, 0) & NO_LOCAL
-                self._facts.grants.add(event.session, at, self.record.time_ms, number, topic_filter)
+                self._facts.grants.add(
+                    event.session, at, self.record.steady_ms, number, topic_filter
+                )
 
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
@@ -275,7 +277,7 @@ class FactMakers:
         self._collect_filters(one[0] for one in event.state.get("subscriptions", ()))
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
-        one = packed_item(short, at, self.record.time_ms, self.record.part)
+        one = packed_item(short, at, self.record.steady_ms, self.record.part)
         self._facts.spans.add(event.session, at, 1, pack_events([one]))
 
     def _collect_filters(self, filters: Iterable[str]) -> None:
@@ -309,7 +311,7 @@ class FactMakers:
                 _publishers(event), new, new, kinds, refs, topics, digests, before, expires
             )
             return
-        times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
+        times, checks = [self.record.steady_ms] * count, self._checks(event, payloads)
         sizes = self._sizes(event, payloads, [event.session] * count)
         more = sizes, self._expiries(event)
         self._facts.sent.extend(new, refs, times, [1] * count, checks, topics, before, *more)
@@ -320,7 +322,7 @@ class FactMakers:
         expired = isinstance(event, RetainedExpired)
         places, nothing = [at] * count, [None] * count
         kinds = [EXPIRED_SO if expired else CLEARED] * count
-        digests, expires = [""] * count, [self.record.time_ms // 1000 if expired else 0] * count
+        digests, expires = [""] * count, [self.record.steady_ms // 1000 if expired else 0] * count
         columns = places, places, kinds, nothing, event.topics, digests, nothing, expires
         self._facts.retained.extend([""] * count, *columns)
         if not expired:
@@ -337,7 +339,7 @@ class FactMakers:
             raise IndexError("says more of a message than that it is repeated")
         flags = [int(ref in waiting) for ref in refs]
         digests = self._digests(event, payloads, [2] * count, refs) if waiting else [""] * count
-        times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
+        times, checks = [self.record.steady_ms] * count, self._checks(event, payloads)
         places, publishers = range(at, at + count), _publishers(event)
         sizes, expires = self._sizes(event, payloads, publishers), self._expiries(event)
         columns = places, refs, times, flags, checks, topics, digests, sizes, expires
@@ -351,7 +353,7 @@ class FactMakers:
         payloads: Iterable[memoryview],
     ) -> None:
         """Pass an event with its properties and payloads to the fold of its session."""
-        one = packed_item(event, at, self.record.time_ms, self.record.part)
+        one = packed_item(event, at, self.record.steady_ms, self.record.part)
         area = b"".join((*self.record.distinct_blocks(event), *payloads))
         self._packs.alone(session, one, area)
 
@@ -388,7 +390,7 @@ class FactMakers:
         self._note(at, STOPPED, {})
 
     def _started(self, event: BrokerStarted, at: Position) -> None:
-        values = {"software": event.software, "time_ms": self.record.time_ms, **self._turn()}
+        values = {"software": event.software, "time_ms": self.record.steady_ms, **self._turn()}
         self._note(at, STARTED, {**values, "before_ms": self.before_ms})
 
     def _doubtful(self, event: LogEndUnproven | LogSalvaged, at: Position) -> None:
@@ -400,7 +402,7 @@ class FactMakers:
         values = {
             "limits": event.limits,
             "denies": bool(event.permissions or event.elsewhere),
-            "time_ms": self.record.time_ms,
+            "time_ms": self.record.steady_ms,
         }
         self._note(at, LIMITS, {**values, **self._turn()})
 

@@ -95,7 +95,7 @@ class FactScan:
             if data is not None:
                 known = link_of(data).hex() if len(data) > HEADER_FROM else ""
                 damaged = RecordLink(found.sequence, known, "", -1, last=True, starts=False)
-                self._extend(damaged, 0, len(data))
+                self._extend(damaged, 0, 0, len(data))
             return
         raw, size = record.raw_events, len(data or b"")
         link = RecordLink(
@@ -107,8 +107,10 @@ class FactScan:
             starts=bool(raw) and raw[0].get("e") == "BrokerStarted",
         )
         follows = self._piece is not None and self._piece.last.sequence + 1 == record.sequence
-        self._takers.before_ms = self._piece.ends_ms if follows and self._piece is not None else 0
-        self._extend(link, record.time_ms, size)
+        self._takers.before_ms = (
+            self._piece.ends_steady_ms if follows and self._piece is not None else 0
+        )
+        self._extend(link, record.time_ms, record.steady_ms, size)
         if not found.void:
             self._take_events(record)
             self._packs.counted(len(raw), size - len(record.payload))
@@ -129,8 +131,8 @@ class FactScan:
     def _take_events(self, record: Record) -> None:
         takers, base, end = self._takers, position(record.sequence, 0), self._end
         takers.record = record
-        time_ms, part = record.time_ms, record.part
-        counted = self._rates.of(time_ms)
+        time_ms, part = record.steady_ms, record.part
+        counted = self._rates.of(record.time_ms)
         packs = self._packs.items
         count = index = 0
         try:
@@ -174,16 +176,19 @@ class FactScan:
 
     # The log as a whole.
 
-    def _extend(self, link: RecordLink, time_ms: int, size: int) -> None:
+    def _extend(self, link: RecordLink, time_ms: int, steady_ms: int, size: int) -> None:
         """Continue the piece with a record, or start a new piece."""
         piece = self._piece
         if piece is None or (self._pieces < _PIECES and _parts(piece.last, link)):
             self._end_piece()
             self._pieces += 1
-            self._piece = LogPiece(link, link, time_ms, time_ms, bytes=size)
+            self._piece = LogPiece(
+                link, link, time_ms, time_ms, bytes=size, ends_steady_ms=steady_ms
+            )
             return
         piece.last = link
         piece.ends_ms = time_ms or piece.ends_ms
+        piece.ends_steady_ms = steady_ms or piece.ends_steady_ms
         piece.records += 1
         piece.bytes += size
 

@@ -155,7 +155,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence)
     breaks += _archived(notes[ARCHIVED])
-    outline = _outline(notes, piece.ends_ms)
+    outline = _outline(notes, piece.ends_steady_ms)
     if not outline.limits:
         found.remarks.append(
             f"node {node}: the log does not record limits: drops are not compared with them, nor "
@@ -167,7 +167,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         node,
         begin,
         end,
-        piece.ends_ms,
+        piece.ends_steady_ms,
         whole,
         trusted,
         _unsure(pieces, notes, trusted),

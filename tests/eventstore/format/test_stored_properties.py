@@ -52,7 +52,7 @@ messages = st.lists(st.tuples(blocks, st.binary(max_size=5)), min_size=1, max_si
 
 
 class Clock:
-    def time_ms(self) -> int:
+    def steady_ms(self) -> int:
         return NOW_MS
 
     def monotonic(self) -> float:

@@ -7,7 +7,7 @@ ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, 
 subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other
 brokers, and packet identifiers that are used again. With ``exchange``: messages from another log.
 With ``salvage``: records that were given up. With ``unproven``: starts that could not show that the
-log was whole.
+log was whole. With ``clock``: a jump of the clock, in a record that says so.
 """
 
 import sys
@@ -25,6 +25,7 @@ from samples import (  # noqa: E402 - found by the line above
     PAYLOADS,
     TURN_PAYLOADS,
     WILL,
+    clock_events,
     cluster_events,
     exchange_events,
     first_events,
@@ -39,6 +40,8 @@ from samples import (  # noqa: E402 - found by the line above
 
 from eventstore.format import (  # noqa: E402
     GENESIS,
+    NO_JUMPS,
+    ClockJumps,
     decode_record,
     encode_record,
     json_object,
@@ -73,6 +76,8 @@ def main(name: str, what: str = "") -> None:
         turns = [(salvage_events(), [], 0, True)]
     elif what == "unproven":
         turns = [(unproven_events(), [], 0, True)]
+    elif what == "clock":
+        turns = [(clock_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     link = GENESIS
@@ -86,6 +91,7 @@ def main(name: str, what: str = "") -> None:
             payloads=payloads,
             part=part,
             last=last,
+            jumps=ClockJumps(-3_600_000, 1) if what == "clock" else NO_JUMPS,
         )
         link = link_of(data)
         log += len(data).to_bytes(4, "big") + data

@@ -41,7 +41,7 @@ STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 
 
 class RealClock:
-    def time_ms(self) -> int:
+    def steady_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:

@@ -12,7 +12,7 @@ from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, record, writing
 
 from eventstore.errors import Fenced
-from eventstore.format import link_of
+from eventstore.format import decode_record
 from eventstore.log import Appended, LogTail, append_behind, read_tail
 from eventstore.nats import WRONG_LAST_SEQUENCE, ensure_stream
 
@@ -33,7 +33,7 @@ async def begun(nc: Any, count: int) -> list[LogTail]:
     for number in range(count):
         data = record(ends[-1].link, str(number))
         assert await behind(nc, ends[-1], data) is Appended.STORED
-        ends.append(LogTail(number + 1, link_of(data)))
+        ends.append(LogTail.of(decode_record(number + 1, data)))
     return ends
 
 
@@ -45,7 +45,7 @@ async def test_it_is_stored_behind_the_end_and_nowhere_else(server: EmbeddedServ
         assert await behind(nc, early, data) is Appended.REFUSED
         assert await behind(nc, late, data) is Appended.REFUSED
         assert await behind(nc, tail, data) is Appended.STORED
-        assert await read_tail(nc, STREAM, SUBJECT) == LogTail(3, link_of(data))
+        assert await read_tail(nc, STREAM, SUBJECT) == LogTail.of(decode_record(3, data))
 
 
 async def test_of_many_that_try_at_once_one_is_stored(server: EmbeddedServer) -> None:

@@ -50,7 +50,7 @@ class FakeStore:
 class FakeClock:
     now = 1000
 
-    def time_ms(self) -> int:
+    def steady_ms(self) -> int:
         return self.now
 
     def monotonic(self) -> float:

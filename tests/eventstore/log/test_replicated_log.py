@@ -12,7 +12,7 @@ from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, given_up, record, writing
 
 from eventstore.errors import Fenced, LogUnavailable
-from eventstore.format import link_of
+from eventstore.format import decode_record
 from eventstore.log import Appended, EventLog, KeyedStore, LogTail, jetstream_log, read_tail
 from eventstore.log.conditional_append import append_behind
 from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream
@@ -123,7 +123,7 @@ async def test_a_replaced_writer_leaves_a_log_that_can_be_written(server: Embedd
             old.put(1, padding=32 * 1024)
             assert isinstance(await given_up(old), Fenced)
             assert old.sink.numbers == [0]
-            end = LogTail(tail.sequence + 1, link_of(successor))
+            end = LogTail.of(decode_record(tail.sequence + 1, successor))
             assert await read_tail(other, STREAM, SUBJECT) == end
             behind = record(end.link, "behind")
             assert await append_behind(other, STREAM, SUBJECT, end, behind) is Appended.STORED

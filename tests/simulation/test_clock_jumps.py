@@ -1,0 +1,129 @@
+"""The clock of the machine is set: nothing expires because of it, and everything in its time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from harness import mqtt5_packets
+from harness import packets as p
+from harness.packets import Publish
+from harness.plainaudit import audit_plainly, checked_records
+
+from eventstore.format import ClockJumped, Expired, RetainedExpired, SessionExpired, WillFired
+from simulation.fold import compare
+from simulation.mqtt_guarantees import violations
+from simulation.world import SimClient, World, simulate
+
+HOUR, DAY = 3600, 86_400
+JUMPS = [365 * DAY, 3 * DAY, -3 * DAY, -365 * DAY]
+ALL = Counter(RetainedExpired=1, SessionExpired=2, WillFired=1)
+ENDS = (SessionExpired, Expired, RetainedExpired, WillFired)
+
+
+def ends(world: World) -> Counter[str]:
+    """What has expired, and the wills that were published."""
+    return Counter(type(one).__name__ for one in world.disk.events() if isinstance(one, ENDS))
+
+
+async def filled() -> World:
+    """Return a world with all that expires after an hour: its broker has to be started."""
+    world = World(session_expiry=HOUR, max_clock_gap=DAY)
+    await world.start()
+    reader = await world.connect("r", filters=[("q/#", 1)])
+    reader.send(p.disconnect())
+    leaver = SimClient(world, mqtt5=True)
+    leaver.mqtt5 = False  # what follows is at level 5 already
+    delay = ((mqtt5_packets.WILL_DELAY, HOUR),)
+    will = mqtt5_packets.Will("w", b"gone", properties=delay)
+    expiry = ((mqtt5_packets.SESSION_EXPIRY, HOUR),)
+    leaver.send(mqtt5_packets.connect("l", will=will, properties=expiry))
+    leaver.mqtt5 = True
+    await world.go(0.1)
+    sender = await world.connect("s", mqtt5=True)
+    expiry = ((mqtt5_packets.MESSAGE_EXPIRY, HOUR),)
+    sender.mqtt5 = False
+    sender.send(
+        mqtt5_packets.publish("q/a", b"queued", 1, 1, properties=expiry),
+        mqtt5_packets.publish("k/a", b"kept", 1, 2, retain=True, properties=expiry),
+    )
+    sender.mqtt5 = True
+    leaver.mqtt5 = False
+    leaver.send(mqtt5_packets.disconnect(0x04))
+    leaver.mqtt5 = True
+    await world.go(5)
+    return world
+
+
+def check(world: World) -> None:
+    """The log is in order: no guarantee is violated, and its steady time never runs backwards."""
+    compare(world)
+    records = world.disk.decoded()
+    assert not [*violations(records)]
+    steady = [one.steady_ms for one in records]
+    assert steady == sorted(steady)
+    data = dict(enumerate(world.disk.records, 1))
+    assert not audit_plainly("sim", checked_records(data))
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_nothing_expires_because_the_clock_is_set(jump: int, restarts: bool) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        before = world.disk.decoded()[-1].time_ms
+        if restarts:
+            await world.crash()
+            world.clock.set_ms += jump * 1000
+            await world.start()
+        else:
+            world.clock.set_ms += jump * 1000
+        await world.go(10)
+        assert not ends(world)
+        (event,) = [one for one in world.disk.events() if isinstance(one, ClockJumped)]
+        assert event.seen == ("start" if restarts else "running")
+        assert abs(event.ms - jump * 1000) < 20_000
+        after = await world.connect("t", filters=[("k/#", 1)], mqtt5=True)
+        await world.go(1)
+        assert [one.payload for one in after.take() if isinstance(one, Publish)] == [b"kept"]
+        assert abs(world.disk.decoded()[-1].time_ms - before - jump * 1000) < 30_000
+        check(world)
+        await world.go(HOUR)
+        publisher = Counter(SessionExpired=int(restarts))  # which the crash disconnected
+        assert ends(world) == ALL + publisher
+        check(world)
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_small_differences_are_followed_and_are_no_jumps() -> None:
+    async def scenario() -> None:
+        world = await filled()
+        for seconds in (1.5, -1.5):
+            world.clock.set_ms += int(seconds * 1000)
+            await world.go(30)
+            assert world.broker.node.clock.ahead_ms() == 0
+        assert not [one for one in world.disk.events() if isinstance(one, ClockJumped)]
+        check(world)
+        await world.crash()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("gap", [0, 7 * DAY])
+def test_the_time_off_counts_as_configured(gap: int) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        await world.crash()
+        world.options = replace(world.options, max_clock_gap=gap)
+        world.clock.set_ms += 3 * DAY * 1000
+        await world.start()
+        await world.go(10)
+        assert ends(world) == ALL
+        assert not [one for one in world.disk.events() if isinstance(one, ClockJumped)]
+        check(world)
+        await world.crash()
+
+    simulate(scenario)
