@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.kernel import Kernel, Timers
-    from actors.kernel.clock import Clock
+    from actors.kernel import Clock, Kernel, Timers
     from projections.state import NodeState
     from protocol.mqtt import Publishes
 
