@@ -49,7 +49,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
         )
     up = status["time_ms"] - status["started_ms"]
     if status.get("crashed_ms") and up < _HOUR_MS:
-        lasted = text.duration(status["started_ms"] - status["crashed_ms"])
+        lasted = time_off(status)
         yield Advice(
             "warning",
             "the broker",
@@ -73,6 +73,12 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "survived",
             "nats server report jetstream",
         )
+
+
+def time_off(status: Mapping[str, Any]) -> str:
+    """Return how long before its start a broker had last written, as text."""
+    off = status["started_ms"] - status["crashed_ms"]
+    return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
 
 
 def _clock_advice(jump: Mapping[str, Any]) -> Advice:

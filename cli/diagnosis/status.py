@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Column, Table, painted, text
+from cli.diagnosis.broker_advice import time_off
 from cli.inspection import add_free_space, added_up, dropped_by, log_broker
 from cli.live import open_brokers
 
@@ -99,7 +100,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
 
 def crash_text(found: Mapping[str, Any]) -> str:
     """Return that the previous run of a broker crashed, as text."""
-    lasted = text.duration(found["started_ms"] - found["crashed_ms"])
+    lasted = time_off(found)
     return (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
         "this start; everything acknowledged is in the log"
