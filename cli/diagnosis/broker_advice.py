@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cli.common import text
 from cli.diagnosis.advice import Advice
 from cli.diagnosis.next_commands import SERVER_LOG
-from cli.diagnosis.status import reaches_mark
+from cli.diagnosis.status import reaches_mark, time_off
 from eventstore.format import format_position
 from eventstore.nats import LOG_STREAM_PREFIX, read_info
 from projections.log_proof import REACHED
@@ -80,7 +80,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
         )
     up = status["time_ms"] - status["started_ms"]
     if status.get("crashed_ms") and up < _HOUR_MS:
-        lasted = text.duration(status["started_ms"] - status["crashed_ms"])
+        lasted = time_off(status)
         yield Advice(
             "warning",
             "the broker",

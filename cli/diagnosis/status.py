@@ -108,12 +108,18 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
 
 def crash_text(found: Mapping[str, Any]) -> str:
     """Return that the previous run of a broker crashed, as text."""
-    lasted = text.duration(found["started_ms"] - found["crashed_ms"])
+    lasted = time_off(found)
     said = (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
         "this start"
     )
     return f"{said}; {REACHED}" if reaches_mark(found) else said
+
+
+def time_off(status: Mapping[str, Any]) -> str:
+    """Return how long before its start a broker had last written, as text."""
+    off = status["started_ms"] - status["crashed_ms"]
+    return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
 
 
 def reaches_mark(found: Mapping[str, Any]) -> bool:

@@ -109,7 +109,7 @@ async def clock_notes(source: LogSource, moments: Iterable[PointSpec | None]) ->
         for one in jumps
     ]
     more = f" and {len(listed) - _LISTED} times more" if len(listed) > _LISTED else ""
-    notes = [f"the clock jumped {', '.join(listed[-_LISTED:])}{more}: times are not unique"]
+    notes = [f"the clock jumped {', '.join(listed[-_LISTED:])}{more}: times are not continuous"]
     for moment in times:
         ends = [await last_between(source, one.first - 1, one.last, moment) for one in spans]
         found = [

@@ -269,6 +269,12 @@ class Chaos:
         self.note("crash")
         self.world.kill()
 
+    def set_clock(self, _device: Device) -> None:
+        """The clock of the machine is set, or corrected by a little."""
+        seconds = self.chance.choice([1, 3600, 3 * 86_400])
+        self.note("clock set")
+        self.world.clock.set_ms += self.chance.choice([1000, -1000]) * seconds
+
     def connect(self, device: Device) -> None:
         connection = device.connection
         if connection is None or self.chance.random() < 0.2:
@@ -645,6 +651,7 @@ _WEIGHTS: dict[Callable[[Chaos, Device], None], float] = {
     Chaos.lose_connection: 1.5,
     Chaos.hold: 2.0,
     Chaos.fail_projections: 1.0,
+    Chaos.set_clock: 0.5,
 }
 _HASTY = [None, None, None, 0, 0, 0.0005, 0.01, 0.1]
 _SLOW = [None, None, 0, 0, 0.01, 0.1, 1.0, 7.0]
