@@ -50,6 +50,7 @@ from eventstore.format.node_events import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogSalvaged,
     MessagesCarried,
     OperatorActed,
     RetainedCleared,
@@ -92,6 +93,7 @@ Event: TypeAlias = (
     | LimitsApplied
     | LogArchived
     | LogCut
+    | LogSalvaged
     | MessagesCarried
     | OperatorActed
     | RetainedCleared

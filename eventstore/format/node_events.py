@@ -213,6 +213,43 @@ class LogCut:
 
 
 @dataclass(slots=True)
+class LogSalvaged:
+    """``foldmq salvage`` gave up the records ``first`` to ``last``: they were damaged or lost.
+
+    Records without events stand in their places, and the record of this event in that of the last
+    one. Its successor continues the lost record instead: ``link`` names it
+    (``eventstore.format.records.link_of``).
+    """
+
+    first: int
+    """Stream sequence of the first record that was given up."""
+    last: int
+    """Stream sequence of the last record that was given up."""
+    link: str
+    """Link of the lost record ``last``, as the next record names it, in hexadecimal; empty if no
+    later record was kept."""
+    records: int
+    """Number of records that were given up."""
+    bytes: int
+    """Size in bytes of what the store still contained of them."""
+    until: int
+    """Stream sequence of the last record of the damaged log that was kept or given up. Later
+    records belong to the broker that continued it."""
+    source: str
+    """The damaged data directory."""
+    by: str
+    """User and host that ran the command."""
+    software: str
+    """Version of foldmq that salvaged the log."""
+    sessions: list[str] = field(default_factory=list)
+    """Sessions whose state depends on the lost records, the first ones in alphabetical order."""
+    affected: int = 0
+    """Number of these sessions."""
+    e: Literal["LogSalvaged"] = "LogSalvaged"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class LogArchived:
     """An archive reported that it has the log up to a record. The newest report counts."""
 

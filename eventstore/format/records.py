@@ -14,7 +14,8 @@ rest   the payloads of the messages, one after the other, as raw bytes; the bloc
        of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
 
-A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain.
+A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain. Where
+``foldmq salvage`` gave records up, a record with a LogSalvaged joins both ends of the chain.
 
 A *turn* of the event loop is atomic. It nearly always fits into one record. A larger one is split
 over several: ``part`` counts them from 0 and ``last`` marks the last one. A reader holds the parts
@@ -56,16 +57,34 @@ HEADER_FROM = _HEAD.size
 """Offset of the JSON header in a record."""
 _SIGNED_FROM = 36
 """Offset from which the digest covers the record: everything after the digest itself."""
-_LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
+_LINK, _PREVIOUS, _LENGTH = slice(4, 36), slice(36, 68), slice(68, 72)
 _LARGE = 16 * 1024
 """Mean payload size in bytes from which each payload is hashed separately."""
 _OBJECTS = frozenset({dict})
 _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
+_HOLE = b'"e":"LogSalvaged"'
 
 
 def link_of(data: bytes) -> bytes:
-    """Return the link (SHA-256) by which the next record names this encoded record."""
+    """Return the link by which the next record names this encoded record.
+
+    It is its SHA-256. But a record of a LogSalvaged stands in the place of a lost record that the
+    next one continues: its link is that of the lost record.
+    """
+    body = HEADER_FROM + int.from_bytes(data[_LENGTH], "big")
+    if data.find(_HOLE, HEADER_FROM, body) >= 0:
+        try:
+            return _link(data, orjson.loads(data[HEADER_FROM:body])["events"])
+        except (ValueError, KeyError, TypeError):
+            pass
+    return data[_LINK]
+
+
+def _link(data: bytes, events: list[dict[str, Any]]) -> bytes:
+    """Return the link of a record with these events."""
+    if len(events) == 1 and events[0].get("e") == "LogSalvaged" and events[0]["link"]:
+        return bytes.fromhex(events[0]["link"])
     return data[_LINK]
 
 
@@ -206,7 +225,7 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
             events = [one for raw in events for one in expanded(raw)]
         return Record(
             sequence=sequence,
-            link=link_of(data),
+            link=_link(data, events),
             previous=previous_of(data),
             node=header["node"],
             time_ms=header["time"],

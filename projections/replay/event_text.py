@@ -23,6 +23,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogSalvaged,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -327,6 +328,21 @@ def _cut(event: LogCut, _topics: Topics) -> str:
     )
 
 
+def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
+    which = f"record {event.first}"
+    if event.last > event.first:
+        which = f"records {event.first} to {event.last}"
+    said = (
+        f"{which} given up by foldmq salvage, run by {display.name(event.by)} on "
+        f"{display.name(event.source)}: {display.count_of(event.records, 'record')}, "
+        f"{event.bytes:,} bytes"
+    )
+    if event.affected:
+        names = position_text.several([display.name(one) for one in event.sessions[:3]], event.affected)
+        said += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
+    return said
+
+
 def _archived(event: LogArchived, _topics: Topics) -> str:
     where, by = display.name(event.where), display.name(event.by)
     return f"log archived up to record {event.through} in {where}, reported by {by}"
@@ -427,6 +443,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ),
     LogArchived: _archived,
     LogCut: _cut,
+    LogSalvaged: _salvaged,
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "

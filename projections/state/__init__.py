@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from projections.state.retained import RetainedIndex, RetainedMessage, repeated_messages
     from projections.state.session import (
         EVOLVE,
+        LOST,
         SHARED_HOME,
         SHARED_PART,
         InFlight,
@@ -58,6 +59,7 @@ __all__ = [
     "EVOLVE",
     "FLAG_BITS",
     "INCONSISTENCIES",
+    "LOST",
     "NO_DIGEST",
     "QOS_MASK",
     "RAP_FLAG",
@@ -113,6 +115,7 @@ _MODULE_OF = {
     "RetainedMessage": "retained",
     "repeated_messages": "retained",
     "EVOLVE": "session",
+    "LOST": "session",
     "SHARED_HOME": "session",
     "SHARED_PART": "session",
     "InFlight": "session",

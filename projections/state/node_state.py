@@ -21,6 +21,7 @@ from eventstore.format import (
     LogArchived,
     LogCut,
     LogEvent,
+    LogSalvaged,
     MessagePublished,
     MessagesCarried,
     OperatorActed,
@@ -49,7 +50,7 @@ from eventstore.format import (
 from projections.clients import HISTORY_EVENTS, add_to_history
 from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
-from projections.state.session import EVOLVE, SessionState
+from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
 from projections.state.snapshot import Part, decode_session
 
@@ -97,6 +98,8 @@ class NodeState:
         "_held",
         "_newer",
         "_parts",
+        "_repeated",
+        "_unsure",
         "applied",
         "archived",
         "begin",
@@ -107,6 +110,7 @@ class NodeState:
         "clients",
         "cuts",
         "dirty",
+        "doubtful",
         "entries",
         "epoch",
         "followed",
@@ -150,6 +154,12 @@ class NodeState:
         self.clients: ClientHistories | None = None
         """The histories of clients, to which folded records are added; None: they are not kept. The
         live broker updates them when it decides, not here."""
+        self.doubtful: dict[str, None] = {}
+        """Sessions whose state may depend on lost records; kept only while the state is unsure."""
+        self._unsure = 0
+        """Last record that continues a state that lost records have changed; 0: none."""
+        self._repeated: set[str] = set()
+        """Sessions that are known again since the last checkpoint began."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
@@ -161,6 +171,8 @@ class NodeState:
         With ``only``, the events of one session alone are folded. Raises UnreadableEvent for an
         event that this version does not know.
         """
+        if self._unsure and record.sequence > self._unsure:
+            self._be_sure()
         if record.part == 0 and self._held:
             self._held = []
         self._held.append(record)
@@ -177,7 +189,7 @@ class NodeState:
         index = 0
         clients = self.clients
         for raw in record.raw_events:
-            turn = parse_turn(raw) if only is None else None
+            turn = parse_turn(raw) if only is None and not self._unsure else None
             if turn is not None and self._has(turn.sessions, base + index):
                 self.apply(turn, base + index, record.time_ms)
                 index += entries(turn)
@@ -239,9 +251,12 @@ class NodeState:
             table.discard(name)
             self.retained.other(event)
             return None
+        if self._unsure:
+            self._settle(state, event, name)
         if state is None:
             state = SessionState(name)
-            if type(event) is SessionOpened:
+            # What a session that is resumed had subscribed to was lost with its beginning.
+            if type(event) is SessionOpened and not (self._unsure and event.resumed):
                 table[name] = state
         EVOLVE[kind](state, event, at, time_ms)
         if type(event) is MessagePublished:
@@ -261,6 +276,32 @@ class NodeState:
                 self.sessions.discard(state.session)
                 return None
         return state
+
+    @property
+    def unsure(self) -> bool:
+        """Whether later records continue a state that lost records have changed."""
+        return self._unsure > 0
+
+    def _settle(self, state: SessionState | None, event: LogEvent, name: str) -> None:
+        """Prepare the state of a session that may lack lost events for its next event."""
+        if isinstance(event, SessionOpened) and not event.resumed:
+            self._known_again(name)
+        elif isinstance(event, SessionExpired):
+            self.doubtful.pop(name, None)
+        elif state is not None:
+            settle(state, event)  # type: ignore[arg-type] # an event of one session
+        else:
+            self.doubtful[name] = None
+
+    def _known_again(self, name: str) -> None:
+        self.doubtful.pop(name, None)
+        self._repeated.add(name)
+
+    def _be_sure(self) -> None:
+        """End the doubt: the state was repeated, or a broker has continued this state."""
+        self._unsure = 0
+        self.partial = False
+        self.doubtful, self._repeated = {}, set()
 
     def load(self, state: SessionState, bound: Position) -> None:
         """Load a session as of ``bound``: the state includes everything before this position."""
@@ -328,6 +369,7 @@ class NodeState:
         self.checkpoint = event.checkpoint
         self.epoch = max(self.epoch, event.epoch)
         self._begun = Checkpoint(event.checkpoint, at, time_ms)
+        self._repeated = set()
 
     def _checkpoint_completed(
         self, event: CheckpointCompleted, _at: Position, _ms: int, _: Sequence[bytes]
@@ -335,13 +377,21 @@ class NodeState:
         begun, self._begun = self._begun, None
         if begun is not None and begun.begun == event.begun:
             self.checkpoints.append(begun)
+            if self._unsure:
+                # What it does not repeat ended in the lost records.
+                for name in [name for name in self.sessions.names() if name not in self._repeated]:
+                    self.sessions.discard(name)
+                    self.retained.other(SessionExpired(name, "lost"))
+                gone = self.retained.before(begun.begun)
+                self.retained.cleared([message.topic for message in gone])
+                self._be_sure()
             self.partial = False
 
     def _session_snapshot(
         self, event: SessionSnapshot, at: Position, _ms: int, _: Sequence[bytes]
     ) -> None:
         """Load a session's state if it is not known; otherwise the event repeats known state."""
-        if not self.partial:
+        if not self.partial and not self._unsure:
             return
         if event.part == 0:
             self._parts = []
@@ -350,11 +400,13 @@ class NodeState:
             parts, self._parts = self._parts, []
             if at >= self._newer.get(event.session, 0):
                 self.sessions[event.session] = decode_session(event.session, parts)
+                if self._unsure:
+                    self._known_again(event.session)
 
     def _retained_snapshot(
         self, event: RetainedSnapshot, at: Position, _ms: int, pieces: Sequence[bytes]
     ) -> None:
-        if event.session is None or self.partial:
+        if event.session is None or self.partial or self._unsure:
             self.retained.repeated(event, at, pieces)
 
     def _carried(self, event: MessagesCarried, at: Position, _ms: int, _: Sequence[bytes]) -> None:
@@ -368,6 +420,16 @@ class NodeState:
         self.cuts.append(event)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
             self.archived = None  # as a reader of the remaining log sees it
+
+    def _salvaged(
+        self, event: LogSalvaged, _at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        """Records are missing before the next one: the state may be another one there."""
+        self._unsure = event.until
+        self._begun = None
+        self._parts = []
+        self._repeated = set()
+        self.doubtful = dict.fromkeys(self.sessions.names())
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)
@@ -423,6 +485,7 @@ _OF_THE_NODE: Final[
     LeaderProved: NodeState._nothing,
     LogArchived: NodeState._archived,
     LogCut: NodeState._cut,
+    LogSalvaged: NodeState._salvaged,
     MessagesCarried: NodeState._carried,
     OperatorActed: NodeState._nothing,
     RetainedCleared: NodeState._cleared,

@@ -298,6 +298,11 @@ def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> 
         state.inbound.pop(pid, None)
 
 
+LOST: Final = "lost"
+"""Reason of a MessageDropped: the message was in a record that was lost. It leaves the session
+wherever it is."""
+
+
 def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size: int) -> None:
     if held.queue is not None:
         held.queue.discard(count)
@@ -346,10 +351,79 @@ def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None
 
 
 def _dropped(state: SessionState, event: MessageDropped, _at: Position, _ms: int) -> None:
+    if event.reason == LOST:
+        _lost(state, event)
+        return
     if event.queued >= 0:
         held = state.subscription(event.filter)
         _leave_queue(state, held, event.count, event.queued)
         _forget_if_done(state, held)
+
+
+def _lost(state: SessionState, event: MessageDropped) -> None:
+    refs = set(from_runs(event.refs))
+    held = state.subscriptions.get(event.filter)
+    if held is None:  # messages that the client has published
+        for pid in [pid for pid, ref in state.inbound.items() if ref in refs]:
+            del state.inbound[pid]
+        return
+    if event.queued >= 0 and held.queue is not None:
+        gone = held.queue.remove(refs, expiring=False)
+        _left_queue(state, held, gone, event.queued)
+    sent = state.inflight.items()
+    complete(
+        state,
+        state.inflight,
+        [pid for pid, one in sent if one.subscription is held and one.ref in refs],
+    )
+    _forget_if_done(state, held)
+
+
+def settle(state: SessionState, event: Event) -> None:
+    """Prepare a state that lacks lost events for a later event of its session.
+
+    The event removes messages from the head of a queue, or replaces or completes deliveries; some
+    of these may be elsewhere in the state, or unknown.
+    """
+    kind = type(event)
+    if kind is Delivered or kind is Assigned or kind is MessageDropped:
+        if event.queued >= 0 and event.refs:  # type: ignore[union-attr] # all three have them
+            _bring_forward(state, event)  # type: ignore[arg-type]
+        if kind is Delivered:
+            for table in (state.inflight, state.releasing):
+                complete(state, table, [pid for pid in from_runs(event.pids) if pid in table])  # type: ignore[union-attr]
+    elif kind is Expired:
+        held = state.subscriptions.get(event.filter)  # type: ignore[union-attr]
+        if held is not None:
+            _have_bytes(state, held, event.size)  # type: ignore[union-attr]
+    elif kind is Completed:
+        complete(state, state.inflight, from_runs(event.pids))  # type: ignore[union-attr]
+
+
+def _bring_forward(state: SessionState, event: Delivered | Assigned | MessageDropped) -> None:
+    """Put messages at the head of the queue from which an event removes them."""
+    refs = from_runs(event.refs)
+    name = event.session.split("/", 2)[-1] if isinstance(event, Assigned) else event.filter
+    held = state.subscription(name)
+    queue = held.queue if held.queue is not None else WaitingQueue()
+    known = queue.remove(refs, expiring=False)
+    held.queue = WaitingQueue()
+    held.queue.extend(event.refs, 1)
+    state.queued += len(refs) - known
+    if queue:
+        held.queue.append(queue)
+        _have_bytes(state, held, event.queued)
+    else:  # nothing is left behind them
+        state.queued_bytes += event.queued - held.queued_bytes
+        held.queued_bytes = event.queued
+    state.own_waiting()[held.filter] = held
+
+
+def _have_bytes(state: SessionState, held: SubscriptionState, size: int) -> None:
+    """Add to the bytes of a queue if fewer are known than an event removes."""
+    more = max(0, size - held.queued_bytes)
+    held.queued_bytes += more
+    state.queued_bytes += more
 
 
 def _expired(state: SessionState, event: Expired, _at: Position, _ms: int) -> None:

@@ -139,8 +139,10 @@ class WaitingQueue:
             count -= head[1]
             runs.popleft()
 
-    def remove(self, refs: Iterable[Position]) -> int:
-        """Remove expired messages, wherever they are; return how many were found.
+    def remove(self, refs: Iterable[Position], *, expiring: bool = True) -> int:
+        """Remove messages, wherever they are; return how many were found.
+
+        ``expiring``: only those that have an expiry.
 
         A message that is in the queue twice is removed as often as it is in ``refs``, its first
         copy first.
@@ -150,7 +152,7 @@ class WaitingQueue:
         kept: list[list[int]] = []
         while wanted and runs:
             run = runs.popleft()
-            gone = _found(run, wanted) if run[3] else []
+            gone = _found(run, wanted) if run[3] or not expiring else []
             if gone:
                 self._length -= len(gone)
                 kept += _without(run, gone)

@@ -18,6 +18,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogSalvaged,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -63,6 +64,7 @@ def every_event() -> list[Event]:
         *limit_events(),
         *cluster_events(),
         exchange_events()[-1],
+        *salvage_events(),
     ]
 
 
@@ -76,6 +78,15 @@ def limit_events() -> list[Event]:
             elsewhere=True,
         ),
         SubscriptionDenied("c", ["secret/#", "a/+"], [0x87, 0x97]),
+    ]
+
+
+def salvage_events() -> list[Event]:
+    """The part of a salvaged log that says what was given up."""
+    return [
+        LogSalvaged(
+            2, 5, "cd" * 32, 4, 900, 12, "/var/lib/foldmq", "root@host", "0.1.0", ["c", "d"], 2
+        )
     ]
 
 

@@ -5,7 +5,7 @@ are never overwritten:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events of several sessions, which are read as events of single
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
 subscriptions. With ``cluster``: the additions of clusters. With ``exchange``: messages from another
-log.
+log. With ``salvage``: records that were given up.
 """
 
 import sys
@@ -29,6 +29,7 @@ from samples import (  # noqa: E402 - found by the line above
     limit_events,
     mqtt5_events,
     mqtt5_turn_events,
+    salvage_events,
     turn_events,
 )
 
@@ -62,6 +63,8 @@ def main(name: str, what: str = "") -> None:
         turns = [(limit_events(), [], 0, True)]
     elif what == "cluster":
         turns = [(cluster_events(), [], 0, True)]
+    elif what == "salvage":
+        turns = [(salvage_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     link = GENESIS
