@@ -338,7 +338,9 @@ def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
         f"{event.bytes:,} bytes"
     )
     if event.affected:
-        names = position_text.several([display.name(one) for one in event.sessions[:3]], event.affected)
+        names = position_text.several(
+            [display.name(one) for one in event.sessions[:3]], event.affected
+        )
         said += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
     return said
 

@@ -421,10 +421,8 @@ class NodeState:
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
             self.archived = None  # as a reader of the remaining log sees it
 
-    def _salvaged(
-        self, event: LogSalvaged, _at: Position, _ms: int, _: Sequence[bytes]
-    ) -> None:
-        """Records are missing before the next one: the state may be another one there."""
+    def _salvaged(self, event: LogSalvaged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        """Note that records are missing before the next one, which may continue another state."""
         self._unsure = event.until
         self._begun = None
         self._parts = []
