@@ -12,7 +12,7 @@ import pytest
 from harness.waiting import TIMEOUT
 from hypothesis import HealthCheck, given, settings, strategies
 
-from cli.history.salvage import ProgressLine, report
+from cli.copies.salvage import ProgressLine, report
 from eventstore.copies import Hole, SalvageResult, damaged_log, fresh_log, salvage
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import (

@@ -24,6 +24,6 @@ def _salvage(
     Creates a new data directory; the damaged one is only read. Records that are lost are given up,
     and the new log says which; all others are kept.
     """
-    from cli.history import salvage
+    from cli.copies import salvage
 
     salvage.run_salvage(data_dir, to)
