@@ -82,6 +82,8 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
         }
         found = {"records": verifier.records, "entries": verifier.entries, **times}
         found["first_record"] = source.begin
+        if verifier.given_up:
+            found["given_up"] = [[one.first, one.last] for one in verifier.given_up]
         rest = {"void_parts": verifier.void, **problems.fields()}
         sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
     else:
@@ -157,6 +159,9 @@ def verification_summary(verifier: LogVerifier, problems: int, where: str) -> st
     )
     if verifier.first_ms is not None and verifier.last_ms is not None:
         read += f", from {text.clock(verifier.first_ms)} to {text.clock(verifier.last_ms)}"
+    for one in verifier.given_up:
+        which = f"{one.first} to {one.last}" if one.last > one.first else f"{one.first}"
+        read += f"; record {which} given up by foldmq salvage"
     if verifier.void:
         read += f"; {text.count_of(verifier.void, 'part')} of turns that were not completed"
     if problems:

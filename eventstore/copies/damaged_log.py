@@ -563,7 +563,8 @@ class _Salvage:
                 for _, event in decode_record(sequence, data).events()
                 if not isinstance(event, LogSalvaged)
             )
-        for start in range(0, len(self._closing), _EVENTS):
+        # A record behind the damaged log ends the doubt about its state, also without events.
+        for start in range(0, max(len(self._closing), min(len(plan.holes), 1)), _EVENTS):
             await log.append(self._encode(self._closing[start : start + _EVENTS], self._time_ms))
         await log.check_end(self._link)
 

@@ -71,8 +71,8 @@ class CheckpointCheck:
 
     @property
     def partial(self) -> bool:
-        """Whether the state is not known yet."""
-        return self._state.partial
+        """Whether the state is not known yet, or not any more."""
+        return self._state.partial or self._state.unsure
 
     def lose_track(self, sequence: int) -> None:
         """Begin again after a record: the current state is no longer correct."""
