@@ -406,6 +406,7 @@ class Projector:
             node_state.bridged,
             node_state.epoch,
             [(name, *one) for name, one in node_state.followed.items()],
+            list(node_state.proof.doubts),
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)

@@ -169,7 +169,13 @@ class StateReader:
         """Read which messages are repeated in which records, and where the log was cut."""
         node_state, mark = self._state, loaded.mark
         node_state.take_marks(
-            mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch, mark.followed
+            mark.checkpoints,
+            mark.cut,
+            mark.archived,
+            mark.bridged,
+            mark.epoch,
+            mark.followed,
+            mark.doubts,
         )
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
         for start in range(0, len(carriers), _YIELD_EVERY):

@@ -80,7 +80,11 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
             key: None if value is None else text.iso(value)
             for key, value in (("from", verifier.first_ms), ("to", verifier.last_ms))
         }
-        found = {"records": verifier.records, "entries": verifier.entries, **times}
+        found: dict[str, object] = {
+            "records": verifier.records,
+            "entries": verifier.entries,
+            **times,
+        }
         found["first_record"] = source.begin
         if verifier.given_up:
             found["given_up"] = [[one.first, one.last] for one in verifier.given_up]

@@ -170,6 +170,7 @@ async def salvage(
             await asyncio.to_thread(work.fold, needs)
         async with fresh_store(new, node) as client:
             await work.write(await begin_log(client, node, plan.begin), progress)
+        work.note_end(Watermark(new.path / "log.mark", log_names(node)[0]))
         finish_directory(new, node)
         return work.result()
 
@@ -461,6 +462,7 @@ class _Salvage:
         self._by = user_and_host()
         self._link = plan.before
         self._time_ms = 0
+        self._last = 0
         self._entries = 0
         self._sessions: list[str] = []
         self._closing: list[Event] = []
@@ -520,30 +522,33 @@ class _Salvage:
             yield sequence, data
             self._time_ms = decode_record(sequence, data).time_ms
         for hole in holes:
-            yield from self._fill(hole, self._time_ms)
+            yield from self._fill(hole, 0)
 
-    def _fill(self, hole: Hole, time_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the records that stand in for a hole."""
+    def _fill(self, hole: Hole, ends_ms: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the records that stand in for a hole; ``ends_ms`` is the time of the next one."""
+        begins_ms = self._time_ms
         for sequence in range(hole.first, hole.last + 1):
             events: list[Event] = []
             if sequence == hole.last:
-                events.append(
-                    LogSalvaged(
-                        hole.first,
-                        hole.last,
-                        hole.link,
-                        hole.last - hole.first + 1,
-                        hole.bytes,
-                        self._plan.until,
-                        self._source,
-                        self._by,
-                        self._software,
-                        self._sessions[:_NAMED],
-                        len(self._sessions),
-                    )
-                )
-            data = self._encode(events, self._time_ms or time_ms)
-            yield sequence, data
+                events.append(self._given_up(hole, begins_ms, ends_ms))
+            yield sequence, self._encode(events, begins_ms or ends_ms)
+
+    def _given_up(self, hole: Hole, begins_ms: int, ends_ms: int) -> LogSalvaged:
+        return LogSalvaged(
+            hole.first,
+            hole.last,
+            hole.link,
+            hole.last - hole.first + 1,
+            hole.bytes,
+            self._plan.until,
+            self._source,
+            self._by,
+            self._software,
+            self._sessions[:_NAMED],
+            len(self._sessions),
+            begins_ms=begins_ms,
+            ends_ms=ends_ms,
+        )
 
     def _encode(self, events: Sequence[Event], time_ms: int) -> bytes:
         data = encode_record(
@@ -567,6 +572,11 @@ class _Salvage:
         for start in range(0, max(len(self._closing), min(len(plan.holes), 1)), _EVENTS):
             await log.append(self._encode(self._closing[start : start + _EVENTS], self._time_ms))
         await log.check_end(self._link)
+        self._last = log.sequence
+
+    def note_end(self, mark: Watermark) -> None:
+        """Note the last record of the new log as stored."""
+        mark.write(self._last, self._link)
 
     def result(self) -> SalvageResult:
         """Return what was done."""

@@ -50,6 +50,7 @@ from eventstore.format.node_events import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
     LogSalvaged,
     MessagesCarried,
     OperatorActed,
@@ -93,6 +94,7 @@ Event: TypeAlias = (
     | LimitsApplied
     | LogArchived
     | LogCut
+    | LogEndUnproven
     | LogSalvaged
     | MessagesCarried
     | OperatorActed

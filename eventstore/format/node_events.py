@@ -245,7 +245,34 @@ class LogSalvaged:
     """Sessions whose state depends on the lost records, the first ones in alphabetical order."""
     affected: int = 0
     """Number of these sessions."""
+    begins_ms: int = 0
+    """Time of the last record before ``first``, Unix time in milliseconds; 0: there is none."""
+    ends_ms: int = 0
+    """Time of the first record after ``last``, Unix time in milliseconds; 0: none was kept."""
     e: Literal["LogSalvaged"] = "LogSalvaged"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class LogEndUnproven:
+    """A broker started, and could not show that the log ended with the last acknowledged record.
+
+    Nothing can be said about the time between record ``last`` and this start.
+    """
+
+    reason: str
+    """no_watermark: no watermark named the last record; copy: the data directory was a copy;
+    restored: it was restored from a backup."""
+    last: int
+    """Stream sequence of the last record of the log at that start."""
+    last_ms: int
+    """Time of that record, Unix time in milliseconds."""
+    noted: int = 0
+    """Stream sequence of the last record that the watermark names: if it is later than ``last``,
+    the records between are missing; 0: there is no watermark."""
+    source: str = ""
+    """The backup from which the data directory was restored; empty: not known."""
+    e: Literal["LogEndUnproven"] = "LogEndUnproven"
     v: Literal[1] = 1
 
 

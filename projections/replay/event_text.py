@@ -23,6 +23,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
     LogSalvaged,
     MessageDropped,
     MessagePublished,
@@ -67,6 +68,7 @@ from eventstore.reasons import (
     leader_text,
     resend_text,
 )
+from projections.log_proof import cause, unproven_end
 from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
 from projections.stories import topic_of
@@ -345,6 +347,10 @@ def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
     return said
 
 
+def _unproven(event: LogEndUnproven, _topics: Topics) -> str:
+    return f"end of the log not proven: {cause(unproven_end(event, at=event.last + 1))}"
+
+
 def _archived(event: LogArchived, _topics: Topics) -> str:
     where, by = display.name(event.where), display.name(event.by)
     return f"log archived up to record {event.through} in {where}, reported by {by}"
@@ -445,6 +451,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ),
     LogArchived: _archived,
     LogCut: _cut,
+    LogEndUnproven: _unproven,
     LogSalvaged: _salvaged,
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (

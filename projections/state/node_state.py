@@ -20,6 +20,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
     LogEvent,
     LogSalvaged,
     MessagePublished,
@@ -48,6 +49,7 @@ from eventstore.format import (
     position,
 )
 from projections.clients import HISTORY_EVENTS, add_to_history
+from projections.log_proof import LogProof, doubts_of
 from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
@@ -116,6 +118,7 @@ class NodeState:
         "followed",
         "leader",
         "partial",
+        "proof",
         "retained",
         "sessions",
     )
@@ -136,6 +139,8 @@ class NodeState:
         """Complete checkpoints: positions at which the log may begin."""
         self.cuts: list[LogCut] = []
         """Cuts of the log that it records itself."""
+        self.proof = LogProof()
+        """What is proven of the log, and what is not."""
         self.archived: Archived | None = None
         """The extent of the archive, as recorded in the log."""
         self.bridged: Position | None = None
@@ -340,6 +345,7 @@ class NodeState:
         bridged: Position | None,
         epoch: int = 0,
         followed: Iterable[tuple[str, Position, str]] = (),
+        doubts: Iterable[Sequence[Any]] = (),
     ) -> None:
         """Adopt the state in the projections' mark: see ``storage.format.ProjectionMark``."""
         self.bridged = bridged
@@ -349,6 +355,8 @@ class NodeState:
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
         self.cuts = [] if cut is None else [cut]
+        self.proof.doubts = doubts_of(doubts)
+        self.proof.cut(self.begin)
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
 
@@ -360,8 +368,9 @@ class NodeState:
 
     # Events of the node, not of a session.
 
-    def _started(self, event: BrokerStarted, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+    def _started(self, event: BrokerStarted, at: Position, ms: int, _: Sequence[bytes]) -> None:
         self.epoch, self.leader = event.epoch, event.leader
+        self.proof.take(event, at >> INDEX_BITS, ms)
 
     def _checkpoint_begun(
         self, event: CheckpointBegun, at: Position, time_ms: int, _: Sequence[bytes]
@@ -418,11 +427,16 @@ class NodeState:
 
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
+        self.proof.cut(event.first)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
             self.archived = None  # as a reader of the remaining log sees it
 
-    def _salvaged(self, event: LogSalvaged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
-        """Note that records are missing before the next one, which may continue another state."""
+    def _unproven(self, event: LogEndUnproven, at: Position, ms: int, _: Sequence[bytes]) -> None:
+        self.proof.take(event, at >> INDEX_BITS, ms)
+
+    def _salvaged(self, event: LogSalvaged, at: Position, ms: int, _: Sequence[bytes]) -> None:
+        """Be unsure of the state: records are missing before the next one."""
+        self.proof.take(event, at >> INDEX_BITS, ms)
         self._unsure = event.until
         self._begun = None
         self._parts = []
@@ -483,6 +497,7 @@ _OF_THE_NODE: Final[
     LeaderProved: NodeState._nothing,
     LogArchived: NodeState._archived,
     LogCut: NodeState._cut,
+    LogEndUnproven: NodeState._unproven,
     LogSalvaged: NodeState._salvaged,
     MessagesCarried: NodeState._carried,
     OperatorActed: NodeState._nothing,

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from eventstore.format import LogArchived, LogCut
+from projections.log_proof import Doubt, doubts_of
 from projections.state import RetainedMessage
 from protocol.errors import FoldmqError
 
@@ -186,14 +187,21 @@ class ProjectionMark:
     """Epoch of the last leader; 0: no cluster."""
     followed: list[tuple[str, Position, str]] = field(default_factory=list)
     """Name, position and link of the other logs from which the node takes messages."""
+    doubts: list[Doubt] = field(default_factory=list)
+    """The parts of the log about which nothing can be said."""
 
     def body(self) -> bytes:
-        """Return the body of the mark's entry; earlier versions have no epoch and no other logs."""
+        """Return the body of the mark's entry.
+
+        Earlier versions have no epoch, no other logs and no doubts.
+        """
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         if not self.epoch:
             del found["epoch"]
         if not self.followed:
             del found["followed"]
+        if not self.doubts:
+            del found["doubts"]
         return orjson.dumps(found)
 
 
@@ -204,6 +212,7 @@ def mark_of(entry: StoredEntry) -> ProjectionMark:
         cut, archived = raw.pop("cut"), raw.pop("archived", None)
         raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
         raw["followed"] = [tuple(one) for one in raw.get("followed", ())]
+        raw["doubts"] = doubts_of(raw.get("doubts", ()))
         return ProjectionMark(
             **raw,
             cut=None if cut is None else LogCut(**cut),

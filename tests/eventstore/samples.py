@@ -18,6 +18,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
     LogSalvaged,
     MessageDropped,
     MessagePublished,
@@ -65,6 +66,7 @@ def every_event() -> list[Event]:
         *cluster_events(),
         exchange_events()[-1],
         *salvage_events(),
+        *unproven_events(),
     ]
 
 
@@ -87,6 +89,15 @@ def salvage_events() -> list[Event]:
         LogSalvaged(
             2, 5, "cd" * 32, 4, 900, 12, "/var/lib/foldmq", "root@host", "0.1.0", ["c", "d"], 2
         )
+    ]
+
+
+def unproven_events() -> list[Event]:
+    """What a broker records that starts on a copy of a log, or without its watermark."""
+    return [
+        LogEndUnproven("copy", 12, 1_700_000_000_001, 17),
+        LogEndUnproven("restored", 12, 1_700_000_000_001, source="/backup/monday"),
+        LogEndUnproven("no_watermark", 12, 1_700_000_000_001),
     ]
 
 

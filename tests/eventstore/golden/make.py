@@ -5,7 +5,8 @@ are never overwritten:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events of several sessions, which are read as events of single
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
 subscriptions. With ``cluster``: the additions of clusters. With ``exchange``: messages from another
-log. With ``salvage``: records that were given up.
+log. With ``salvage``: records that were given up. With ``unproven``: starts that could not show
+that the log was whole.
 """
 
 import sys
@@ -31,6 +32,7 @@ from samples import (  # noqa: E402 - found by the line above
     mqtt5_turn_events,
     salvage_events,
     turn_events,
+    unproven_events,
 )
 
 from eventstore.format import (  # noqa: E402
@@ -65,6 +67,8 @@ def main(name: str, what: str = "") -> None:
         turns = [(cluster_events(), [], 0, True)]
     elif what == "salvage":
         turns = [(salvage_events(), [], 0, True)]
+    elif what == "unproven":
+        turns = [(unproven_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     link = GENESIS

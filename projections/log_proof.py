@@ -1,0 +1,150 @@
+"""What is proven of a log: the parts that are whole, and those about which nothing can be said.
+
+A log proves by its chain that no record is missing between two records. It cannot prove that it
+ends with the last record that was acknowledged, nor what was in records that were given up. The
+events LogEndUnproven and LogSalvaged say where that was so; all statements about it are written
+here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from eventstore.display import clock, count_of, escaped
+from eventstore.format import LogEndUnproven, LogSalvaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from eventstore.format import Event
+
+_SALVAGED: Final = "salvaged"
+_BEFORE_START: Final = {
+    "no_watermark": "the broker started without a watermark (log.mark)",
+    "copy": "the broker started on a copy of a data directory",
+    "restored": "the broker started on a data directory that was restored from {source}",
+}
+"""Values of LogEndUnproven.reason, and what happened."""
+_NOW: Final = {
+    "no_watermark": "there is no watermark (log.mark)",
+    "copy": "this is a copy of a data directory",
+    "restored": "this data directory was restored from {source}",
+}
+"""The same before a broker has started."""
+
+
+class Doubt(NamedTuple):
+    """A part of a log about which nothing can be said."""
+
+    at: int
+    """Record with the event about it; 0: none yet, the log ends there now."""
+    reason: str
+    """``salvaged``, or a value of LogEndUnproven.reason."""
+    after: int
+    """The last record before it."""
+    until: int
+    """The last record that was given up; ``after`` if the records have no place in the log."""
+    from_ms: int
+    """Time of record ``after``, Unix time in milliseconds; 0: there is none."""
+    to_ms: int
+    """Time of the first record after it; 0: there is none yet."""
+    missing: int
+    """Number of records that are known to be missing; 0: none is known."""
+    source: str = ""
+    """The backup, or the damaged directory."""
+
+
+class LogProof:
+    """The doubtful parts of a log, in order: a fold of its events."""
+
+    __slots__ = ("doubts",)
+
+    def __init__(self) -> None:
+        self.doubts: list[Doubt] = []
+
+    def take(self, event: Event, sequence: int, time_ms: int) -> None:
+        """Fold a LogSalvaged, LogEndUnproven or BrokerStarted; others say nothing about it."""
+        if isinstance(event, LogEndUnproven):
+            self.doubts.append(unproven_end(event, sequence, time_ms))
+        elif isinstance(event, LogSalvaged):
+            after, times = event.first - 1, (event.begins_ms, event.ends_ms)
+            self.doubts.append(
+                Doubt(sequence, _SALVAGED, after, event.last, *times, event.records, event.source)
+            )
+        elif event.e == "BrokerStarted" and self.doubts and not self.doubts[-1].to_ms:
+            self.doubts[-1] = self.doubts[-1]._replace(to_ms=time_ms)
+
+    def cut(self, first: int) -> None:
+        """Forget what was said in the records before ``first``: the log begins there."""
+        self.doubts = [doubt for doubt in self.doubts if doubt.at >= first]
+
+
+def unproven_end(event: LogEndUnproven, at: int = 0, time_ms: int = 0) -> Doubt:
+    """Return the doubt of an event in record ``at``; 0: no broker has recorded it yet."""
+    missing = max(0, event.noted - event.last)
+    times = (event.last_ms, time_ms)
+    return Doubt(at, event.reason, event.last, event.last, *times, missing, event.source)
+
+
+def doubts_of(stored: Iterable[Sequence[Any]]) -> list[Doubt]:
+    """Return doubts that were stored as lists of their fields."""
+    return [Doubt(*fields) for fields in stored]
+
+
+def proven_spans(first_ms: int, last_ms: int, doubts: Iterable[Doubt]) -> list[tuple[int, int]]:
+    """Return the proven parts between two times, Unix time in milliseconds."""
+    spans, begin = [], first_ms
+    for doubt in doubts:
+        if doubt.from_ms:
+            spans.append((begin, doubt.from_ms))
+        if not doubt.to_ms:
+            return spans
+        begin = doubt.to_ms
+    return [*spans, (begin, last_ms)]
+
+
+def spans_text(spans: Iterable[tuple[int, int]], time: Callable[[int], str] = clock) -> str:
+    """Return proven parts as text: from ... to ..., from ... to ..."""
+    return ", ".join(f"from {time(begin)} to {time(end)}" for begin, end in spans)
+
+
+def statement(doubt: Doubt, time: Callable[[int], str] = clock) -> str:
+    """Return what cannot be known, as a sentence; ``time`` writes the times."""
+    return f"nothing can be said about {_extent(doubt, time)}: {cause(doubt)}"
+
+
+def cause(doubt: Doubt) -> str:
+    """Return why nothing can be said about a part."""
+    if doubt.reason == _SALVAGED:
+        first = doubt.after + 1
+        which = (
+            f"record {first:,}"
+            if first == doubt.until
+            else (f"records {first:,} to {doubt.until:,}")
+        )
+        given_up = f"{which} ({count_of(doubt.missing, 'record')})"
+        return f"foldmq salvage gave up {given_up} of {escaped(doubt.source, 300)}"
+    known = (_BEFORE_START if doubt.at else _NOW).get(doubt.reason, escaped(doubt.reason))
+    why = known.format(source=escaped(doubt.source, 300) or "a backup")
+    if doubt.missing:
+        last = doubt.after + doubt.missing
+        return (
+            f"{why}; the log ended at record {doubt.after:,}, the original had acknowledged up to "
+            f"record {last:,} at least: {count_of(doubt.missing, 'record')} or more are missing"
+        )
+    return (
+        f"{why}; the log ended at record {doubt.after:,}, what was acknowledged after that is not "
+        "known"
+    )
+
+
+def doubt_object(doubt: Doubt) -> dict[str, Any]:
+    """Return a doubt as a JSON object."""
+    return {**doubt._asdict(), "text": statement(doubt)}
+
+
+def _extent(doubt: Doubt, time: Callable[[int], str]) -> str:
+    begin = time(doubt.from_ms) if doubt.from_ms else "the beginning"
+    if not doubt.to_ms:
+        return f"the time since {begin}"
+    return f"{begin} to {time(doubt.to_ms)}"
