@@ -163,9 +163,9 @@ async def salvage(
         if compressed:
             files = [await _as_plain_file(damaged, new, node, progress)]
         mark = Watermark(damaged.path / "log.mark", log_names(node)[0]).read()
-        stored = _StoredLog(files, node, progress)
-        plan = await asyncio.to_thread(_Plan, stored, mark)
-        work = _Salvage(plan, node, str(damaged.path), software)
+        stored = StoredLog(files, node, progress)
+        plan = await asyncio.to_thread(Plan, stored, mark)
+        work = Rescue(plan, node, str(damaged.path), software)
         if plan.holes or plan.begin > 1:
             await asyncio.to_thread(work.fold, needs)
         async with fresh_store(new, node) as client:
@@ -237,7 +237,7 @@ class _Link(NamedTuple):
     problem: str | None = None
 
 
-class _StoredLog:
+class StoredLog:
     """The messages in the files of a store, each read and checked."""
 
     def __init__(
@@ -321,10 +321,10 @@ class _Run:
         self.begins = False
 
 
-class _Plan:
+class Plan:
     """Which records of a store are kept, and what is given up."""
 
-    def __init__(self, stored: _StoredLog, mark: tuple[int, bytes] | None) -> None:
+    def __init__(self, stored: StoredLog, mark: tuple[int, bytes] | None) -> None:
         self._stored = stored
         self._mark = mark
         self.begin = 1
@@ -451,10 +451,10 @@ class _Plan:
             self.holes.append(Hole(expected, last, "", size, why or "is missing"))
 
 
-class _Salvage:
+class Rescue:
     """Writes the records of a plan."""
 
-    def __init__(self, plan: _Plan, node: str, source: str, software: str) -> None:
+    def __init__(self, plan: Plan, node: str, source: str, software: str) -> None:
         self._plan = plan
         self._node = node
         self._source = source

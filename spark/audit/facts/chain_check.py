@@ -25,6 +25,7 @@ STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE, FO
     "started", "stopped", "limits", "acted", "cleared", "archived", "filters", "shared",
     "followed",
 )  # fmt: skip
+GIVEN_UP = "given up"
 BRIDGED_LATER = "bridged later"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.

@@ -19,6 +19,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogSalvaged,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -51,6 +52,7 @@ from spark.audit.facts.chain_check import (
     CUT,
     FILTERS,
     FOLLOWED,
+    GIVEN_UP,
     LIMITS,
     REPEATED,
     SHARED_THERE,
@@ -408,6 +410,9 @@ class FactMakers:
             self.followed.add(event.log)
             self._note(at, FOLLOWED, {"log": event.log})
 
+    def _given_up(self, event: LogSalvaged, at: Position) -> None:
+        self._note(at, GIVEN_UP, {"first": event.first, "last": event.last})
+
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
         values = {"through": event.through, "link": event.link, "known": known}
@@ -509,6 +514,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,
     LogArchived: FactMakers._archived,
+    LogSalvaged: FactMakers._given_up,
     Bridged: FactMakers._bridged,
 }
 """Type of event -> method that makes its facts; other types make none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from spark.audit.facts.chain_check import (
     COMPLETED,
     CUT,
     FOLLOWED,
+    GIVEN_UP,
     LIMITS,
     OPEN,
     PIECE,
@@ -140,7 +141,13 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
                 f"node {node}: the log begins with record {piece.first.sequence} and has no "
                 "complete checkpoint, so only sessions that began in it are audited"
             )
-    breaks += _completions(completed, begun, notes[REPEATED], begin)
+    holes = sorted(note.values["last"] + 1 for note in notes[GIVEN_UP])
+    if holes:
+        behind = position(holes[-1], 0)
+        whole = next((one.completed for one in checkpoints if one.begun >= behind), end)
+        found.remarks += [_given_up(node, note) for note in sorted(notes[GIVEN_UP], key=_at)]
+    complete = breaks
+    breaks = _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
     breaks += [
         ChainBreak(Rule.EVENT, note.at, "NATS is reported to have a message published later")
@@ -151,7 +158,16 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence)
     breaks += _archived(notes[ARCHIVED])
-    outline = _outline(notes, piece.ends_ms)
+    if holes:  # the lost records may explain what is missing until the state is complete again
+        first = position(min(note.values["first"] for note in notes[GIVEN_UP]), 0)
+        breaks = [one for one in breaks if not first <= one.at < whole]
+        borders = {position(one, 0) for one in holes}
+        borders |= {position(note.values["first"], 0) for note in notes[GIVEN_UP]}
+        complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
+    breaks = complete + breaks
+    outline = replace(
+        _outline(notes, piece.ends_ms), holes=tuple(position(one, 0) for one in holes)
+    )
     if not outline.limits:
         found.remarks.append(
             f"node {node}: the log does not record limits: drops are not compared with them, nor "
@@ -184,6 +200,15 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             piece.entries,
             piece.bytes,
         )
+    )
+
+
+def _given_up(node: str, note: LogNote) -> str:
+    first, last = note.values["first"], note.values["last"]
+    which = f"records {first} to {last} were" if last > first else f"record {first} was"
+    return (
+        f"node {node}: {which} given up by foldmq salvage: nothing can be said about them; "
+        "sessions are audited again from their next beginning or the next complete checkpoint on"
     )
 
 
