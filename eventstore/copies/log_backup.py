@@ -99,6 +99,8 @@ async def back_up(
             name = source.stream.removeprefix(LOG_STREAM_PREFIX)
             copies[name] = _Copy(source, name, known.get(name), output, directory, where)
         with few_collections():
+            for one in copies.values():
+                await one.check()
             ends = {name: one.source.last for name, one in copies.items()}
             while any(ends[name] > one.log.last for name, one in copies.items()):
                 for name, one in copies.items():
@@ -145,13 +147,15 @@ class _Copy:
                 self._buffered = int.from_bytes(data[:8], "big")
                 known.segments.pop()
 
+    async def check(self) -> None:
+        """Raise NoContinuation unless the log continues the backup, CorruptLog if it is damaged."""
+        self.source.require_whole()
+        if self._continues:
+            await self._check_continues()
+
     async def to(self, last: int, progress: Progress) -> None:
         """Copy up to a record."""
         source, log = self.source, self.log
-        source.require_whole()
-        if self._continues:
-            await self._check_continues()
-            self._continues = False
         if log.last >= last:
             return
         with progress("backing up", last) as update:

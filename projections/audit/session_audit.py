@@ -229,7 +229,7 @@ class SessionAudit:
         if not self._holes or at < self._holes[-1]:
             return
         while self._holes and at >= self._holes[-1]:
-            self._holes.pop()
+            self._begin = self._holes.pop()
         self.fold = SessionFold(self.session, self.fold.whole)
         self._known = False
         self._expected.clear()

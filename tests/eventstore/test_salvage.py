@@ -107,12 +107,14 @@ async def opened_for_reading(folder: Path) -> AsyncIterator[Client]:
     with DataDir(folder) as data:
         server = EmbeddedServer(data)
         await server.start()
-        client = await connect(
-            ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
-        )
-        yield client
-        await disconnect(client)
-        await server.stop()
+        try:
+            client = await connect(
+                ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+            )
+            yield client
+            await disconnect(client)
+        finally:
+            await server.stop()
 
 
 async def _stored(folder: Path) -> list[bytes]:

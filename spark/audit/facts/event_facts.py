@@ -411,7 +411,7 @@ class FactMakers:
             self._note(at, FOLLOWED, {"log": event.log})
 
     def _given_up(self, event: LogSalvaged, at: Position) -> None:
-        self._note(at, GIVEN_UP, {"first": event.first, "last": event.last})
+        self._note(at, GIVEN_UP, {"first": event.first, "last": event.last, "until": event.until})
 
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
