@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
     from eventstore.format import Event
 
+REACHED: Final = "the log reaches the last record that was noted as acknowledged"
+"""The statement about a start after a crash for which there is no doubt."""
+NO_MARK: Final = (
+    "whether the log ends with the last acknowledged record is not known: it was read without its "
+    "watermark, log.mark in the data directory of the broker"
+)
+"""The statement about a log that is read without its data directory."""
 _SALVAGED: Final = "salvaged"
 _BEFORE_START: Final = {
     "no_watermark": "the broker started without a watermark (log.mark)",
@@ -71,7 +78,12 @@ class LogProof:
             self.doubts.append(
                 Doubt(sequence, _SALVAGED, after, event.last, *times, event.records, event.source)
             )
-        elif event.e == "BrokerStarted" and self.doubts and not self.doubts[-1].to_ms:
+        elif event.e == "BrokerStarted":
+            self.started(time_ms)
+
+    def started(self, time_ms: int) -> None:
+        """End a doubt that has no end yet with the start of a broker."""
+        if self.doubts and not self.doubts[-1].to_ms:
             self.doubts[-1] = self.doubts[-1]._replace(to_ms=time_ms)
 
     def cut(self, first: int) -> None:
@@ -129,8 +141,8 @@ def cause(doubt: Doubt) -> str:
     if doubt.missing:
         last = doubt.after + doubt.missing
         return (
-            f"{why}; the log ended at record {doubt.after:,}, the original had acknowledged up to "
-            f"record {last:,} at least: {count_of(doubt.missing, 'record')} or more are missing"
+            f"{why}; the log ended at record {doubt.after:,}, the original had noted record "
+            f"{last:,} as acknowledged: {count_of(doubt.missing, 'record')} or more are missing"
         )
     return (
         f"{why}; the log ended at record {doubt.after:,}, what was acknowledged after that is not "

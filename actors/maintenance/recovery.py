@@ -23,6 +23,7 @@ from eventstore.format import (
 )
 from eventstore.log import Journal
 from eventstore.reading import few_collections
+from projections.log_proof import REACHED, statement, unproven_end
 from projections.state import NodeState
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session import NodeContext
+    from eventstore.format import LogEndUnproven, Record
     from eventstore.log import LogTail
     from projections.state import SessionState
     from projections.storage import LoadedProjections, ProjectionMark
@@ -73,8 +75,15 @@ async def recover(
     _take_clients(node)
     if found.loaded is None:
         projector.begin()
-    node.crashed_ms = await _crash_time(node, found.tail)
+    end = await _last_record(node, found.tail)
+    last_ms = end.time_ms if end is not None else 0
+    unproven = _unproven_end(node, found.tail, last_ms)
+    # The log of a copy may have gone on elsewhere: nothing crashed here.
+    if unproven is None or unproven.reason == "no_watermark":
+        node.crashed_ms = _crash_time(end, noted=unproven is None)
     node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))
+    if unproven is not None:
+        node.emit(unproven)
     for state in node.state.sessions.live.values():
         if not state.connected:
             node.directory.watch_expiry(state)
@@ -163,23 +172,40 @@ async def _record_start(node: NodeContext) -> None:
             node.directory.watch_expiry(state)
 
 
-async def _crash_time(node: NodeContext, tail: LogTail) -> int:
-    """Return when the previous run last wrote if it did not end cleanly, otherwise 0; log it."""
+async def _last_record(node: NodeContext, tail: LogTail) -> Record | None:
+    """Return the last record of the log; None if there is none, or it cannot be read."""
     if not tail.sequence or tail.sequence < node.log.first:
-        return 0
+        return None
     try:
-        records = await node.log.read_some([tail.sequence])
+        return (await node.log.read_some([tail.sequence]))[-1]
     except CorruptLog:
-        return 0
-    events = [event for record in records for _, event in record.events()]
-    if not events or any(isinstance(event, BrokerStopped) for event in events):
+        return None
+
+
+def _unproven_end(node: NodeContext, tail: LogTail, last_ms: int) -> LogEndUnproven | None:
+    """Return what has to be recorded if the end of the log cannot be proven; log it."""
+    mark = node.log.watermark
+    unproven = mark.unproven_end(tail.sequence, last_ms) if mark is not None else None
+    if unproven is not None:
+        doubt = unproven_end(unproven, tail.sequence + 1, node.clock.time_ms())
+        _log.warning(statement(doubt))
+    return unproven
+
+
+def _crash_time(end: Record | None, *, noted: bool) -> int:
+    """Return when the previous run last wrote if it did not end cleanly, otherwise 0; log it.
+
+    ``noted``: a record was noted as acknowledged, and the log reaches it.
+    """
+    events = [event for _, event in end.events()] if end is not None else []
+    if end is None or not events or any(isinstance(event, BrokerStopped) for event in events):
         return 0
     _log.warning(
-        "the previous run crashed or was killed; everything acknowledged is in the log",
-        last_record=tail.sequence,
-        written=iso(records[-1].time_ms),
+        f"the previous run crashed or was killed{f'; {REACHED}' if noted else ''}",
+        last_record=end.sequence,
+        written=iso(end.time_ms),
     )
-    return max(1, records[-1].time_ms)
+    return max(1, end.time_ms)
 
 
 async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.common import text
 from cli.diagnosis.advice import Advice
+from cli.diagnosis.status import reaches_mark
 from eventstore.nats import LOG_STREAM_PREFIX, read_info
+from projections.log_proof import REACHED
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from cli.diagnosis.advice import Severity
+
 _WEEK: Final = 7 * 86_400.0
 _HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
 _LITTLE: Final = 10**9
 """Free bytes below which the disk is nearly full."""
 _MIN_SECONDS: Final = 60.0
@@ -55,10 +60,12 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "started after a crash",
             f"it started {text.duration(up)} ago; the previous run did not end cleanly, its last "
             f"write was {lasted} before that",
-            "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
-            "everything acknowledged is in the log",
+            "the broker failed or was killed (kill -9, out of memory), or the machine stopped"
+            + (f"; {REACHED}" if reaches_mark(status) else ""),
             "journalctl -u foldmq -n 50",
         )
+    for doubt in (status.get("log") or {}).get("not_proven", ()):
+        yield _advise_on_doubt(doubt, status["time_ms"])
     for line in behind:
         yield Advice(
             "problem",
@@ -69,6 +76,27 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "survived",
             "nats server report jetstream",
         )
+
+
+def _advise_on_doubt(doubt: Mapping[str, Any], now_ms: int) -> Advice:
+    """Return advice on a part of the log about which nothing can be said.
+
+    After a day it is a notice, until the log is cut behind it.
+    """
+    missing = doubt["missing"]
+    recent = now_ms - doubt["to_ms"] < _DAY_MS
+    severity: Severity = "notice"
+    if recent:
+        severity = "problem" if missing else "warning"
+    return Advice(
+        severity,
+        "the log",
+        "lacks records" if missing else "may lack records",
+        text.escaped(str(doubt["text"]), 1000),
+        "what was acknowledged in that time may be lost, and the state of sessions may differ from "
+        "what their clients know",
+        f"foldmq log --from {doubt['at']}.0 -n 3",
+    )
 
 
 def advise_on_disk(

@@ -33,8 +33,8 @@ _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
 _ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top", "foldmq status")
 """Commands with flags that select the broker."""
-_ONE_LOG = "foldmq top"
-"""A command that shows one of several logs."""
+_ONE_LOG = ("foldmq top", "foldmq log")
+"""Commands that show one of several logs."""
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
@@ -108,7 +108,7 @@ async def find_problems(
 def _of_log(advice: Advice, log: str) -> Advice:
     """Return advice on the broker of one of several logs."""
     command = advice.next
-    if command == _ONE_LOG:
+    if command.startswith(_ONE_LOG):
         command += f" --node {log}"
     return advice._replace(subject=f"{advice.subject} of log {text.name(log)}", next=command)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cli.common import Column, Table, painted, text
 from cli.inspection import add_free_space, added_up, dropped_by, log_broker
 from cli.live import open_brokers
+from projections.log_proof import REACHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,16 +92,30 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     yield from _counters(found)
     log = found["log"]
     yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
+    yield from _proof(found)
     yield _fact("process", _process(found))
 
 
 def crash_text(found: Mapping[str, Any]) -> str:
     """Return that the previous run of a broker crashed, as text."""
     lasted = text.duration(found["started_ms"] - found["crashed_ms"])
-    return (
+    said = (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
-        "this start; everything acknowledged is in the log"
+        "this start"
     )
+    return f"{said}; {REACHED}" if reaches_mark(found) else said
+
+
+def reaches_mark(found: Mapping[str, Any]) -> bool:
+    """Return whether the log that a crash left was known to be whole at this start."""
+    doubts = (found.get("log") or {}).get("not_proven", ())
+    return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
+
+
+def _proof(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what cannot be said about a log."""
+    for one in (found.get("log") or {}).get("not_proven", ()):
+        yield _fact("not proven", text.escaped(str(one["text"]), 1000))
 
 
 def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
@@ -128,6 +143,8 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield _fact("sessions", f"{sessions['connected']:,} connected, {others:,} offline or shared")
     yield from _counters(total, "in each log")
     yield _fact("logs", _stored(total["log"] or {}))
+    for status in found:
+        yield from _proof(status)
     yield _fact("processes", _process(total))
 
 

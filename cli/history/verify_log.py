@@ -11,6 +11,7 @@ from cli.logsource import LogFailures, SourceFlags, open_logs
 from eventstore.format import sequence_of
 from eventstore.reading import LogSource
 from projections.audit import Violation
+from projections.log_proof import NO_MARK, doubt_object, proven_spans, spans_text, statement
 from projections.verification import ExchangeAudit, LogVerifier, audit_exchange, verify_log
 
 _MAX_PROBLEMS = 100
@@ -80,21 +81,29 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
             key: None if value is None else text.iso(value)
             for key, value in (("from", verifier.first_ms), ("to", verifier.last_ms))
         }
-        found: dict[str, object] = {
-            "records": verifier.records,
-            "entries": verifier.entries,
-            **times,
-        }
+        found = {"records": verifier.records, "entries": verifier.entries, **times}
         found["first_record"] = source.begin
-        if verifier.given_up:
-            found["given_up"] = [[one.first, one.last] for one in verifier.given_up]
-        rest = {"void_parts": verifier.void, **problems.fields()}
+        proven = [
+            {"from": text.iso(begin), "to": text.iso(end)}
+            for begin, end in _verified_spans(verifier)
+        ]
+        doubts = [doubt_object(one) for one in verifier.proof.doubts]
+        rest = {
+            "void_parts": verifier.void,
+            "proven": proven,
+            "not_proven": doubts,
+            **problems.fields(),
+        }
         sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
     else:
         if source.cut is not None:
             sys.stdout.write(problems.prefix + source.beginning() + "\n")
         summary = verification_summary(verifier, problems.count, source.where)
         sys.stdout.write(f"{problems.prefix}{summary}\n")
+        for doubt in verifier.proof.doubts:
+            sys.stdout.write(f"{problems.prefix}{statement(doubt)}\n")
+        if source.noted is None and source.unproven is None and source.last:
+            sys.stdout.write(f"{problems.prefix}{NO_MARK}\n")
     return _Verified(verifier, not problems.count)
 
 
@@ -140,7 +149,9 @@ def _total(verified: Collection[_Verified], damaged: Sequence[str]) -> str:
     entries = sum(one.verifier.entries for one in verified)
     read = f"{records}, {entries:,} entries"
     if not damaged:
-        return f"all {len(verified)} logs are intact: {read}"
+        parts = sum(len(one.verifier.proof.doubts) for one in verified)
+        but = f"; nothing can be said about {text.count_of(parts, 'part')} of them" if parts else ""
+        return f"all {len(verified)} logs are intact: {read}{but}"
     of = f"{len(damaged)} of {text.count_of(len(verified), 'log')}"
     return f"damaged: {of}, {', '.join(damaged)}; read {read}"
 
@@ -161,13 +172,18 @@ def verification_summary(verifier: LogVerifier, problems: int, where: str) -> st
         f"{text.count_of(verifier.records, 'record')}, {verifier.entries:,} "
         f"{'entry' if verifier.entries == 1 else 'entries'}"
     )
-    if verifier.first_ms is not None and verifier.last_ms is not None:
-        read += f", from {text.clock(verifier.first_ms)} to {text.clock(verifier.last_ms)}"
-    for one in verifier.given_up:
-        which = f"{one.first} to {one.last}" if one.last > one.first else f"{one.first}"
-        read += f"; record {which} given up by foldmq salvage"
+    spans = _verified_spans(verifier)
+    if spans:
+        read += f", {spans_text(spans)}"
     if verifier.void:
         read += f"; {text.count_of(verifier.void, 'part')} of turns that were not completed"
     if problems:
         return f"damaged: {text.count_of(problems, 'problem')} in the log of {where}; read {read}"
     return f"intact: {read}"
+
+
+def _verified_spans(verifier: LogVerifier) -> list[tuple[int, int]]:
+    """Return the times for which the verdict holds, Unix time in milliseconds."""
+    if verifier.first_ms is None or verifier.last_ms is None:
+        return []
+    return proven_spans(verifier.first_ms, verifier.last_ms, verifier.proof.doubts)

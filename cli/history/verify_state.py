@@ -20,6 +20,7 @@ from projections.comparison import (
     StateVerification,
     VerificationOutcome,
 )
+from projections.log_proof import statement
 
 _TRIES = 2
 """Number of attempts if the broker deletes records meanwhile."""
@@ -125,6 +126,8 @@ def verification_lines(outcome: VerificationOutcome) -> Iterator[str]:
         counts = _counts(outcome, len(found.sessions), len(found.retained))
         of_mark = f", as of record {found.mark.sequence}" if found.mark is not None else ""
         yield f"equal: {counts} in the projections{of_mark}"
+    if found is not None and found.mark is not None:
+        yield from map(statement, found.mark.doubts)
     if found is not None and found.useless is not None:
         yield f"a start would ignore the projections and read the whole log: {found.useless}"
     if not outcome.equal:

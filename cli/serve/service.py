@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,6 +51,7 @@ from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced
 from eventstore.format import largest_packet
+from projections.log_proof import Doubt
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class Service:
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
         if self._process is None:
-            self._announce(listening, datadir, store)
+            self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
             log.info("broker process serves", process=self._process.facts.number, log=self._node)
         return broker
@@ -361,7 +362,9 @@ class Service:
             return "; ".join(trouble)
         return f"{inspection.node.directory.attached} clients"
 
-    def _announce(self, listening: list[Endpoint], datadir: DataDir, store: Store) -> None:
+    def _announce(
+        self, listening: list[Endpoint], datadir: DataDir, store: Store, doubts: Sequence[Doubt]
+    ) -> None:
         facts = Facts(
             listening=listening,
             metrics=self._metrics,
@@ -375,6 +378,7 @@ class Service:
             durable=store.durable,
             nats_clients=store.nats_clients,
             nats_users=store.nats_users,
+            doubts=doubts,
             bridge=store.bridge.where if store.bridge is not None else None,
         )
         announce(self._settings, facts)

@@ -73,7 +73,7 @@ class LogLocation:
         if self.datadir is not None:
             if stream not in _stored(self.datadir):
                 raise _missing(self.datadir, stream)
-            mark = Watermark(_own_directory(self.datadir, stream) / "log.mark", stream)
+            mark = Watermark(_own_directory(self.datadir, stream) / "log.mark", stream, beside=True)
         return await open_log(client, stream, self.where, live=self.live, mark=mark)
 
     def reading(self, streams: Iterable[str]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from eventstore.display import clock, name
-from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog
+from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog, UnknownLogFormat
 from eventstore.format import ChainChecker, Record, decode_record, sequence_of
 from eventstore.log import (
     RecordedCut,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from eventstore.format import LogEndUnproven
     from eventstore.index import LogIndex
     from eventstore.log import Watermark
 
@@ -49,6 +51,8 @@ class LogSource:
     """The newest recorded cut of a log that does not begin with record 1."""
     index: LogIndex | None = None
     """An index of this log; None: there is none."""
+    unproven: LogEndUnproven | None = None
+    """Why it cannot be shown that the log is whole, if no broker has recorded it yet."""
 
     @property
     def begin(self) -> int:
@@ -149,7 +153,7 @@ class LogSource:
         """
         if self.last:
             check_beginning(self.first, self.cut)
-        if self.noted is not None and self.noted[0] > self.last:
+        if self.noted is not None and self.noted[0] > self.last and self.unproven is None:
             raise CorruptLog(
                 self.last + 1,
                 f"is missing: the log had reached record {self.noted[0]} and ends before it",
@@ -200,4 +204,15 @@ async def open_log(
     cut: RecordedCut | None = None
     if first > 1:
         cut = await find_cut(partial(read_stored, client, stream), first, last)
-    return LogSource(client, stream, where, live, first, last, noted, cut)
+    unproven = None
+    if mark is not None and not live and last:
+        unproven = mark.unproven_end(last, await _time_of(client, stream, last))
+    return LogSource(client, stream, where, live, first, last, noted, cut, unproven=unproven)
+
+
+async def _time_of(client: Client, stream: str, sequence: int) -> int:
+    """Return the time of a record; 0 if it is damaged."""
+    async for found, data in read_stored(client, stream, sequence, sequence):
+        with suppress(CorruptLog, UnknownLogFormat):
+            return decode_record(found, data).time_ms
+    return 0

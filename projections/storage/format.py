@@ -200,6 +200,7 @@ class ProjectionMark:
             del found["epoch"]
         if not self.followed:
             del found["followed"]
+        found["doubts"] = [tuple(one) for one in self.doubts]
         if not self.doubts:
             del found["doubts"]
         return orjson.dumps(found)

@@ -18,6 +18,7 @@ from eventstore.format import (
 )
 from eventstore.log import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
 from eventstore.reading import Progress, check_noted, few_collections, silent
+from projections.log_proof import LogProof, unproven_end
 from projections.verification.checkpoint_check import CheckpointCheck
 from projections.verification.epoch_check import EpochCheck
 from projections.verification.event_checks import event_problem
@@ -26,6 +27,7 @@ from projections.verification.exchange_check import ExchangeCheck
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventstore.format import LogEndUnproven
     from eventstore.reading import LogSource
 
 _UPDATE_EVERY = 16
@@ -40,13 +42,17 @@ class LogVerifier:
         noted: tuple[int, bytes] | None,
         begin: int = 1,
         cut: RecordedCut | None = None,
+        unproven: LogEndUnproven | None = None,
     ) -> None:
         """Call ``report(sequence, what)`` for every problem.
 
         ``noted`` is sequence and link of the last record that the broker noted as stored, ``begin``
         the first sequence of the log, ``cut`` the newest cut of a log that does not begin with
-        record 1.
+        record 1, ``unproven`` why it may lack records at its end.
         """
+        self.proof = LogProof()
+        """What is proven of the log."""
+        self._unproven = unproven
         self.records = 0
         self.entries = 0
         self.void = 0
@@ -96,7 +102,9 @@ class LogVerifier:
         if self._unknown_from and not self.given_up:
             what = "begins the log, and no complete checkpoint follows it"
             self._report(self._unknown_from, what)
-        if self._noted is not None and self._noted[0] >= self._next:
+        if self._unproven is not None:
+            self.proof.doubts.append(unproven_end(self._unproven))
+        elif self._noted is not None and self._noted[0] >= self._next:
             self._gap(self._next, self._noted[0])
 
     def begin_again(self, begin: int, cut: RecordedCut | None) -> None:
@@ -104,6 +112,7 @@ class LogVerifier:
         self._lose_track(begin - 1)
         self._next = begin
         self._check_beginning(begin, cut)
+        self.proof.cut(begin)
 
     def skip(self, last: int) -> None:
         """Continue after a sequence up to which nothing more is stored."""
@@ -176,6 +185,7 @@ class LogVerifier:
         try:
             for seen, event in record.events():
                 events.append((seen, event))
+                self.proof.take(event, record.sequence, record.time_ms)
                 what = event_problem(event, area)
                 if what is not None:
                     self._report(record.sequence, f"entry {seen}: event {event.e}: {what}")
@@ -210,7 +220,7 @@ async def verify_log(
 
     ``report(sequence, what)`` is called for every problem. Raises NatsUnavailable.
     """
-    verifier = LogVerifier(report, source.noted, source.begin, source.cut)
+    verifier = LogVerifier(report, source.noted, source.begin, source.cut, source.unproven)
     last = source.last
     with few_collections(), progress("verifying", last) as update:
         position = source.begin

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import count_of, escaped, name
 from eventstore.format import format_position
 from projections.audit import Rule
+from projections.log_proof import statement
 
 if TYPE_CHECKING:
     from projections.audit import Violation
@@ -58,7 +59,23 @@ def verdict(outcome: Outcome) -> str:
         return f"BROKEN: {found}, in {where}"
     if not entry_count(outcome):
         return "nothing to audit: the log is empty"
-    return f"kept: {count_of(rules, 'guarantee')}, in {where}"
+    parts = sum(len(node.doubts) for node in outcome.nodes)
+    but = f"; nothing can be said about {count_of(parts, 'part')}" if parts else ""
+    return f"kept: {count_of(rules, 'guarantee')}, in {where}{but}"
+
+
+def not_proven(outcome: Outcome) -> list[str]:
+    """Return what cannot be said about the logs, as sentences."""
+    several = len(outcome.nodes) > 1
+    return [
+        f"{name(node.node) + ': ' if several else ''}{statement(doubt, _utc_text)}"
+        for node in outcome.nodes
+        for doubt in node.doubts
+    ]
+
+
+def _utc_text(time_ms: int) -> str:
+    return f"{utc(time_ms)} UTC"
 
 
 def extent(outcome: Outcome) -> str:
@@ -68,7 +85,9 @@ def extent(outcome: Outcome) -> str:
         return "an empty log"
     told = [node for node in outcome.nodes if node.records]
     nodes = name(told[0].node) if len(told) == 1 else f"the logs of {len(told)} nodes"
-    return f"{counted_entries(entry_count(outcome))} of {nodes}, {span(*reach)}"
+    spans = told[0].proven if len(told) == 1 else [reach]
+    times = ", ".join(span(*one) for one in spans)
+    return f"{counted_entries(entry_count(outcome))} of {nodes}, {times}"
 
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:

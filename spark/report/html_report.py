@@ -30,6 +30,7 @@ def audit_page(outcome: Outcome) -> str:
         "report.html",
         outcome=outcome,
         found=findings.verdict(outcome).partition(": ")[2],
+        not_proven=findings.not_proven(outcome),
         entries=findings.entry_count(outcome),
         broken=findings.broken_rules(outcome, VIOLATIONS),
         several=len(outcome.nodes) > 1,

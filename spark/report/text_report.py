@@ -31,6 +31,8 @@ def audit_text(outcome: Outcome) -> str:
 def audit_lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines of the report."""
     yield findings.verdict(outcome)
+    for doubt in findings.not_proven(outcome):
+        yield f"not proven: {doubt}"
     for note in outcome.notes:
         yield f"note: {escaped(note, 500)}"
     yield from _violations(outcome)

@@ -17,6 +17,9 @@ from cli.diagnosis import (
 )
 from cli.diagnosis.advice import _KINDS
 from cli.diagnosis.refusal_advice import _REFUSALS
+from cli.diagnosis.status import crash_text
+from eventstore.format import LogEndUnproven
+from projections.log_proof import Doubt, doubt_object, unproven_end
 
 HOSTILE = 'evil\x1b[2J\n"; rm -rf'
 SOURCE = Path(__file__).resolve().parents[2] / "actors" / "inspection" / "problems.py"
@@ -259,3 +262,37 @@ def test_a_crash_is_reported_for_an_hour() -> None:
     )
     assert not [*advise_on_broker({**status, "time_ms": 3_700_000}, [])]
     assert not [*advise_on_broker({**status, "crashed_ms": None}, [])]
+
+
+def test_a_log_that_is_not_proven_is_urgent_for_a_day() -> None:
+    day = 86_400_000
+    copy = unproven_end(LogEndUnproven("copy", 12, 1000, 17), 13, 5000)
+    status: dict[str, Any] = {"trouble": [], "time_ms": 4999 + day, "started_ms": 0}
+
+    def found(doubt: Doubt, time_ms: int) -> tuple[str, str, str]:
+        log = {"not_proven": [doubt_object(doubt)]}
+        (one,) = advise_on_broker({**status, "time_ms": time_ms, "log": log}, [])
+        assert "nothing can be said about" in one.evidence
+        return one.severity, one.title, one.next
+
+    command = "foldmq log --from 13.0 -n 3"
+    assert found(copy, 4999 + day) == ("problem", "lacks records", command)
+    assert found(copy, 5000 + day) == ("notice", "lacks records", command)
+    unknown = copy._replace(missing=0)
+    assert found(unknown, 4999 + day) == ("warning", "may lack records", command)
+    assert found(unknown, 5000 + day) == ("notice", "may lack records", command)
+
+
+def test_a_crash_is_no_promise_where_the_end_of_the_log_is_unknown() -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 400_000, "started_ms": 100_000, "crashed_ms": 40_000,
+    }  # fmt: skip
+    reached = "the log reaches the last record that was noted as acknowledged"
+    (one,) = advise_on_broker(status, [])
+    assert one.cause.endswith(reached)
+    assert crash_text(status).endswith(reached)
+    doubt = unproven_end(LogEndUnproven("no_watermark", 12, 40_000), 13, 100_000)
+    status["log"] = {"not_proven": [doubt_object(doubt)]}
+    for one in advise_on_broker(status, []):
+        assert reached not in one.cause
+    assert reached not in crash_text(status)

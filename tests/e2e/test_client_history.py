@@ -9,6 +9,7 @@ from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 
 from e2e.tools import run
+from projections.log_proof import REACHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ subscribe = ["plant/closed"]
 """
 
 DENIED = "the permissions do not let the client publish to this topic (permissions)"
-CRASHED = "the previous run crashed or was killed; everything acknowledged is in the log"
+CRASHED = f"the previous run crashed or was killed; {REACHED}"
 
 
 def row_of(broker: Broker, client: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.display import json_line
 from projections.audit import RULES, Violation
+from projections.log_proof import Doubt
 from spark.audit.facts.audit_outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from spark.report import findings, json_report
 from spark.report import text_report as text
@@ -42,6 +43,25 @@ def test_the_verdict_comes_first() -> None:
         "BROKEN: 4 of 27 guarantees, 12,356 violations, "
         "in 10,000,166 entries of the logs of 2 nodes"
     )
+
+
+def test_the_verdict_says_for_which_time_it_holds() -> None:
+    doubt = Doubt(3, "copy", 2, 2, BEGINS_MS + 1000, BEGINS_MS + 4000, 6)
+    outcome = silent()
+    outcome = replace(outcome, nodes=(replace(outcome.nodes[0], doubts=(doubt,)),))
+    found = text.audit_text(outcome).splitlines()
+    assert found[0] == (
+        "kept: 26 guarantees, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:41 UTC, "
+        "2026-05-28 20:26:44 to 20:26:45 UTC; nothing can be said about 1 part"
+    )
+    said = "nothing can be said about 2026-05-28 20:26:41 UTC to 2026-05-28 20:26:44 UTC: "
+    assert found[1].startswith(f"not proven: {said}the broker started on a copy")
+    (node,) = json_report.audit_json(outcome)["nodes"]
+    assert [span["to"] for span in node["proven"]] == [
+        "2026-05-28T20:26:41.000Z",
+        "2026-05-28T20:26:45.000Z",
+    ]
+    assert node["not_proven"][0]["missing"] == 6
 
 
 def test_an_empty_log_is_no_success_story() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from actors.inspection.status.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports import TlsStats
 from eventstore.metric_types import put_counters, set_path
+from projections.log_proof import doubt_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from actors.inspection.status.status_metrics import StatusSources, StatusValue
     from actors.transports import Handshakes
 
+_MAX_DOUBTS = 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -52,7 +54,12 @@ def status(sources: StatusSources) -> dict[str, Any]:
     if node.recovered:
         _put_values(found, LOG_VALUES, sources)
         put_counters(found, node.journal.stats)
-        found["log"] |= {"trouble": node.writer.outage, "projected": sources.projector.marked}
+        doubts = node.state.proof.doubts
+        found["log"] |= {
+            "trouble": node.writer.outage,
+            "projected": sources.projector.marked,
+            "not_proven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
+        }
         found["position"] = node.journal.last
     else:
         found |= dict.fromkeys(("log", "position", "commit", "record_events"))

@@ -432,6 +432,18 @@ LOG_VALUES = (
         _through,
     ),
     _value(
+        "foldmq_log_unproven_parts",
+        "Parts of the log about which nothing can be said: see foldmq status.",
+        "log.unproven_parts",
+        lambda sources: len(sources.node.state.proof.doubts),
+    ),
+    _value(
+        "foldmq_log_missing_records",
+        "Records that are known to be missing in these parts.",
+        "log.missing",
+        lambda sources: sum(one.missing for one in sources.node.state.proof.doubts),
+    ),
+    _value(
         "foldmq_log_unprojected_records",
         "Records that the next start would replay.",
         "log",

@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from projections.log_proof import proven_spans
+
 if TYPE_CHECKING:
     from eventstore.format import Position
     from projections.audit import Rule, Violation
+    from projections.log_proof import Doubt
 
 MAX_VIOLATIONS = 1000
 """Maximum violations of a rule that are kept; more are counted."""
@@ -57,6 +60,13 @@ class NodeSummary:
     entries: int
     bytes: int
     """Stored bytes of all records."""
+    doubts: tuple[Doubt, ...] = ()
+    """Its parts about which nothing can be said."""
+
+    @property
+    def proven(self) -> list[tuple[int, int]]:
+        """The times for which the audit holds, Unix time in milliseconds."""
+        return proven_spans(self.begins_ms, self.ends_ms, self.doubts) if self.records else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,12 @@ STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE, FO
     "started", "stopped", "limits", "acted", "cleared", "archived", "filters", "shared",
     "followed",
 )  # fmt: skip
-GIVEN_UP = "given up"
-BRIDGED_LATER = "bridged later"
+BRIDGED_LATER, DOUBT, GIVEN_UP = "bridged later", "doubt", "given up"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 FILTERS: filters with wildcards, some of them several times. SHARED_THERE: the log has shared
 subscriptions. FOLLOWED: the log takes messages of another one. BRIDGED_LATER: NATS is reported to
-have messages that come later in the log."""
+have messages that come later in the log. DOUBT: nothing can be said about a part of the log."""
 
 
 class LogNote(NamedTuple):

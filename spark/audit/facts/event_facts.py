@@ -19,6 +19,7 @@ from eventstore.format import (
     LimitsApplied,
     LogArchived,
     LogCut,
+    LogEndUnproven,
     LogSalvaged,
     MessageDropped,
     MessagePublished,
@@ -40,6 +41,7 @@ from eventstore.log import properties_of
 from projections.audit import SHARE, packed_size
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.audit.rules import with_content
+from projections.log_proof import LogProof
 from projections.state import RetainedMessage, retained_digest
 from protocol.mqtt5 import NO_LOCAL
 from spark.audit.facts.chain_check import (
@@ -50,6 +52,7 @@ from spark.audit.facts.chain_check import (
     CLEARED_BY,
     COMPLETED,
     CUT,
+    DOUBT,
     FILTERS,
     FOLLOWED,
     GIVEN_UP,
@@ -389,6 +392,11 @@ class FactMakers:
         values = {"software": event.software, "time_ms": self.record.time_ms, **self._turn()}
         self._note(at, STARTED, {**values, "before_ms": self.before_ms})
 
+    def _doubtful(self, event: LogEndUnproven | LogSalvaged, at: Position) -> None:
+        proof = LogProof()
+        proof.take(event, self.record.sequence, self.record.time_ms)
+        self._note(at, DOUBT, {"doubts": [tuple(one) for one in proof.doubts]})
+
     def _limits(self, event: LimitsApplied, at: Position) -> None:
         values = {
             "limits": event.limits,
@@ -411,6 +419,7 @@ class FactMakers:
             self._note(at, FOLLOWED, {"log": event.log})
 
     def _given_up(self, event: LogSalvaged, at: Position) -> None:
+        self._doubtful(event, at)
         self._note(at, GIVEN_UP, {"first": event.first, "last": event.last, "until": event.until})
 
     def _archived(self, event: LogArchived, at: Position) -> None:
@@ -508,6 +517,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     CheckpointBegun: FactMakers._begun,
     CheckpointCompleted: FactMakers._completed,
     LogCut: FactMakers._cut,
+    LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
     BrokerStopped: FactMakers._stopped,
     LimitsApplied: FactMakers._limits,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventstore.format import INDEX_BITS, Position, format_position, position
 from projections.audit import Rule
 from projections.audit.rules import Limits, LogOutline, OutlineBuilder
+from projections.log_proof import LogProof, doubts_of
 from spark.audit.facts.audit_outcome import NodeSummary
 from spark.audit.facts.chain_check import (
     ACTED,
@@ -20,6 +21,7 @@ from spark.audit.facts.chain_check import (
     CLEARED_BY,
     COMPLETED,
     CUT,
+    DOUBT,
     FOLLOWED,
     GIVEN_UP,
     LIMITS,
@@ -37,6 +39,8 @@ from spark.audit.facts.chain_check import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from projections.log_proof import Doubt
 
 BEYOND_ALL = 1 << 62
 """A position after the end of every log."""
@@ -148,7 +152,10 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     if holes:
         behind = position(holes[-1], 0)
         whole = next((one.completed for one in checkpoints if one.begun >= behind), end)
-        found.remarks += [_given_up(node, note) for note in sorted(notes[GIVEN_UP], key=_at)]
+        found.remarks.append(
+            f"node {node}: behind the records that were given up, sessions are audited from their "
+            "next beginning or from the next complete checkpoint on"
+        )
     complete = breaks
     breaks = _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
@@ -202,17 +209,20 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             piece.events,
             piece.entries,
             piece.bytes,
+            tuple(_doubts(notes)),
         )
     )
 
 
-def _given_up(node: str, note: LogNote) -> str:
-    first, last = note.values["first"], note.values["last"]
-    which = f"records {first} to {last} were" if last > first else f"record {first} was"
-    return (
-        f"node {node}: {which} given up by foldmq salvage: nothing can be said about them; "
-        "sessions are audited again from their next beginning or the next complete checkpoint on"
-    )
+def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
+    """Return the parts of the log about which nothing can be said."""
+    proof = LogProof()
+    for note in sorted([*notes[DOUBT], *notes[STARTED]], key=_at):
+        if note.about == DOUBT:
+            proof.doubts += doubts_of(note.values["doubts"])
+        else:
+            proof.started(note.values["time_ms"])
+    return proof.doubts
 
 
 def _at(note: LogNote) -> Position:

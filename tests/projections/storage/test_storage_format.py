@@ -12,6 +12,7 @@ from specification import snapshot
 
 from eventstore.format import LogArchived, LogCut, SessionOpened, Subscribed, position
 from projections.clients import ClientHistories, ClientHistory, decode_history
+from projections.log_proof import Doubt
 from projections.state import NodeState, RetainedMessage, SessionState, text_of
 from projections.state.session_table import freeze
 from projections.storage import (
@@ -141,6 +142,14 @@ def test_a_mark_has_an_epoch_in_a_cluster_alone() -> None:
     assert "epoch" not in orjson.loads(alone.body())
     led = ProjectionMark(6, "ab" * 32, 3, 1, epoch=4)
     assert mark_of(StoredEntry(MARK, "", 0, 0, led.body())) == led
+
+
+def test_a_mark_has_the_doubts_about_the_log() -> None:
+    """Earlier versions read no mark with doubts."""
+    whole = ProjectionMark(6, "ab" * 32, 3, 1)
+    assert "doubts" not in orjson.loads(whole.body())
+    copied = ProjectionMark(6, "ab" * 32, 3, 1, doubts=[Doubt(4, "copy", 3, 3, 1, 2, 5)])
+    assert mark_of(StoredEntry(MARK, "", 0, 0, copied.body())) == copied
 
 
 def test_events_in_the_snapshot_are_not_applied_again() -> None:

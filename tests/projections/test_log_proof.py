@@ -1,0 +1,142 @@
+"""What is proven of a log, and the statements about the rest."""
+
+import pytest
+
+from eventstore.format import (
+    BrokerStarted,
+    Event,
+    LogCut,
+    LogEndUnproven,
+    LogSalvaged,
+    encode_record,
+    position,
+)
+from eventstore.format.records import decode_record
+from projections.log_proof import (
+    Doubt,
+    LogProof,
+    proven_spans,
+    spans_text,
+    statement,
+    unproven_end,
+)
+from projections.state import NodeState
+
+ENDED = "the log ended at record 12, "
+COPY = LogEndUnproven("copy", 12, 1000, 17)
+SALVAGED = LogSalvaged(
+    5, 8, "ab" * 32, 4, 900, 12, "/old", "root@h", "1.0", begins_ms=400, ends_ms=900
+)
+
+
+def folded(*events: tuple[Event, int, int]) -> LogProof:
+    proof = LogProof()
+    for event, sequence, time_ms in events:
+        proof.take(event, sequence, time_ms)
+    return proof
+
+
+def plain(time_ms: int) -> str:
+    return str(time_ms)
+
+
+def test_a_log_without_such_events_is_proven_from_its_first_to_its_last_record() -> None:
+    proof = folded((BrokerStarted("1"), 1, 100), (BrokerStarted("1"), 9, 800))
+    assert proof.doubts == []
+    assert proven_spans(100, 900, proof.doubts) == [(100, 900)]
+
+
+def test_the_proven_parts_are_those_between_the_doubts() -> None:
+    proof = folded((SALVAGED, 8, 400), (COPY, 13, 5000))
+    spans = proven_spans(100, 6000, proof.doubts)
+    assert spans == [(100, 400), (900, 1000), (5000, 6000)]
+    assert spans_text(spans, plain) == "from 100 to 400, from 900 to 1000, from 5000 to 6000"
+
+
+def test_a_doubt_that_no_start_has_ended_reaches_to_the_present() -> None:
+    end = unproven_end(COPY)
+    assert proven_spans(100, 1000, [end]) == [(100, 1000)]
+    assert statement(end, plain).startswith(
+        "nothing can be said about the time since 1000: this is a copy of a data directory; "
+    )
+
+
+def test_records_given_up_at_the_end_are_in_doubt_until_the_next_start() -> None:
+    lost = LogSalvaged(5, 8, "", 4, 900, 8, "/old", "root@h", "1.0", begins_ms=400)
+    proof = folded((lost, 8, 400))
+    assert proven_spans(100, 400, proof.doubts) == [(100, 400)]
+    proof.take(BrokerStarted("1"), 9, 2000)
+    assert proven_spans(100, 3000, proof.doubts) == [(100, 400), (2000, 3000)]
+    proof.take(BrokerStarted("1"), 20, 4000)
+    assert proof.doubts[0].to_ms == 2000
+
+
+def test_a_log_whose_beginning_was_given_up() -> None:
+    lost = LogSalvaged(1, 8, "ab" * 32, 8, 900, 12, "/old", "root@h", "1.0", ends_ms=900)
+    proof = folded((lost, 8, 900))
+    assert proven_spans(900, 1000, proof.doubts) == [(900, 1000)]
+    assert "about the beginning to 900:" in statement(proof.doubts[0], plain)
+
+
+def test_a_cut_forgets_what_was_said_before_it() -> None:
+    proof = folded((SALVAGED, 8, 400), (COPY, 13, 5000))
+    proof.cut(13)
+    assert [doubt.reason for doubt in proof.doubts] == ["copy"]
+    proof.cut(14)
+    assert not proof.doubts
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (
+            COPY,
+            (
+                "nothing can be said about 1000 to 5000: the broker started on a copy of a data "
+                f"directory; {ENDED}the original had noted record 17 as "
+                "acknowledged: 5 records or more are missing"
+            ),
+        ),
+        (
+            LogEndUnproven("copy", 12, 1000, 12),
+            (
+                "nothing can be said about 1000 to 5000: the broker started on a copy of a data "
+                f"directory; {ENDED}what was acknowledged after that is not known"
+            ),
+        ),
+        (
+            LogEndUnproven("no_watermark", 12, 1000),
+            (
+                "nothing can be said about 1000 to 5000: the broker started without a watermark "
+                f"(log.mark); {ENDED}what was acknowledged after that is not known"
+            ),
+        ),
+        (
+            LogEndUnproven("restored", 12, 1000, source="/b\n"),
+            (
+                "nothing can be said about 1000 to 5000: the broker started on a data directory "
+                f"that was restored from /b\\n; {ENDED}what was acknowledged after that "
+                "is not known"
+            ),
+        ),
+        (
+            SALVAGED,
+            (
+                "nothing can be said about 400 to 900: foldmq salvage gave up records 5 to 8 "
+                "(4 records) of /old"
+            ),
+        ),
+    ],
+)
+def test_every_doubt_has_a_statement(event: Event, said: str) -> None:
+    (doubt,) = folded((event, 13, 5000)).doubts
+    assert statement(doubt, plain) == said
+
+
+def test_the_state_of_a_node_knows_what_is_proven() -> None:
+    node = NodeState()
+    data = encode_record(previous=bytes(32), node="n", time_ms=5000, events=[COPY], payloads=[])
+    node.apply_record(decode_record(1, data))
+    assert node.proof.doubts == [Doubt(1, "copy", 12, 12, 1000, 5000, 5)]
+    node.apply(LogCut(2, "", 0, "keep"), position(2, 0), 6000)
+    assert not node.proof.doubts
