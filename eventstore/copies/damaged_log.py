@@ -48,9 +48,11 @@ from eventstore.format import (
     LogCut,
     LogSalvaged,
     MessageDropped,
+    MessagePublished,
     MessagesCarried,
     Position,
     Record,
+    RetainedSnapshot,
     UnknownEvent,
     UnreadableEvent,
     decode_record,
@@ -65,7 +67,7 @@ from eventstore.log import Watermark, read_stored
 from eventstore.nats import ensure_stream, read_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from eventstore.copies.fresh_log import FreshLog
@@ -130,8 +132,16 @@ class SessionNeeds(Protocol):
     def doubtful(self) -> list[str]:
         """Return the sessions whose state may depend on lost records."""
 
-    def drop_events(self, is_lost: Callable[[Position], bool]) -> list[Event]:
-        """Return the events that remove lost messages from the sessions that need them."""
+    def neighbours(self, is_lost: Callable[[Position], bool]) -> set[Position]:
+        """Return the messages that wait in a queue together with lost ones."""
+
+    def drop_events(
+        self, is_lost: Callable[[Position], bool], sizes: Mapping[Position, int]
+    ) -> list[Event]:
+        """Return the events that remove lost messages from the sessions that need them.
+
+        ``sizes`` are the payload bytes of their neighbours.
+        """
 
 
 async def salvage(
@@ -504,13 +514,31 @@ class Rescue:
 
         self._stateless = not whole
         self._sessions = state.doubtful()
-        self._closing = state.drop_events(is_lost)
+        sizes = self._sizes(state.neighbours(is_lost))
+        self._closing = state.drop_events(is_lost, sizes)
         self._dropped = sum(
             event.count for event in self._closing if isinstance(event, MessageDropped)
         )
         if not recorded:
             self._closing.append(LogCut(plan.begin, plan.before.hex(), self._time_ms, "salvage"))
         self._link, self._time_ms = plan.before, 0
+
+    def _sizes(self, wanted: set[Position]) -> dict[Position, int]:
+        """Return the payload bytes of messages."""
+        found: dict[Position, int] = {}
+        for sequence, data in self._plan.kept() if wanted else ():
+            for index, event in decode_record(sequence, data).events():
+                if isinstance(event, (MessagePublished, RetainedSnapshot, MessagesCarried)):
+                    begin = sequence << INDEX_BITS | index
+                    refs: Sequence[Position] = range(begin, begin + event.count)
+                    if isinstance(event, MessagesCarried):
+                        refs = from_runs(event.refs)
+                    bytes_of = event.sizes
+                    each = [bytes_of] * event.count if isinstance(bytes_of, int) else bytes_of
+                    found.update(
+                        (ref, size) for ref, size in zip(refs, each, strict=True) if ref in wanted
+                    )
+        return found
 
     def _all_records(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the new log up to the end of the damaged one."""

@@ -9,7 +9,7 @@ from projections.replay.replay import fold
 from projections.state import LOST, NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from eventstore.format import Position, Record
     from projections.state import SessionState
@@ -30,17 +30,35 @@ class SalvageNeeds:
         """Return the sessions whose state may depend on lost records."""
         return sorted(self._state.doubtful)
 
-    def drop_events(self, is_lost: Callable[[Position], bool]) -> list[Event]:
-        """Return the events that remove lost messages from the sessions that need them."""
-        found: list[Event] = []
+    def neighbours(self, is_lost: Callable[[Position], bool]) -> set[Position]:
+        """Return the messages that wait in a queue together with lost ones."""
+        found: set[Position] = set()
+        for state in self._states():
+            for held in state.subscriptions.values():
+                waiting = [] if held.queue is None else list(held.queue.refs())
+                if any(map(is_lost, waiting)):
+                    found.update(ref for ref in waiting if not is_lost(ref))
+        return found
+
+    def drop_events(
+        self, is_lost: Callable[[Position], bool], sizes: Mapping[Position, int]
+    ) -> list[Event]:
+        """Return the events that remove lost messages from the sessions that need them.
+
+        ``sizes`` are the payload bytes of their neighbours.
+        """
+        return [one for state in self._states() for one in _drop_events(state, is_lost, sizes)]
+
+    def _states(self) -> Iterator[SessionState]:
         for name in sorted(self._state.sessions.names()):
             state = self._state.sessions.peek(name)
             if state is not None:
-                found += _drop_events(state, is_lost)
-        return found
+                yield state
 
 
-def _drop_events(state: SessionState, is_lost: Callable[[Position], bool]) -> Iterator[Event]:
+def _drop_events(
+    state: SessionState, is_lost: Callable[[Position], bool], sizes: Mapping[Position, int]
+) -> Iterator[Event]:
     name = state.session
     if state.will is not None and is_lost(state.will.ref):
         yield WillCancelled(name)
@@ -58,6 +76,6 @@ def _drop_events(state: SessionState, is_lost: Callable[[Position], bool]) -> It
         ]
         refs = sorted({*queued, *sent})
         if refs:
-            # How large each of them was is not known.
-            size = held.queued_bytes * len(queued) // len(waiting) if queued else -1
+            left = sum(sizes.get(ref, 0) for ref in waiting if not is_lost(ref))
+            size = max(0, held.queued_bytes - left) if queued else -1
             yield MessageDropped(name, LOST, len(refs), to_runs(refs), held.filter, size)

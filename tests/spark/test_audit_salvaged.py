@@ -96,11 +96,11 @@ def problems(records: dict[int, bytes]) -> list[str]:
     return found + [str(one) for one in audit_plainly(node, checked_records(records))]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_lost_records(seed: int, tmp_path: Path) -> None:
     records = history(seed)
     rng = random.Random(seed)
-    for _ in range(12):
+    for _ in range(5):
         lost: set[int] = set()
         for _ in range(rng.choice((1, 1, 2))):
             first = rng.randrange(1, len(records))
@@ -124,6 +124,7 @@ def test_any_lost_records(seed: int, tmp_path: Path) -> None:
             assert not {ref >> 23 for ref in refs} & lost
             assert not {one.ref >> 20 for one in session.inflight.values()} & lost
             assert session.queued_bytes >= 0
+            assert session.queued or not session.queued_bytes
             for held in session.subscriptions.values():
                 tables = (session.inflight, session.releasing)
                 sent = sum(one.subscription is held for table in tables for one in table.values())
