@@ -8,8 +8,7 @@ from typing import IO
 
 import typer
 
-from cli.common import progress, text
-from cli.common.package_version import version
+from cli.common import progress, text, version
 from cli.logsource import SourceFlags, open_logs
 from eventstore.copies import BackupResult, Manifest, back_up, restore
 from eventstore.errors import UsageError

@@ -9,8 +9,7 @@ from typing import TextIO
 
 import typer
 
-from cli.common import text
-from cli.common.package_version import version
+from cli.common import text, version
 from eventstore.copies import SalvageResult, salvage
 from projections.replay import SalvageNeeds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
-from test_salvage import COUNT, FIRST, cut_log, flip, made, opened_for_reading, stored, write
+from storedlogs import COUNT, FIRST, cut_log, flip, made, opened_for_reading, stored, write
 
 from eventstore.copies import RESTORED, BackupResult, RestoreResult, back_up, restore
 from eventstore.copies.backup_files import MANIFEST, BadBackup
