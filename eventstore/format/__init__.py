@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from eventstore.format.records import (
         GENESIS,
         HEADER_FROM,
+        MAGIC,
         NO_JUMPS,
         ChainChecker,
         ClockJumps,
@@ -152,6 +153,7 @@ __all__ = [
     "INDEX_BITS",
     "LOG_SESSION",
     "LONGEST_DROPPED_TOPIC",
+    "MAGIC",
     "MAX_DROPPED_TOPICS",
     "MAX_INDEX",
     "MIN_RECORD",
@@ -382,6 +384,7 @@ _MODULE_OF = {
     "TurnAssembler": "turn_parts",
     "GENESIS": "records",
     "HEADER_FROM": "records",
+    "MAGIC": "records",
     "ChainChecker": "records",
     "NO_JUMPS": "records",
     "ClockJumps": "records",

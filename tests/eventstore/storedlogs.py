@@ -1,0 +1,160 @@
+"""Logs of numbered records in the store of a data directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from harness.waiting import TIMEOUT
+
+from eventstore.datadir import DataDir
+from eventstore.format import (
+    GENESIS,
+    BrokerStarted,
+    ChainChecker,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Event,
+    LogCut,
+    MessagesCarried,
+    SessionClosed,
+    SessionSnapshot,
+    encode_record,
+    link_of,
+    position,
+)
+from eventstore.log import Watermark, read_records, read_tail
+from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream, request_stream
+from eventstore.server import EmbeddedServer
+from projections.state import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+COUNT = 12
+
+
+def made(count: int = COUNT) -> list[bytes]:
+    records, link = [], GENESIS
+    for number in range(count):
+        events: list[Any] = [BrokerStarted(str(number)), SessionClosed("c", "x")]
+        records.append(
+            encode_record(
+                previous=link,
+                node="n1",
+                time_ms=1_700_000_000_000 + number,
+                events=events,
+                payloads=[b"payload %d" % number * 20],
+            )
+        )
+        link = link_of(records[-1])
+    return records
+
+
+async def _write(
+    folder: Path, records: list[bytes], *, noted: int | None = None, first: int = 1
+) -> None:
+    with DataDir(folder) as data:
+        data.write_private(folder / "node", "n1\n")
+        server = EmbeddedServer(data)
+        await server.start()
+        client = await connect(
+            ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+        )
+        await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
+        await request_stream(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
+        for record in records:
+            await client.request("foldmq.log.n1", record, timeout=TIMEOUT)
+        await disconnect(client)
+        await server.stop()
+        if noted is not None:
+            link = link_of(records[noted - 1]) if noted <= len(records) else GENESIS
+            Watermark(folder / "log.mark", "FOLDMQ_LOG_n1").write(noted, link)
+
+
+@contextlib.asynccontextmanager
+async def opened_for_reading(folder: Path) -> AsyncIterator[Client]:
+    with DataDir(folder) as data:
+        server = EmbeddedServer(data)
+        await server.start()
+        try:
+            client = await connect(
+                ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+            )
+            yield client
+            await disconnect(client)
+        finally:
+            await server.stop()
+
+
+async def _stored(folder: Path) -> list[bytes]:
+    """The links of the records in a directory, in order; the chain is checked."""
+    async with opened_for_reading(folder) as client:
+        tail = await read_tail(client, "FOLDMQ_LOG_n1", "foldmq.log.n1")
+        checker, links = ChainChecker(), []
+        async for record in read_records(client, "FOLDMQ_LOG_n1", 1, tail.sequence):
+            checker.check(record)
+            links.append(record.link)
+        assert len(links) == tail.sequence
+    return links
+
+
+def write(folder: Path, records: list[bytes], *, noted: int | None = None, first: int = 1) -> None:
+    asyncio.run(_write(folder, records, noted=noted, first=first))
+
+
+def stored(folder: Path) -> list[bytes]:
+    return asyncio.run(_stored(folder))
+
+
+def block(folder: Path) -> Path:
+    (file,) = folder.rglob("*.blk")
+    return file
+
+
+def flip(folder: Path, record: bytes) -> None:
+    """Change a byte in the middle of a stored record."""
+    data = bytearray(block(folder).read_bytes())
+    data[data.index(record) + len(record) // 2] ^= 0x40
+    block(folder).write_bytes(data)
+
+
+FIRST = 101
+LINK = bytes([9]) * 32
+NEEDED = position(50, 3)
+NEEDY = {
+    "generation": 1,
+    "subscriptions": [["t", 1]],
+    "queues": [[0, 4, [waiting(NEEDED, 1, retain=False)]]],
+}
+"""A session that needs a message from before the cut."""
+
+
+def cut_log() -> list[bytes]:
+    """Records 101 to 108: a checkpoint in the first, a message carried in 106, the cut in 107."""
+    said: dict[int, list[Event]] = {
+        101: [
+            CheckpointBegun(1),
+            SessionSnapshot("needy", NEEDY),
+            CheckpointCompleted(1, position(FIRST, 0), 1, 0),
+        ],
+        106: [MessagesCarried([NEEDED], ["t"], [], 4, 2, 1)],
+        107: [LogCut(FIRST, LINK.hex(), 1_700_000_000_000, "keep")],
+    }
+    records, link = [], LINK
+    for number in range(FIRST, FIRST + 8):
+        records.append(
+            encode_record(
+                previous=link,
+                node="n1",
+                time_ms=1_700_000_000_000 + number,
+                events=said.get(number, [BrokerStarted(str(number))]),
+                payloads=[b"..%04d" % number * 20],
+            )
+        )
+        link = link_of(records[-1])
+    return records
