@@ -204,6 +204,10 @@ class Retention:
     def _checkpoint_due(self) -> bool:
         options, node_state = self._node.options, self._node.state
         last = node_state.checkpoints[-1] if node_state.checkpoints else None
+        if node_state.salvaged and (
+            last is None or last.begun >> INDEX_BITS <= node_state.salvaged
+        ):
+            return True  # from here on nothing depends on what was lost
         grown = (self._room.size if last is None else self._behind(last)) - self._repeated
         little = min(_MIN, options.keep_bytes // _SMALL)
         if self._room.pressed and grown >= max(little, self._repeated // 2):

@@ -1,11 +1,11 @@
-"""The commands on a log: ``log``, ``replay``, ``diff``, ``why``, ``verify`` and ``salvage``."""
+"""The commands on a log: ``log``, ``replay``, ``diff``, ``why`` and ``verify``."""
 
 from typing import TYPE_CHECKING
 
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from cli.history import log_commands, salvage
+    from cli.history import log_commands
     from cli.history.diff import change_mark, session_changes, session_diff
     from cli.history.log_events import Selection, event_selection
 else:
@@ -15,7 +15,6 @@ else:
             "diff": "change_mark session_changes session_diff",
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
-            "salvage": "salvage",
         },
     )
 
@@ -24,7 +23,6 @@ __all__ = [
     "change_mark",
     "event_selection",
     "log_commands",
-    "salvage",
     "session_changes",
     "session_diff",
 ]

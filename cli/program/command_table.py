@@ -109,9 +109,19 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Compare the running broker with its log.",
             ),
             CommandEntry(
+                "backup",
+                "cli.copies.backup_commands",
+                "Back up the log of a broker, running or not.",
+            ),
+            CommandEntry(
+                "restore",
+                "cli.copies.backup_commands",
+                "Restore a backup into a new data directory.",
+            ),
+            CommandEntry(
                 "salvage",
-                "cli.history.salvage_command",
-                "Copy the intact part of a damaged log.",
+                "cli.copies.salvage_command",
+                "Copy what can be proven of a damaged log.",
             ),
         ),
     ),

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from eventstore.format.records import (
         GENESIS,
         HEADER_FROM,
+        MAGIC,
         ChainChecker,
         Record,
         check_record,
@@ -147,6 +148,7 @@ __all__ = [
     "INDEX_BITS",
     "LOG_SESSION",
     "LONGEST_DROPPED_TOPIC",
+    "MAGIC",
     "MAX_DROPPED_TOPICS",
     "MAX_INDEX",
     "MIN_RECORD",
@@ -369,6 +371,7 @@ _MODULE_OF = {
     "TurnAssembler": "turn_parts",
     "GENESIS": "records",
     "HEADER_FROM": "records",
+    "MAGIC": "records",
     "ChainChecker": "records",
     "Record": "records",
     "check_record": "records",

@@ -29,7 +29,7 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
     from eventstore.format.stored_properties import WithBlocks
 
-MAGIC = b"FMQ\x01"
+MAGIC: Final = b"FMQ\x01"
 GENESIS = bytes(32)
 """The link of the predecessor in the first record of a log."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventstore.log.conditional_append import Appended, append_behind
-    from eventstore.log.damaged_log import SalvageResult, SessionNeeds, salvage
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import ENTRY_BYTES, Clock, Journal
     from eventstore.log.journal_stats import Histogram, JournalStats
@@ -68,8 +67,6 @@ __all__ = [
     "PendingRecord",
     "RecordStore",
     "RecordedCut",
-    "SalvageResult",
-    "SessionNeeds",
     "StoreRecovery",
     "StoredMessages",
     "Watermark",
@@ -84,13 +81,9 @@ __all__ = [
     "read_stored",
     "read_tail",
     "retained_when_released",
-    "salvage",
 ]
 
 _MODULE_OF = {
-    "SalvageResult": "damaged_log",
-    "SessionNeeds": "damaged_log",
-    "salvage": "damaged_log",
     "EventLog": "jetstream_log",
     "LogTail": "record_reader",
     "LogWriter": "log_writer",

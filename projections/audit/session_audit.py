@@ -130,6 +130,10 @@ class SessionAudit:
         """Position at which the turn of the current event begins."""
         self._in_turn = TurnSubscriptions()
         outline = outline or LogOutline()
+        self._outline = outline
+        self._holes = list(reversed(outline.holes))
+        """Positions behind lost records that are not passed yet, the next one last."""
+        self._tell_shared = shared
         self._wills = WillAudit(self._found, self._case, outline)
         self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
         self._ends = SessionEnds(self._found, outline)
@@ -169,6 +173,7 @@ class SessionAudit:
         ``expires`` its expiry (Unix time in seconds, 0: never, None: not known). Call once for each
         subscription that the message matches, before the session's own events at that position.
         """
+        self._pass_holes(at)
         if self._known and self.fold.state is not None:
             self._due += self._expected.expect(
                 at, ref, topic, time_ms, origin, qos, granted, owed=owed, size=size, expires=expires
@@ -189,6 +194,7 @@ class SessionAudit:
         """
         if self._broken:
             return
+        self._pass_holes(at)
         fold, kind = self.fold, type(event)
         turn = (at >> INDEX_BITS) - part << INDEX_BITS
         if turn != self._turn:
@@ -217,6 +223,30 @@ class SessionAudit:
             self._report_shared(self._shared, event, at)
         if state is None:
             self._forget()
+
+    def _pass_holes(self, at: Position) -> None:
+        """Forget what was known before lost records, if a position is behind them."""
+        if not self._holes or at < self._holes[-1]:
+            return
+        while self._holes and at >= self._holes[-1]:
+            self._begin = self._holes.pop()
+        self.fold = SessionFold(self.session, self.fold.whole)
+        self._known = False
+        self._expected.clear()
+        self._queue.clear()
+        self._order.clear()
+        self._local.clear()
+        self._answers.forget()
+        self._in_turn.clear()
+        self._off.clear()
+        outline, shared = self._outline, self._tell_shared
+        self._shared = None if shared is None else SharedSteps(self.session, shared, begun=False)
+        self._repetitions = CheckpointSnapshotAudit(self._found)
+        self._wills = WillAudit(self._found, self._case, outline)
+        self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
+        self._ends = SessionEnds(self._found, outline)
+        self._progress = QueueProgress(self._found, self._case, outline)
+        self._owner = OwnershipAudit(self.session, self._found, outline)
 
     def _check(
         self, event: Event, kind: type, at: Position, time_ms: int, payload: bytes | None
@@ -259,6 +289,7 @@ class SessionAudit:
         """Check what is left at the end of the log."""
         if self._broken:
             return
+        self._pass_holes(_BEYOND)
         state = self.fold.state
         if state is not None:
             self._report_all(self._expected.overdue(_BEYOND))

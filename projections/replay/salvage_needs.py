@@ -1,15 +1,18 @@
-"""Finds the messages that ``eventstore.log.damaged_log`` must keep for a log's sessions."""
+"""Finds what the sessions of a damaged log have lost, for ``eventstore.copies.damaged_log``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import Event, SessionClosed, SessionOpened, Subscribed
+from eventstore.format import Event, MessageDropped, WillCancelled, to_runs
 from projections.replay.replay import fold
-from projections.state import NodeState, expand_runs, reference_runs
+from projections.state import LOST, NodeState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from eventstore.format import Position, Record
+    from projections.state import SessionState
 
 
 class SalvageNeeds:
@@ -23,34 +26,38 @@ class SalvageNeeds:
         """Fold the next record; raises CorruptLog and UnreadableEvent."""
         fold(self._state, record)
 
-    def before(self, first: Position) -> dict[str, set[Position]]:
-        """Return the messages before a position that sessions need, by session."""
-        found: dict[str, set[Position]] = {}
-        sessions = self._state.sessions
-        for name in sessions.names():
-            state = sessions.peek(name) if sessions.holds(name, first) else None
+    def doubtful(self) -> list[str]:
+        """Return the sessions whose state may depend on lost records."""
+        return sorted(self._state.doubtful)
+
+    def drop_events(self, is_lost: Callable[[Position], bool]) -> list[Event]:
+        """Return the events that remove lost messages from the sessions that need them."""
+        found: list[Event] = []
+        for name in sorted(self._state.sessions.names()):
+            state = self._state.sessions.peek(name)
             if state is not None:
-                found[name] = set(expand_runs(reference_runs(state), first))
+                found += _drop_events(state, is_lost)
         return found
 
-    def reset_events(self, session: str) -> list[Event]:
-        """Return the events that remove everything from a session except its subscriptions."""
-        state = self._state.sessions.peek(session)
-        if state is None:
-            return []
-        generation = state.generation + 1
-        opened = SessionOpened(
-            session,
-            resumed=False,
-            clean=state.clean,
-            level=state.level,
-            generation=generation,
-            user=state.user,
-            expiry=state.expiry,
-        )
-        granted = [(held.filter, held.qos) for held in state.active()]
-        return [
-            opened,
-            *([Subscribed(session, granted)] if granted else []),
-            SessionClosed(session, "salvage", generation),
+
+def _drop_events(state: SessionState, is_lost: Callable[[Position], bool]) -> Iterator[Event]:
+    name = state.session
+    if state.will is not None and is_lost(state.will.ref):
+        yield WillCancelled(name)
+    inbound = sorted(ref for ref in state.inbound.values() if is_lost(ref))
+    if inbound:
+        yield MessageDropped(name, LOST, len(inbound), to_runs(inbound))
+    for held in state.subscriptions.values():
+        queue = held.queue
+        waiting = [] if queue is None else list(queue.refs())
+        queued = [ref for ref in waiting if is_lost(ref)]
+        sent = [
+            one.ref
+            for one in state.inflight.values()
+            if one.subscription is held and is_lost(one.ref)
         ]
+        refs = sorted({*queued, *sent})
+        if refs:
+            # How large each of them was is not known.
+            size = held.queued_bytes * len(queued) // len(waiting) if queued else -1
+            yield MessageDropped(name, LOST, len(refs), to_runs(refs), held.filter, size)

@@ -120,6 +120,7 @@ class NodeState:
         "partial",
         "proof",
         "retained",
+        "salvaged",
         "sessions",
     )
 
@@ -161,6 +162,8 @@ class NodeState:
         live broker updates them when it decides, not here."""
         self.doubtful: dict[str, None] = {}
         """Sessions whose state may depend on lost records; kept only while the state is unsure."""
+        self.salvaged = 0
+        """Last record of a damaged log that was salvaged; 0: there is none."""
         self._unsure = 0
         """Last record that continues a state that lost records have changed; 0: none."""
         self._repeated: set[str] = set()
@@ -411,6 +414,7 @@ class NodeState:
                 self.sessions[event.session] = decode_session(event.session, parts)
                 if self._unsure:
                     self._known_again(event.session)
+                    self.retained.other(SessionExpired(event.session, "lost"))
 
     def _retained_snapshot(
         self, event: RetainedSnapshot, at: Position, _ms: int, pieces: Sequence[bytes]
@@ -437,7 +441,7 @@ class NodeState:
     def _salvaged(self, event: LogSalvaged, at: Position, ms: int, _: Sequence[bytes]) -> None:
         """Be unsure of the state: records are missing before the next one."""
         self.proof.take(event, at >> INDEX_BITS, ms)
-        self._unsure = event.until
+        self._unsure = self.salvaged = event.until
         self._begun = None
         self._parts = []
         self._repeated = set()

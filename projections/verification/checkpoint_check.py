@@ -15,6 +15,7 @@ from eventstore.format import (
     CheckpointCompleted,
     Event,
     LogCut,
+    LogSalvaged,
     MessagePublished,
     Position,
     RetainedSnapshot,
@@ -71,8 +72,8 @@ class CheckpointCheck:
 
     @property
     def partial(self) -> bool:
-        """Whether the state is not known yet."""
-        return self._state.partial
+        """Whether the state is not known yet, or not any more."""
+        return self._state.partial or self._state.unsure
 
     def lose_track(self, sequence: int) -> None:
         """Begin again after a record: the current state is no longer correct."""
@@ -220,7 +221,8 @@ class CheckpointCheck:
     # Cuts.
 
     def _cut(self, event: LogCut, at: Position, _: Sequence[bytes]) -> None:
-        if self.partial or event.first < self._state.begin:
+        known = max(self._state.begin, self._state.salvaged + 1)
+        if self.partial or event.first < known:
             return
         begun = [one.begun >> INDEX_BITS for one in self._state.checkpoints]
         if event.first not in begun:
@@ -235,6 +237,12 @@ class CheckpointCheck:
             )
         self._check_carried(event, at)
         self._links = {first: one for first, one in self._links.items() if first >= event.first}
+
+    def _salvaged(self, _event: LogSalvaged, _at: Position, _: Sequence[bytes]) -> None:
+        """Forget the checkpoint that was begun: its rest may be lost."""
+        self._begun = None
+        self._parts = []
+        self._sessions, self._retained, self._waiting = set(), {}, set()
 
     def _check_carried(self, event: LogCut, at: Position) -> None:
         """Report messages that were cut off although sessions need them."""
@@ -252,6 +260,7 @@ class CheckpointCheck:
         CheckpointBegun: _checkpoint,
         CheckpointCompleted: _completed,
         LogCut: _cut,
+        LogSalvaged: _salvaged,
         RetainedSnapshot: _messages,
         SessionOpened: _opened,
         SessionSnapshot: _session,

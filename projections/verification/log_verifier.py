@@ -10,6 +10,7 @@ from eventstore.format import (
     GENESIS,
     ChainChecker,
     Event,
+    LogSalvaged,
     Record,
     UnreadableEvent,
     decode_record,
@@ -56,6 +57,8 @@ class LogVerifier:
         self.entries = 0
         self.void = 0
         """Number of parts of turns that were never complete, and so never acknowledged."""
+        self.given_up: list[LogSalvaged] = []
+        """What a salvage gave up: in place of these records are others without content."""
         self.first_ms: int | None = None
         self.last_ms: int | None = None
         self._report = report
@@ -96,7 +99,7 @@ class LogVerifier:
     def end(self, last: int) -> None:
         """Check that the log reaches record ``last``, and the noted one."""
         self.skip(last)
-        if self._unknown_from:
+        if self._unknown_from and not self.given_up:
             what = "begins the log, and no complete checkpoint follows it"
             self._report(self._unknown_from, what)
         if self._unproven is not None:
@@ -156,21 +159,22 @@ class LogVerifier:
             self._report(record.sequence, error.what)
         if record.sequence == 1 and self._chain is None and record.previous != GENESIS:
             self._report(1, "does not begin a log")
-        if self._node is not None and record.node != self._node:
+        # A log that was restored as another node goes on with a start of that node's broker.
+        started = bool(record.raw_events) and record.raw_events[0].get("e") == "BrokerStarted"
+        if self._node is not None and record.node != self._node and not started:
             self._report(record.sequence, f"belongs to another node, {name(record.node)}")
         self._node = record.node
         self._chain = ChainChecker(record.sequence, record.link)
 
     def _check_part(self, record: Record) -> None:
         if record.part == 0:
-            self.void += self._parts
+            self.void += max(0, self._parts)
             self._parts = 0
-        elif record.part != self._parts:
+        elif record.part != self._parts >= 0:
             self._report(
                 record.sequence, f"is part {record.part} of a turn, part {self._parts} is missing"
             )
-            self._parts = record.part
-        self._parts = 0 if record.last else self._parts + 1
+        self._parts = 0 if record.last else record.part + 1
 
     def _check_events(self, record: Record) -> None:
         area = len(record.payload)
@@ -196,6 +200,11 @@ class LogVerifier:
             self._epochs.lose_track()
             self._exchange.lose_track()
         else:
+            if events and isinstance(events[0][1], LogSalvaged):
+                self.given_up.append(events[0][1])
+                self._epochs.lose_track()
+                self._exchange.lose_track()
+                self._parts = -1
             self._exchange.take(record, events)
             self._epochs.take(record, events)
             self._checkpoints.take(record, events)

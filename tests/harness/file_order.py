@@ -57,7 +57,7 @@ LONG = {
     "tests/e2e/test_web_access.py": 15,
     "tests/e2e/test_web_browser.py": 60,
     "tests/eventstore/log/test_jetstream_log.py": 15,
-    "tests/eventstore/log/test_salvage.py": 15,
+    "tests/eventstore/test_salvage.py": 15,
     "tests/projections/test_indexing.py": 20,
     "tests/protocol/mqtt/test_decoder.py": 15,
     "tests/simulation/test_chaos.py": 85,

@@ -89,6 +89,9 @@ class LogOutline:
     """Positions at which a broker stopped or started, in order: no connection survives them."""
     ends_ms: int = 0
     """Time of the log's last record."""
+    holes: tuple[Position, ...] = ()
+    """The positions behind records that a salvage gave up, in order: states from before them are
+    not known any more."""
 
     def limits_at(self, at: Position) -> Limits | None:
         """Return the limits that apply at a position; None: the log does not record them."""

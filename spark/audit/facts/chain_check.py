@@ -25,7 +25,7 @@ STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE, FO
     "started", "stopped", "limits", "acted", "cleared", "archived", "filters", "shared",
     "followed",
 )  # fmt: skip
-BRIDGED_LATER, DOUBT = "bridged later", "doubt"
+BRIDGED_LATER, DOUBT, GIVEN_UP = "bridged later", "doubt", "given up"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 FILTERS: filters with wildcards, some of them several times. SHARED_THERE: the log has shared

@@ -55,6 +55,7 @@ from spark.audit.facts.chain_check import (
     DOUBT,
     FILTERS,
     FOLLOWED,
+    GIVEN_UP,
     LIMITS,
     REPEATED,
     SHARED_THERE,
@@ -417,6 +418,10 @@ class FactMakers:
             self.followed.add(event.log)
             self._note(at, FOLLOWED, {"log": event.log})
 
+    def _given_up(self, event: LogSalvaged, at: Position) -> None:
+        self._doubtful(event, at)
+        self._note(at, GIVEN_UP, {"first": event.first, "last": event.last, "until": event.until})
+
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
         values = {"through": event.through, "link": event.link, "known": known}
@@ -513,13 +518,13 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     CheckpointCompleted: FactMakers._completed,
     LogCut: FactMakers._cut,
     LogEndUnproven: FactMakers._doubtful,
-    LogSalvaged: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
     BrokerStopped: FactMakers._stopped,
     LimitsApplied: FactMakers._limits,
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,
     LogArchived: FactMakers._archived,
+    LogSalvaged: FactMakers._given_up,
     Bridged: FactMakers._bridged,
 }
 """Type of event -> method that makes its facts; other types make none.

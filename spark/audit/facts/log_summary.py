@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from spark.audit.facts.chain_check import (
     CUT,
     DOUBT,
     FOLLOWED,
+    GIVEN_UP,
     LIMITS,
     OPEN,
     PIECE,
@@ -144,18 +145,39 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
                 f"node {node}: the log begins with record {piece.first.sequence} and has no "
                 "complete checkpoint, so only sessions that began in it are audited"
             )
-    breaks += _completions(completed, begun, notes[REPEATED], begin)
+    lost = [note.values for note in notes[GIVEN_UP]]
+    # Behind the end of the damaged log, the salvage dropped what was lost.
+    holes = sorted({one[name] + 1 for one in lost for name in ("last", "until")})
+    judged = [note for note in cuts if not holes or note.values["first"] > holes[-1]]
+    if holes:
+        behind = position(holes[-1], 0)
+        whole = next((one.completed for one in checkpoints if one.begun >= behind), end)
+        found.remarks.append(
+            f"node {node}: behind the records that were given up, sessions are audited from their "
+            "next beginning or from the next complete checkpoint on"
+        )
+    complete = breaks
+    breaks = _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
     breaks += [
         ChainBreak(Rule.EVENT, note.at, "NATS is reported to have a message published later")
         for note in notes[BRIDGED_LATER]
     ]
-    breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
+    breaks += _cuts(judged, begun, {one.begun for one in checkpoints}, begin)
     breaks += _without_limits(notes)
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence)
     breaks += _archived(notes[ARCHIVED])
-    outline = _outline(notes, piece.ends_ms)
+    if holes:  # the lost records may explain what is missing until the state is complete again
+        first = position(min(one["first"] for one in lost), 0)
+        breaks = [one for one in breaks if not first <= one.at < whole]
+        borders = {position(one["first"], 0) for one in lost}
+        borders |= {position(one, 0) for one in holes}
+        complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
+    breaks = complete + breaks
+    outline = replace(
+        _outline(notes, piece.ends_ms), holes=tuple(position(one, 0) for one in holes)
+    )
     if not outline.limits:
         found.remarks.append(
             f"node {node}: the log does not record limits: drops are not compared with them, nor "
@@ -172,7 +194,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         trusted,
         _unsure(pieces, notes, trusted),
         tuple(checkpoints),
-        tuple(_judged_cuts(cuts, begin)),
+        tuple(_judged_cuts(judged, begin)),
         outline,
         tuple(sorted({note.values["log"] for note in notes[FOLLOWED]})),
     )

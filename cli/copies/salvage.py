@@ -10,38 +10,57 @@ from typing import TextIO
 import typer
 
 from cli.common import text
-from eventstore.log import SalvageResult, salvage
+from cli.common.package_version import version
+from eventstore.copies import SalvageResult, salvage
 from projections.replay import SalvageNeeds
 
 _UPDATE_SECONDS = 0.2
+_SHOWN = 10
+"""Places of damage that are listed."""
 
 
 def run_salvage(source: Path, target: Path) -> None:
     """Copy the log in ``source`` to ``target`` and print a report."""
     progress = ProgressLine(sys.stderr)
     try:
-        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds))
+        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds, version))
     finally:
         progress.close()
     typer.echo(report(saved, source, target))
 
 
 def report(saved: SalvageResult, source: Path, target: Path) -> str:
-    """Return the report: the records kept, the damage, and the next step."""
+    """Return the report: the records kept, what was given up, and the next steps."""
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
-    if saved.problem is None:
-        wrong = f"every record in {source} is intact"
-    else:
-        wrong = f"damage: {saved.problem}; {source} is unchanged"
-    if saved.emptied:
-        names = text.several(map(text.name, saved.emptied), len(saved.emptied))
-        wrong += (
-            f"\nlost with the damage: messages for {text.count_of(len(saved.emptied), 'session')}, "
-            f"reset, with only their subscriptions: {names}"
+    lines = [f"{kept}, up to {time_text}"]
+    if not saved.holes:
+        lines.append(f"every record in {source} is intact")
+    for hole in saved.holes[:_SHOWN]:
+        count = text.count_of(hole.last - hole.first + 1, "record")
+        lines.append(f"given up: {count}, {hole.bytes:,} bytes: {hole}")
+    if len(saved.holes) > _SHOWN:
+        lines.append(f"given up: {len(saved.holes) - _SHOWN:,} more places")
+    if saved.holes:
+        lines.append(
+            f"{source} is unchanged; the new log says what was given up: foldmq log --data-dir "
+            f"{target} --type LogSalvaged"
         )
-    return f"{kept}, up to {time_text}\n{wrong}\ncontinue with: foldmq serve --data-dir {target}"
+    if saved.stateless:
+        lines.append(
+            "no complete checkpoint is left: sessions and retained messages from before the damage "
+            "are known only where a later record repeats them"
+        )
+    if saved.sessions:
+        names = text.several(map(text.name, saved.sessions), len(saved.sessions))
+        count = text.count_of(len(saved.sessions), "session")
+        lines.append(f"may lack subscriptions or messages of the lost records: {count}: {names}")
+    if saved.dropped:
+        count = text.count_of(saved.dropped, "message")
+        lines.append(f"lost with the damage and dropped from their sessions: {count}")
+    lines.append(f"continue with: foldmq serve --data-dir {target}")
+    return "\n".join(lines)
 
 
 class ProgressLine:

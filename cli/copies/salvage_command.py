@@ -19,11 +19,11 @@ def _salvage(
     ],
     to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Data directory to create.")],
 ) -> None:
-    """Copy the intact part of a damaged log.
+    """Copy what can be proven of a damaged log.
 
-    Creates a new data directory; the damaged one is only read. The new one needs disk space for
-    twice the log while this runs.
+    Creates a new data directory; the damaged one is only read. Records that are lost are given up,
+    and the new log says which; all others are kept.
     """
-    from cli.history import salvage
+    from cli.copies import salvage
 
     salvage.run_salvage(data_dir, to)

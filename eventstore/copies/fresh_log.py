@@ -1,0 +1,189 @@
+"""Writes a log into a new data directory: the records of another one, byte by byte.
+
+The directory gets its log and its node id only when all records are on disk: until then they are in
+a directory of its own inside it, which is removed after a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+
+from eventstore.datadir import DataDir
+from eventstore.errors import DataDirError, DiskFull, NatsUnavailable
+from eventstore.log import read_tail
+from eventstore.nats import (
+    ConnectionOptions,
+    connect,
+    disconnect,
+    ensure_stream,
+    publish_expecting,
+    purge,
+)
+from eventstore.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+    from eventstore.server import Sync
+
+_WORK: Final = "unfinished.tmp"
+_SYNC_SECONDS: Final = 30.0
+"""Sync interval of the server that writes. It need not sync each record: all files are synced at
+the end."""
+_WRITE_TIMEOUT: Final = 30.0
+_ROOM: Final = 64
+
+
+def log_names(node: str) -> tuple[str, str]:
+    """Return the stream and the subject of a node's log."""
+    return f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
+
+
+@contextmanager
+def new_directory(path: Path | str) -> Iterator[DataDir]:
+    """Lock a new or empty data directory; a failure leaves it as it was.
+
+    Raises DataDirError when it is not empty or cannot be used.
+    """
+    new = DataDir(path)
+    try:
+        if any(new.path.iterdir()):
+            raise DataDirError(new.path, "is not empty: name a new directory")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise DataDirError(new.path, f"cannot be used: {error.strerror}") from None
+    existed = new.path.exists()
+    with new:
+        try:
+            yield new
+        except BaseException:
+            _undo(new.path, existed=existed)
+            raise
+
+
+def work_directory(new: DataDir, name: str, node: str) -> DataDir:
+    """Return a data directory for a server, inside a new one, with this node id."""
+    made = DataDir(new.path / _WORK / name)
+    made.path.mkdir(mode=0o700, parents=True)
+    made.write_private(made.path / "node", node + "\n")
+    return made
+
+
+def require_room(new: DataDir, size: int) -> None:
+    """Raise DiskFull unless there is room for a number of bytes."""
+    if new.free_bytes() < size:
+        raise DiskFull(f"{new.path} (about {size:,} bytes are needed)")
+
+
+class FreshLog:
+    """A log that is being written; its records keep their sequences."""
+
+    def __init__(self, client: Client, node: str, begin: int) -> None:
+        self._client = client
+        self._stream, self._subject = log_names(node)
+        self.sequence = begin - 1
+        """The last written record."""
+        self._pending: list[asyncio.Task[None]] = []
+
+    async def append(self, data: bytes) -> None:
+        """Write the next record. Raises NatsUnavailable."""
+        self.sequence += 1
+        if len(self._pending) >= _ROOM:
+            await self.finish()
+        self._pending.append(asyncio.ensure_future(self._publish(self.sequence, data)))
+
+    async def finish(self) -> None:
+        """Wait until all records are written. Raises NatsUnavailable."""
+        pending, self._pending = self._pending, []
+        await asyncio.gather(*pending)
+
+    async def check_end(self, link: bytes) -> None:
+        """Raise NatsUnavailable unless the log ends with the last record, with this link."""
+        await self.finish()
+        tail = await read_tail(self._client, self._stream, self._subject)
+        if (tail.sequence, tail.link) != (self.sequence, link):
+            raise NatsUnavailable("the new log does not contain what was written")
+
+    async def _publish(self, sequence: int, data: bytes) -> None:
+        try:
+            answer = await publish_expecting(
+                self._client, self._subject, data, sequence - 1, _WRITE_TIMEOUT
+            )
+        except (TimeoutError, nats.errors.Error) as error:
+            what = f"{error or 'time-out'}"
+            raise NatsUnavailable(f"record {sequence} cannot be written: {what}") from None
+        if "error" in answer or answer["seq"] != sequence:
+            raise NatsUnavailable(f"record {sequence} cannot be written: {answer}")
+
+
+@asynccontextmanager
+async def opened_store(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
+    """Run a server on a directory and yield a connection to it."""
+    server = EmbeddedServer(datadir, sync=sync)
+    await server.start()
+    try:
+        access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+        client = await connect(access)
+        try:
+            yield client
+        finally:
+            await disconnect(client)
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def fresh_store(new: DataDir, node: str) -> AsyncIterator[Client]:
+    """Run a server on an empty store; when the block ends, the directory gets the store."""
+    fresh = work_directory(new, "fresh", node)
+    async with opened_store(fresh, _SYNC_SECONDS) as client:
+        yield client
+    await asyncio.to_thread(_sync, fresh.jetstream)
+    fresh.jetstream.rename(new.jetstream)
+
+
+async def begin_log(client: Client, node: str, begin: int) -> FreshLog:
+    """Create the stream of a log that begins with a record, and return the log."""
+    stream, subject = log_names(node)
+    await ensure_stream(client, stream, [subject])
+    if begin > 1:  # purging an empty stream sets the sequence at which it begins
+        await purge(client, stream, begin)
+    return FreshLog(client, node, begin)
+
+
+def finish_directory(new: DataDir, node: str) -> None:
+    """Give a data directory, which has its store, the node id; remove what else was made."""
+    new.write_private(new.path / "node", node + "\n")
+    shutil.rmtree(new.path / _WORK)
+
+
+def _sync(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _undo(path: Path, *, existed: bool) -> None:
+    """Remove the files created in a directory that was empty or did not exist."""
+    if not path.is_dir():
+        return
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    if not existed:
+        path.rmdir()

@@ -1,0 +1,337 @@
+"""Backs logs up, and restores them into a new data directory; every record is checked both times.
+
+A backup of a node with several logs is consistent: no log has taken messages of another one that
+the backup does not have.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import orjson
+
+from eventstore.copies.backup_files import (
+    SEGMENT_BYTES,
+    BackedUpLog,
+    BackupDirectory,
+    BackupReader,
+    BackupStream,
+    BackupTarget,
+    BadBackup,
+    Manifest,
+    framed_record,
+    segment_name,
+)
+from eventstore.copies.fresh_log import begin_log, finish_directory, fresh_store, new_directory
+from eventstore.datadir import DataDir
+from eventstore.errors import CorruptLog, EventStoreError
+from eventstore.format import ChainChecker, Followed, Record, decode_record, sequence_of
+from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.partitions import directory_name, split_log_name
+from eventstore.reading import few_collections
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventstore.copies.fresh_log import FreshLog
+    from eventstore.reading import LogSource, Progress
+
+RESTORED: Final = "restored"
+"""A file beside the watermark: the last record of a log that was restored and not continued yet."""
+
+
+class NoContinuation(EventStoreError):  # noqa: N818 - as in eventstore.errors
+    """A log does not continue the backup that it was to be added to."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """The result of a backup."""
+
+    manifest: Manifest
+    added: int
+    """Number of records that this backup added."""
+
+
+async def back_up(
+    logs: Mapping[str, LogSource],
+    target: Path | IO[bytes],
+    where: str,
+    software: str,
+    time_ms: int,
+    progress: Progress,
+) -> BackupResult:
+    """Back up logs into a directory, or a stream as a tar archive.
+
+    A directory with a backup of the same logs gets the records that it does not have. Raises
+    NoContinuation when it has a backup of other ones, CorruptLog when a log is damaged, BadBackup
+    when the backup is, DataDirError and DiskFull.
+    """
+    with ExitStack() as stack:
+        before: Manifest | None = None
+        output: BackupTarget
+        directory: BackupDirectory | None = None
+        if not isinstance(target, Path):
+            output = BackupStream(target, where)
+        else:
+            output = directory = BackupDirectory(target)
+            directory.prepare()
+            stack.enter_context(DataDir(directory.path))
+            before = directory.manifest()
+        names = sorted(source.stream.removeprefix(LOG_STREAM_PREFIX) for source in logs.values())
+        parts = split_log_name(names[0]) if len(names) > 1 else None
+        node, several = (parts[0], len(names)) if parts is not None else (names[0], 0)
+        known = {one.log: one for one in before.logs} if before is not None else {}
+        if known and sorted(known) != names:
+            raise NoContinuation(
+                f"{where} has a backup of {', '.join(sorted(known))}, this is {', '.join(names)}: "
+                "name another directory"
+            )
+        copies = {}
+        for source in logs.values():
+            name = source.stream.removeprefix(LOG_STREAM_PREFIX)
+            copies[name] = _Copy(source, name, known.get(name), output, directory, where)
+        with few_collections():
+            for one in copies.values():
+                await one.check()
+            ends = {name: one.source.last for name, one in copies.items()}
+            while any(ends[name] > one.log.last for name, one in copies.items()):
+                for name, one in copies.items():
+                    await one.to(ends[name], progress)
+                for one in copies.values():  # what they have taken of each other
+                    for name, through in one.taken.items():
+                        if name in ends:
+                            ends[name] = max(ends[name], through)
+        for one in copies.values():
+            one.close()
+        manifest = Manifest(node, several, time_ms, software, [copies[name].log for name in names])
+        output.finish(manifest)
+        return BackupResult(manifest, sum(one.added for one in copies.values()))
+
+
+class _Copy:
+    """One log that is copied into a backup."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        name: str,
+        known: BackedUpLog | None,
+        output: BackupTarget,
+        directory: BackupDirectory | None,
+        where: str,
+    ) -> None:
+        self.source = source
+        self.added = 0
+        self.taken: dict[str, int] = {}
+        """Other logs -> the record up to which this log has taken their messages."""
+        self.log = known or BackedUpLog(name, source.begin, "", source.begin - 1, "")
+        self._where = where
+        self._output = output
+        self._buffer = bytearray()
+        self._buffered = self.log.last + 1
+        """First record in the buffer."""
+        self._chain: ChainChecker | None = None
+        self._continues = known is not None
+        if known is not None and directory is not None and known.segments:
+            data = directory.read(known.segments[-1])
+            if len(data) < SEGMENT_BYTES:
+                self._buffer += data
+                self._buffered = int.from_bytes(data[:8], "big")
+                known.segments.pop()
+
+    async def check(self) -> None:
+        """Raise NoContinuation unless the log continues the backup, CorruptLog if it is damaged."""
+        self.source.require_whole()
+        if self._continues:
+            await self._check_continues()
+
+    async def to(self, last: int, progress: Progress) -> None:
+        """Copy up to a record."""
+        source, log = self.source, self.log
+        if log.last >= last:
+            return
+        with progress("backing up", last) as update:
+            async for sequence, data in source.stored(log.last + 1, last):
+                if sequence != log.last + 1:
+                    await source.check_still_there(log.last + 1)
+                record = decode_record(sequence, data)
+                if self._chain is None:
+                    self._chain = self._begin(record)
+                self._chain.check(record)
+                self._take(record, data)
+                update(sequence)
+        if log.last < last:
+            await source.check_still_there(log.last + 1)
+            raise CorruptLog(log.last + 1, "is missing or cannot be read")
+
+    def _begin(self, record: Record) -> ChainChecker:
+        """Return the checker before the first record that is copied."""
+        if self.log.link:
+            return ChainChecker(self.log.last, bytes.fromhex(self.log.link))
+        self.log.before = record.previous.hex()
+        return ChainChecker() if self.log.first == 1 else ChainChecker.before(record)
+
+    async def _check_continues(self) -> None:
+        """Raise NoContinuation unless the log has the last record of the backup."""
+        source, log = self.source, self.log
+        wrong = ""
+        if source.last < log.last:
+            wrong = f"ends with record {source.last}, the backup with record {log.last}"
+        elif source.begin > log.last + 1:
+            wrong = f"begins with record {source.begin}, the backup ends with record {log.last}"
+        elif source.begin <= log.last:
+            (record,) = [one for one in await source.some([log.last]) if one.sequence == log.last]
+            if record.link.hex() != log.link:
+                wrong = f"has another record {log.last}"
+        if wrong:
+            raise NoContinuation(
+                f"{self._where} has a backup that log {log.log} does not continue: the log "
+                f"{wrong}; name another directory"
+            )
+
+    def _take(self, record: Record, data: bytes) -> None:
+        if b'"Followed"' in data:
+            for _, event in record.events():
+                if isinstance(event, Followed):
+                    self.taken[event.log] = sequence_of(event.through)
+        self._buffer += framed_record(record.sequence, data)
+        self.log.last, self.log.link = record.sequence, record.link.hex()
+        self.added += 1
+        if len(self._buffer) >= SEGMENT_BYTES:
+            self.close()
+
+    def close(self) -> None:
+        """Write the records that are not written yet as a segment."""
+        if self._buffer:
+            name = segment_name(self.log.log, self._buffered, self.log.last)
+            self._output.add(name, bytes(self._buffer))
+            self.log.segments.append(name)
+            self._buffer.clear()
+            self._buffered = self.log.last + 1
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """The result of a restore."""
+
+    manifest: Manifest
+    node: str
+    """The node of the new data directory."""
+    records: int
+
+
+async def restore(
+    source: Path | IO[bytes], target: Path | str, progress: Progress, *, new_node: bool = False
+) -> RestoreResult:
+    """Restore a backup into a new data directory; with ``new_node`` as another node.
+
+    Raises BadBackup when the backup is damaged, NoLog when there is none, DataDirError when
+    ``target`` is not empty, and DiskFull. In these cases ``target`` is unchanged.
+    """
+    reader = BackupReader(source)
+    with new_directory(target) as new:
+        work = _Restore(reader, new, _new_id() if new_node else None)
+        records = await work.run(progress)
+        manifest = reader.manifest
+        if manifest is None:
+            raise BadBackup(f"backup {reader.where} has no manifest")
+        return RestoreResult(manifest, work.name_of(manifest.node), records)
+
+
+class _Restore:
+    """Writes the records of a backup."""
+
+    def __init__(self, reader: BackupReader, new: DataDir, node: str | None) -> None:
+        self._reader = reader
+        self._new = new
+        self._node = node
+        self._logs: dict[str, FreshLog] = {}
+        self._chains: dict[str, ChainChecker] = {}
+
+    def name_of(self, log: str) -> str:
+        """Return the name of a log, or of the node, in the new directory."""
+        if self._node is None:
+            return log
+        parts = split_log_name(log)
+        return self._node if parts is None else f"{self._node}-p{parts[1]}"
+
+    async def run(self, progress: Progress) -> int:
+        """Restore; return the number of records."""
+        reader, count = self._reader, 0
+        known = reader.manifest.logs if reader.manifest is not None else []
+        total = sum(one.last - one.first + 1 for one in known)
+        async with fresh_store(self._new, "restore") as client:
+            with few_collections(), progress("restoring", total) as update:
+                try:
+                    for log, sequence, data in reader.records():
+                        if log not in self._logs:
+                            name = self.name_of(log)
+                            self._logs[log] = await begin_log(client, name, sequence)
+                        await self._take(log, sequence, data)
+                        count += 1
+                        update(count)
+                    self._check_ends()
+                except (CorruptLog, BadBackup) as error:
+                    raise self._damaged(error) from None
+            for log, one in self._logs.items():
+                await one.check_end(self._chains[log].link)
+        self._finish()
+        return count
+
+    async def _take(self, log: str, sequence: int, data: bytes) -> None:
+        record = decode_record(sequence, data)
+        chain = self._chains.get(log)
+        if chain is None:
+            chain = ChainChecker() if sequence == 1 else ChainChecker.before(record)
+            self._chains[log] = chain
+        chain.check(record)
+        await self._logs[log].append(data)
+
+    def _check_ends(self) -> None:
+        """Raise CorruptLog unless everything that the manifest names was there."""
+        manifest = self._reader.manifest
+        for one in manifest.logs if manifest is not None else ():
+            chain = self._chains.get(one.log)
+            end = 0 if chain is None else chain.sequence
+            if end != one.last or (chain is not None and chain.link.hex() != one.link):
+                raise CorruptLog(end + 1, f"of log {one.log} is missing or is another one")
+
+    def _damaged(self, error: CorruptLog | BadBackup) -> BadBackup:
+        """Return the error that says what is damaged and what is intact."""
+        what = str(error)
+        if isinstance(error, CorruptLog):
+            what = f"backup {self._reader.where} is damaged: record {error.sequence} {error.what}"
+        ends = [f"log {log} up to record {one.sequence}" for log, one in self._chains.items()]
+        return BadBackup(f"{what}; intact before it: {', '.join(ends) or 'nothing'}")
+
+    def _finish(self) -> None:
+        manifest = self._reader.manifest
+        if manifest is None:
+            raise BadBackup(f"backup {self._reader.where} is incomplete")
+        new = self._new
+        for log, chain in self._chains.items():
+            name = self.name_of(log)
+            own = new.path / (directory_name(name) or "") if manifest.several else new.path
+            own.mkdir(mode=0o700, exist_ok=True)
+            noted = {
+                "stream": f"{LOG_STREAM_PREFIX}{name}",
+                "sequence": chain.sequence,
+                "link": chain.link.hex(),
+                "from": self._reader.where,
+            }
+            new.write_private(own / RESTORED, orjson.dumps(noted).decode() + "\n")
+        if manifest.several:
+            new.write_private(new.processes, f"{manifest.several}\n")
+        finish_directory(new, self.name_of(manifest.node))
+
+
+def _new_id() -> str:
+    return base64.b32encode(secrets.token_bytes(5)).decode().lower()

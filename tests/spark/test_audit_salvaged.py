@@ -1,0 +1,130 @@
+"""Logs that lost any of their records and were salvaged: they fold, verify, and pass an audit.
+
+What the lost records explain is no violation; what a broker did wrong elsewhere still is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.plainaudit import audit_plainly, checked_records
+from simulation.chaos import Chaos, Outcome, run_seed
+
+from eventstore.copies.block_files import framed
+from eventstore.copies.damaged_log import Plan, Rescue, StoredLog
+from eventstore.format import LogCut, decode_record, position
+from eventstore.log import RecordedCut
+from projections.replay import SalvageNeeds
+from projections.state import NodeState
+from projections.verification import LogVerifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@cache
+def history(seed: int) -> tuple[bytes, ...]:
+    """All records of a random run, from the first one on."""
+    found: list[bytes] = []
+
+    class Run(Chaos):
+        async def run(self) -> Outcome:
+            outcome = await super().run()
+            found.extend(data for _, data in sorted(self.world.disk.stream.history.items()))
+            return outcome
+
+    run_seed(Run, seed)
+    return tuple(found)
+
+
+class Written:
+    """A log that is written to memory."""
+
+    def __init__(self, begin: int) -> None:
+        self.records: dict[int, bytes] = {}
+        self.sequence = begin - 1
+
+    async def append(self, data: bytes) -> None:
+        self.sequence += 1
+        self.records[self.sequence] = data
+
+    async def check_end(self, link: bytes) -> None:
+        assert decode_record(self.sequence, self.records[self.sequence]).link == link
+
+
+def salvaged(folder: Path, records: Iterable[bytes], lost: set[int]) -> dict[int, bytes]:
+    """The records that a salvage makes of a store that lacks some records."""
+    file = folder / "1.blk"
+    node = decode_record(1, next(iter(records))).node
+    file.write_bytes(
+        b"".join(
+            framed(number, f"foldmq.log.{node}", data)
+            for number, data in enumerate(records, 1)
+            if number not in lost
+        )
+    )
+    plan = Plan(StoredLog([file], node, lambda *_: None), None)
+    work = Rescue(plan, node, "/old", "1")
+    work.fold(SalvageNeeds)
+    log: Any = Written(plan.begin)
+    asyncio.run(work.write(log, lambda *_: None))
+    return dict(log.records)
+
+
+def problems(records: dict[int, bytes]) -> list[str]:
+    """What the verification of a log and its audit find."""
+    found: list[str] = []
+    cuts = [
+        RecordedCut(position(number, index), 0, event)
+        for number, data in records.items()
+        for index, event in decode_record(number, data).events()
+        if isinstance(event, LogCut)
+    ]
+    cut = cuts[-1] if cuts else None
+    verifier = LogVerifier(lambda at, what: found.append(f"{at} {what}"), None, min(records), cut)
+    for sequence, data in records.items():
+        verifier.take(sequence, data)
+    verifier.end(max(records))
+    node = decode_record(1, records[min(records)]).node
+    return found + [str(one) for one in audit_plainly(node, checked_records(records))]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_lost_records(seed: int, tmp_path: Path) -> None:
+    records = history(seed)
+    rng = random.Random(seed)
+    for _ in range(12):
+        lost: set[int] = set()
+        for _ in range(rng.choice((1, 1, 2))):
+            first = rng.randrange(1, len(records))
+            lost |= set(range(first, min(len(records), first + rng.choice((1, 1, 3, 20))) + 1))
+        if len(lost) >= len(records):
+            continue
+        made = salvaged(tmp_path, records, lost)
+        begin = min(made)  # what was cut off is not there
+        kept = {n: data for n, data in enumerate(records, 1) if n not in lost and n >= begin}
+        assert {number: made[number] for number in kept} == kept
+        assert problems(made) == [], sorted(lost)
+        state = NodeState(begin)
+        for number, data in made.items():
+            state.apply_record(decode_record(number, data))
+        assert not state.unsure
+        for name in state.sessions.names():
+            session = state.sessions.peek(name)
+            assert session is not None
+            refs = [ref for held in session.subscriptions.values() for ref in (held.queue or ())]
+            assert len(refs) == session.queued
+            assert not {ref >> 23 for ref in refs} & lost
+            assert not {one.ref >> 20 for one in session.inflight.values()} & lost
+            assert session.queued_bytes >= 0
+            for held in session.subscriptions.values():
+                tables = (session.inflight, session.releasing)
+                sent = sum(one.subscription is held for table in tables for one in table.values())
+                assert held.outstanding == sent
