@@ -59,6 +59,10 @@ class Doubt(NamedTuple):
     """Number of records that are known to be missing; 0: none is known."""
     source: str = ""
     """The backup, or the damaged directory."""
+    seen_ms: int = 0
+    """Time of the first start that knew of it; 0: there is none yet."""
+    behind: int = 0
+    """The last record from before that start."""
 
 
 class LogProof:
@@ -76,15 +80,25 @@ class LogProof:
         elif isinstance(event, LogSalvaged):
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
             self.doubts.append(
-                Doubt(sequence, _SALVAGED, after, event.last, *times, event.records, event.source)
+                Doubt(
+                    sequence,
+                    _SALVAGED,
+                    after,
+                    event.last,
+                    *times,
+                    event.records,
+                    event.source,
+                    behind=event.until,
+                )
             )
         elif event.e == "BrokerStarted":
-            self.started(time_ms)
+            self.started(sequence, time_ms)
 
-    def started(self, time_ms: int) -> None:
-        """End a doubt that has no end yet with the start of a broker."""
-        if self.doubts and not self.doubts[-1].to_ms:
-            self.doubts[-1] = self.doubts[-1]._replace(to_ms=time_ms)
+    def started(self, sequence: int, time_ms: int) -> None:
+        """Fold the start of a broker: a doubt that has no end yet ends there."""
+        for number, doubt in enumerate(self.doubts):
+            if not doubt.seen_ms and sequence > doubt.behind:
+                self.doubts[number] = doubt._replace(to_ms=doubt.to_ms or time_ms, seen_ms=time_ms)
 
     def cut(self, first: int) -> None:
         """Forget what was said in the records before ``first``: the log begins there."""
@@ -95,7 +109,7 @@ def unproven_end(event: LogEndUnproven, at: int = 0, time_ms: int = 0) -> Doubt:
     """Return the doubt of an event in record ``at``; 0: no broker has recorded it yet."""
     missing = max(0, event.noted - event.last)
     times = (event.last_ms, time_ms)
-    return Doubt(at, event.reason, event.last, event.last, *times, missing, event.source)
+    return Doubt(at, event.reason, event.last, event.last, *times, missing, event.source, time_ms)
 
 
 def doubts_of(stored: Iterable[Sequence[Any]]) -> list[Doubt]:

@@ -114,7 +114,7 @@ def _advise_on_doubt(doubt: Mapping[str, Any], now_ms: int) -> Advice:
     After a day it is a notice, until the log is cut behind it.
     """
     missing = doubt["missing"]
-    recent = now_ms - doubt["to_ms"] < _DAY_MS
+    recent = now_ms - doubt["seen_ms"] < _DAY_MS
     severity: Severity = "notice"
     if recent:
         severity = "problem" if missing else "warning"

@@ -71,6 +71,14 @@ def test_records_given_up_at_the_end_are_in_doubt_until_the_next_start() -> None
     assert proof.doubts[0].to_ms == 2000
 
 
+def test_a_salvage_is_seen_by_the_first_start_after_it() -> None:
+    """Not by those of the damaged log, which are before and behind the lost records."""
+    proof = folded(
+        (SALVAGED, 8, 400), (BrokerStarted("1"), 10, 950), (BrokerStarted("1"), 13, 5000)
+    )
+    assert (proof.doubts[0].to_ms, proof.doubts[0].seen_ms) == (900, 5000)
+
+
 def test_a_log_whose_beginning_was_given_up() -> None:
     lost = LogSalvaged(1, 8, "ab" * 32, 8, 900, 12, "/old", "root@h", "1.0", ends_ms=900)
     proof = folded((lost, 8, 900))
@@ -137,6 +145,6 @@ def test_the_state_of_a_node_knows_what_is_proven() -> None:
     node = NodeState()
     data = encode_record(previous=bytes(32), node="n", time_ms=5000, events=[COPY], payloads=[])
     node.apply_record(decode_record(1, data))
-    assert node.proof.doubts == [Doubt(1, "copy", 12, 12, 1000, 5000, 5)]
+    assert node.proof.doubts == [Doubt(1, "copy", 12, 12, 1000, 5000, 5, seen_ms=5000)]
     node.apply(LogCut(2, "", 0, "keep"), position(2, 0), 6000)
     assert not node.proof.doubts

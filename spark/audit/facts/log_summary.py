@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format import INDEX_BITS, Position, format_position, position
+from eventstore.format import INDEX_BITS, Position, format_position, position, sequence_of
 from projections.audit import Rule
 from projections.audit.rules import Limits, LogOutline, OutlineBuilder
 from projections.log_proof import LogProof, doubts_of
@@ -221,7 +221,7 @@ def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
         if note.about == DOUBT:
             proof.doubts += doubts_of(note.values["doubts"])
         else:
-            proof.started(note.values["time_ms"])
+            proof.started(sequence_of(note.at), note.values["time_ms"])
     return proof.doubts
 
 
