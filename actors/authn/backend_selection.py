@@ -37,6 +37,8 @@ LOCKED_OUT: Final = Verdict(
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 _NO_METHOD: Final = Verdict(AuthResult.UNAVAILABLE, reason="the method is no longer configured")
 
+_LATE: Final = 1.0
+"""Seconds before the answer to a wrong login from an address with many failures."""
 _MAX_ABANDONED: Final = 100
 """Maximum number of checks that continue after their client has left. Few passwords are verified
 concurrently, so more checks than that are for the same credentials."""
@@ -74,14 +76,11 @@ class BackendSelection:
         """Checks whose client has left."""
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known immediately; correct credentials pass the backoff."""
+        """Return the verdict if it is known immediately; otherwise None: await :meth:`check`."""
         backend = self._choose(credentials)
         verdict = backend.check_now(credentials)
         if verdict is None:
-            user = backend.user_of(credentials)
-            return (
-                LOCKED_OUT if self._backs_off(backend.method, credentials.address, user) else None
-            )
+            return None
         self._settle(backend, credentials, verdict, worked=False)
         return verdict
 
@@ -97,7 +96,7 @@ class BackendSelection:
         )
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Ask the responsible backend; end immediately if the client is locked out meanwhile.
+        """Ask the responsible backend; end immediately if the user becomes slowed meanwhile.
 
         If the call is cancelled because the client has left, queued work is dropped. Once the work
         has begun, a wrong password still counts: otherwise a client that disconnects in time could
@@ -107,6 +106,9 @@ class BackendSelection:
         if verdict is not None:
             return verdict
         backend = self._choose(credentials)
+        user = backend.user_of(credentials)
+        if not await self._turn(backend.method, credentials.address, user):
+            return LOCKED_OUT
         if self._backoff is not None:
             suspect = functools.partial(
                 self._backoff.failed_recently, credentials.address, self._who(credentials)
@@ -126,6 +128,7 @@ class BackendSelection:
             return LOCKED_OUT
         verdict = _result(attempt, _FAILED)
         self._settle(backend, credentials, verdict, worked=True)
+        await self._answer_late(credentials, verdict)
         return verdict
 
     def begin_exchange(
@@ -145,7 +148,7 @@ class BackendSelection:
         method = self._methods.get(exchange.method)
         if method is None:
             return Outcome(_NO_METHOD)
-        if self._refuses(method, exchange):
+        if not await self._let_in(method, exchange):
             return Outcome(LOCKED_OUT)
         attempt = asyncio.create_task(method.step(exchange, data))
         key = (_where(exchange.credentials), exchange.user)
@@ -163,12 +166,13 @@ class BackendSelection:
             self.counts[method.label, "backoff"] += 1
             return Outcome(LOCKED_OUT)
         found = _result(attempt, Outcome(_FAILED))
+        if not isinstance(found, Outcome):
+            # The first step may have named the user.
+            return found if await self._let_in(method, exchange) else Outcome(LOCKED_OUT)
         if self._refuses(method, exchange):
             return Outcome(LOCKED_OUT)
-        if isinstance(found, Outcome):
-            self._record(
-                method.label, exchange.credentials, exchange.user, found.verdict, worked=True
-            )
+        self._record(method.label, exchange.credentials, exchange.user, found.verdict, worked=True)
+        await self._answer_late(exchange.credentials, found.verdict)
         return found
 
     def holds(self, verdict: Verdict) -> bool:
@@ -198,7 +202,7 @@ class BackendSelection:
         cause its disconnection. A failure of the client itself disconnects it.
         """
         credentials = exchange.credentials
-        if exchange.reauthenticates and exchange.user == credentials.username:
+        if exchange.in_turn or (exchange.reauthenticates and exchange.user == credentials.username):
             return False
         return self._backs_off(method.label, credentials.address, exchange.user)
 
@@ -206,9 +210,47 @@ class BackendSelection:
         """Return whether a login is refused without verification, and count the refusal."""
         if self._backoff is None or not self._backoff.holds(address, user):
             return False
-        self._backoff.refused += 1
-        self.counts[method, "backoff"] += 1
+        self._count_refused(method)
         return True
+
+    def _count_refused(self, method: str) -> None:
+        if self._backoff is not None:
+            self._backoff.refused += 1
+        self.counts[method, "backoff"] += 1
+
+    async def _turn(self, method: str, address: str, user: str | None) -> bool:
+        """Wait until a login of a slowed user may be verified; return False if too many wait."""
+        backoff = self._backoff
+        if backoff is None or not backoff.holds(address, user):
+            return True
+        wait = backoff.reserve(address, user)
+        if wait is None:
+            self._count_refused(method)
+            return False
+        try:
+            await asyncio.sleep(wait)
+        except asyncio.CancelledError:
+            backoff.give_back(address, user)
+            raise
+        return True
+
+    async def _let_in(self, method: Method, exchange: Exchange) -> bool:
+        """Wait for the turn of an exchange, once; return False if too many wait."""
+        credentials = exchange.credentials
+        again = exchange.reauthenticates and exchange.user == credentials.username
+        if exchange.in_turn or again or self._backoff is None:
+            return True
+        if not self._backoff.holds(credentials.address, exchange.user):
+            return True
+        exchange.in_turn = await self._turn(method.label, credentials.address, exchange.user)
+        return exchange.in_turn
+
+    async def _answer_late(self, credentials: Credentials, verdict: Verdict) -> None:
+        """Wait before a wrong login is answered, if many failed at the address."""
+        if verdict.accepted or self._backoff is None:
+            return
+        if self._backoff.answers_late(credentials.address):
+            await asyncio.sleep(_LATE)
 
     def _settle(
         self, backend: Backend, credentials: Credentials, verdict: Verdict, *, worked: bool
@@ -248,20 +290,18 @@ class BackendSelection:
             return
         for what in self._backoff.failed(credentials.address, user):
             log.warning(
-                "logins refused for a while after failed ones",
+                "logins slowed for a while after failed ones",
                 address=credentials.address,
                 user=user if what == "user" else "(all)",
                 seconds=self._backoff.options.duration,
             )
-            self._give_up(credentials, user, everybody=what == "address")
+            if what == "user":
+                self._give_up(credentials, user)
 
-    def _give_up(self, credentials: Credentials, who: str | None, *, everybody: bool) -> None:
-        """End the pending checks of the user, or with ``everybody`` of the whole address."""
-        where = _where(credentials)
-        for (address, user), attempts in self._attempts.items():
-            if address == where and (everybody or user == who):
-                for attempt in attempts:
-                    attempt.cancel()
+    def _give_up(self, credentials: Credentials, who: str | None) -> None:
+        """End the pending checks of the user at the address."""
+        for attempt in self._attempts.get((_where(credentials), who), ()):
+            attempt.cancel()
 
     def _abandon(
         self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]

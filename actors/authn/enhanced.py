@@ -43,7 +43,7 @@ Step: TypeAlias = Challenge | Outcome
 class Exchange:
     """One authentication of a client by a method."""
 
-    __slots__ = ("credentials", "method", "progress", "reauthenticates", "user")
+    __slots__ = ("credentials", "in_turn", "method", "progress", "reauthenticates", "user")
 
     def __init__(
         self, method: str, credentials: Credentials, *, reauthenticates: bool = False
@@ -53,6 +53,8 @@ class Exchange:
         """The credentials of the CONNECT; for re-authentication, with the client's user."""
         self.reauthenticates = reauthenticates
         """Whether the client is already connected."""
+        self.in_turn = False
+        """Whether it has waited for its turn after failed logins: see the login backoff."""
         self.user: str | None = credentials.username
         """The user as the login backoff counts it: verified or not."""
         self.progress: Any = None

@@ -1,8 +1,10 @@
-"""Login backoff: clients whose logins fail repeatedly are rejected for a while, without a check.
+"""Login backoff: clients whose logins fail repeatedly are slowed for a while.
 
 Failures are counted within a time window: those of one user from one address, and those from one
-address for any user. A user is never locked out at all addresses: otherwise any client could lock
-out any user.
+address for any user. While a user is slowed at an address, its logins there are verified one after
+the other, with growing pauses; while an address is slowed, its failed logins are answered late. A
+right password gets in all the same. A user is never slowed at all addresses: otherwise any client
+could slow any user.
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ _IPV6_NETWORK: Final = 64
 _IPV6_SITE: Final = 48
 _NETWORK_FAILURES: Final = 8
 """Failed logins from a network within the time window from which its logins are verified last."""
+_FIRST_PAUSE: Final = 0.25
+"""Seconds between the logins of a slowed user at first."""
+_PAUSE_DOUBLES: Final = 50
+"""Number of logins after which that doubles, up to the rate at which failures are counted."""
+_LONGEST_WAIT: Final = 8.0
+"""Seconds that a login of a slowed user waits at most: clients give up later."""
 _USER: Final = b"u"
 _ADDRESS: Final = b"a"
 _NAME: Final = b"n"
@@ -37,9 +45,9 @@ class BackoffOptions:
     """
 
     failures: int = 10
-    """Failed logins of one user from one address until that user is locked out there."""
+    """Failed logins of one user from one address until that user is slowed there."""
     address_failures: int = 200
-    """Failed logins from one address until the whole address is locked out."""
+    """Failed logins from one address until the whole address is slowed."""
     window: float = 60.0
     """Time window in which they are counted, from the first one on."""
     duration: float = 60.0
@@ -49,12 +57,15 @@ class BackoffOptions:
 
 
 class _Record:
-    __slots__ = ("failures", "since", "until")
+    __slots__ = ("failures", "next_trial", "since", "trials", "until")
 
     def __init__(self, since: float) -> None:
         self.failures = 0
         self.since = since
         self.until = 0.0
+        self.next_trial = 0.0
+        """While it is slowed: when the next login may be verified."""
+        self.trials = 0
 
 
 class LoginBackoff:
@@ -97,13 +108,35 @@ class LoginBackoff:
         return len(self._records)
 
     def holds(self, address: str, user: str | None) -> bool:
-        """Return whether this login must be rejected without verification."""
-        if not self._records:
-            return False
-        now = self._clock()
-        return self._in_force(self._user_key(address, user), now) or self._in_force(
-            self._address_key(address), now
-        )
+        """Return whether logins of this user from here are slowed: see :meth:`reserve`."""
+        return bool(self._records) and self._in_force(self._user_key(address, user), self._clock())
+
+    def reserve(self, address: str, user: str | None) -> float | None:
+        """Return in how many seconds a slowed login may be verified; None: too many wait."""
+        record, now = self._records.get(self._user_key(address, user)), self._clock()
+        if record is None or now >= record.until:
+            return 0.0
+        wait = max(0.0, record.next_trial - now)
+        if wait > _LONGEST_WAIT:
+            return None
+        record.next_trial = now + wait + self._pause(record)
+        record.trials += 1
+        return wait
+
+    def give_back(self, address: str, user: str | None) -> None:
+        """Take back a reservation whose client has left before its time."""
+        record = self._records.get(self._user_key(address, user))
+        if record is not None and record.trials:
+            record.trials -= 1
+            record.next_trial -= self._pause(record)
+
+    def answers_late(self, address: str) -> bool:
+        """Return whether failed logins from an address are answered late."""
+        return bool(self._records) and self._in_force(self._address_key(address), self._clock())
+
+    def _pause(self, record: _Record) -> float:
+        most = self.options.duration / max(1, self.options.failures)
+        return min(most, _FIRST_PAUSE * 2.0 ** min(16, record.trials // _PAUSE_DOUBLES))
 
     def failed_recently(self, address: str, user: str | None) -> bool:
         """Return whether logins from here, or of this user from anywhere, failed recently.

@@ -220,18 +220,18 @@ class LimitFields(BaseModel):
         default=_BACKOFF.failures,
         ge=0,
         description="Failed logins per user and address within --login-backoff before further "
-        "attempts are refused for that time. 0: unlimited.",
+        "ones are slowed for that time: verified one after the other, with pauses. 0: unlimited.",
     )
     login_failures_per_address: int = Field(
         default=_BACKOFF.address_failures,
         ge=0,
         description="Failed logins per address, of all users together, within "
-        "--login-backoff before further attempts are refused for that time. 0: unlimited.",
+        "--login-backoff before wrong ones are answered late for that time. 0: unlimited.",
     )
     login_backoff: Seconds = Field(
         default=_BACKOFF.duration,
         gt=0,
-        description="How long failed logins count, and how long further ones are then refused.",
+        description="How long failed logins count, and how long further ones are then slowed.",
     )
     max_faults_per_address: int = Field(
         default=_DEFAULTS.address_faults,

@@ -228,17 +228,20 @@ def test_a_user_name_that_no_backend_could_check(
         assert verdict == expected
 
 
-async def test_failures_lock_out_but_cached_credentials_pass() -> None:
+async def test_failures_slow_a_user_but_cached_credentials_pass() -> None:
     clock, passwords = ManualClock(), Source("file", "ann", "bob")
     guard = backoff(clock)
     chain = made(passwords=passwords, backoff=guard)
     for _ in range(3):
         assert await decided(chain, login("ann", b"wrong")) == WRONG
+    waits = [guard.reserve(HERE, "ann") for _ in range(40)]
+    assert waits[:3] == [0.0, 0.25, 0.5]
+    assert waits[-1] is None
     asked = len(passwords.asked)
-    assert chain.check_now(login("ann", b"right")) == LOCKED_OUT
-    assert await chain.check(login("ann", b"right")) == LOCKED_OUT
+    assert chain.check_now(login("ann", b"right")) is None
+    assert await chain.check(login("ann", b"right")) == LOCKED_OUT, "too many wait before it"
     assert len(passwords.asked) == asked
-    assert guard.refused == chain.counts["password", "backoff"] == 2
+    assert guard.refused == chain.counts["password", "backoff"] == 1
     # The same answer as to a wrong password.
     assert LOCKED_OUT.result is WRONG.result
     passwords.remembered.add(("ann", b"right"))
@@ -249,6 +252,35 @@ async def test_failures_lock_out_but_cached_credentials_pass() -> None:
     assert (await decided(chain, login("ann"))).accepted
 
 
+async def test_a_right_password_gets_in_after_many_wrong_ones() -> None:
+    passwords, guard = Source("file", "ann", "bob"), backoff()
+    chain = made(passwords=passwords, backoff=guard)
+    for number in range(20):
+        guard.failed(HERE, f"user {number}")
+    assert guard.answers_late(HERE)
+    assert (await decided(chain, login("ann"))).accepted
+    for _ in range(3):
+        guard.failed(HERE, "bob")
+    assert guard.holds(HERE, "bob")
+    assert (await decided(chain, login("bob"))).accepted
+    assert not guard.holds(HERE, "bob")
+
+
+async def test_a_client_that_leaves_gives_its_turn_back() -> None:
+    passwords, guard = Source("file", "ann"), backoff()
+    chain = made(passwords=passwords, backoff=guard)
+    for _ in range(3):
+        guard.failed(HERE, "ann")
+    guard.reserve(HERE, "ann")
+    tasks = [asyncio.create_task(chain.check(login("ann", b"%d" % n))) for n in range(20)]
+    await settle()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert guard.reserve(HERE, "ann") == 0.25
+    assert not passwords.asked
+
+
 async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_claim() -> None:
     tokens, guard = Source("token", ""), backoff()
     chain = made(tokens=tokens, backoff=guard)
@@ -256,13 +288,13 @@ async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_cla
     tokens.handles = {forged: "eve", TOKEN: "ann"}
     for _ in range(3):
         assert await decided(chain, login("", forged)) == WRONG
-    assert await decided(chain, login("", forged)) == LOCKED_OUT
-    assert await decided(chain, login("eve", TOKEN)) == LOCKED_OUT
+    assert guard.holds(HERE, "eve")
+    assert not guard.holds(HERE, "")
     assert (await decided(chain, login("", TOKEN))).accepted
-    # Tokens without a user are locked out together.
+    # Tokens without a user are slowed together.
     for _ in range(3):
         assert await decided(chain, login("", nameless)) == WRONG
-    assert await decided(chain, login("", nameless)) == LOCKED_OUT
+    assert guard.holds(HERE, "")
     assert (await decided(chain, login("", TOKEN))).accepted
 
 
@@ -272,7 +304,9 @@ async def test_a_lockout_outlives_a_reload() -> None:
     for _ in range(3):
         await decided(chain, login("ann", b"wrong"))
     chain = made(passwords=Source("file", "ann"), backoff=guard, counts=counts)
-    assert chain.check_now(login("ann")) == LOCKED_OUT
+    for _ in range(40):
+        guard.reserve(HERE, "ann")
+    assert await chain.check(login("ann")) == LOCKED_OUT
     assert counts == {("password", "refused"): 3, ("password", "backoff"): 1}
 
 
@@ -302,7 +336,7 @@ async def test_refusals_that_are_remembered_count_as_well() -> None:
     assert chain.counts["callout", "refused"] == 3
 
 
-async def test_waiting_checks_are_cancelled_when_the_address_is_locked_out() -> None:
+async def test_waiting_checks_of_a_user_are_cancelled_when_it_is_slowed() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     chain = made(passwords=passwords, backoff=backoff())
@@ -313,13 +347,11 @@ async def test_waiting_checks_are_cancelled_when_the_address_is_locked_out() -> 
     first = [asyncio.create_task(chain.check(login("bob", b"x"))) for _ in range(3)]
     while len(passwords.asked) < 44:  # noqa: ASYNC110 - each of them is a task that has to begin
         await asyncio.sleep(0)
-    # The first ten are decided: that is enough for the address.
-    for number in range(10):
-        chain._backoff.failed(HERE, f"other {number}")  # type: ignore[union-attr]
-    chain._give_up(login(None), None, everybody=True)
-    assert await asyncio.gather(*storm, *first) == [LOCKED_OUT] * 43
+    chain._give_up(login("bob"), "bob")
+    assert await asyncio.gather(*first) == [LOCKED_OUT] * 3
     passwords.gate.set()
     assert (await other).accepted
+    assert await asyncio.gather(*storm) == [WRONG] * 40
     assert not chain._attempts
 
 
@@ -389,7 +421,7 @@ async def test_a_client_that_leaves_before_the_answer_has_still_guessed() -> Non
     await settle()
     assert chain.counts == {("password", "refused"): 3}
     assert guard.lockouts == 1
-    assert chain.check_now(login("ann")) == LOCKED_OUT
+    assert guard.holds(HERE, "ann")
     assert not chain._attempts
     assert not chain._abandoned
 
@@ -430,7 +462,7 @@ async def test_a_lockout_cancels_checks_without_a_client() -> None:
     passwords.begun = True
     chain = made(passwords=passwords, backoff=backoff())
     await leave_early(chain, passwords, login("ann", b"x"))
-    chain._give_up(login("ann"), "ann", everybody=False)
+    chain._give_up(login("ann"), "ann")
     await settle()
     assert not chain._attempts
     assert not chain._abandoned

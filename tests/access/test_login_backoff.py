@@ -63,9 +63,29 @@ def test_a_success_is_for_the_user_alone(clock: ManualClock) -> None:
         guard.failed(HERE, name)
         guard.succeeded(HERE, name)
     assert guard.failed(HERE, "f") == ("address",)
-    assert guard.holds(HERE, "anybody")
-    assert guard.holds(HERE, None)
-    assert not guard.holds(THERE, "f")
+    assert guard.answers_late(HERE)
+    assert not guard.answers_late(THERE)
+    assert not guard.holds(HERE, "anybody")
+    assert guard.reserve(HERE, "anybody") == 0.0
+
+
+def test_the_pauses_of_a_slowed_user_grow_and_end(clock: ManualClock) -> None:
+    guard = backoff(clock)
+    for _ in range(3):
+        guard.failed(HERE, "ann")
+    pauses = []
+    for _ in range(400):
+        wait = guard.reserve(HERE, "ann")
+        assert wait is not None
+        pauses.append(wait)
+        clock.now += wait
+        if not guard.holds(HERE, "ann"):
+            break
+    assert pauses[0] == 0.0
+    assert pauses[1:50] == [pytest.approx(0.25)] * 49
+    assert pauses[51] == pytest.approx(0.5)
+    assert sum(pauses) == pytest.approx(300, abs=100), "to the end of the lockout"
+    assert guard.reserve(HERE, "ann") == 0.0
 
 
 def test_a_user_and_the_address_at_once(clock: ManualClock) -> None:
@@ -97,7 +117,7 @@ def test_without_a_bound_for_users_everybody_is_released(clock: ManualClock) -> 
     for _ in range(3):
         guard.failed(THERE, "carl")
     assert guard.holds(HERE, "ann")
-    assert guard.holds(HERE, "bob")  # the address is locked_out
+    assert guard.answers_late(HERE)
     assert guard.holds(THERE, "carl")
     guard.options = BackoffOptions(failures=0, address_failures=6)
     assert not guard.holds(HERE, "ann")
@@ -129,8 +149,9 @@ def test_a_customer_with_many_ipv6_addresses_is_one(clock: ManualClock) -> None:
     guard = backoff(clock)
     for number in range(6):
         guard.failed(f"2001:db8:1:2::{number}", "ann")
-    assert guard.holds("2001:db8:1:2:ffff::1", "bob")
-    assert not guard.holds("2001:db8:1:3::1", "bob")
+    assert guard.holds("2001:db8:1:2:ffff::1", "ann")
+    assert guard.answers_late("2001:db8:1:2:ffff::1")
+    assert not guard.answers_late("2001:db8:1:3::1")
 
 
 @pytest.mark.parametrize(

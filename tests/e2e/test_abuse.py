@@ -46,7 +46,7 @@ tls_key = "{key}"
 REACTIONS = {
     "silent and slow": ("not connected in time", ""),
     "garbage and giants": ("protocol error", ""),
-    "login storm": ("logins refused for a while after failed ones", ""),
+    "login storm": ("logins slowed for a while after failed ones", ""),
     "flapping": ("clients refused or closed", "flapping"),
     "deep filters": ("clients refused or closed", "topic_levels"),
     "never reading": ("clients refused or closed", "slow_reader"),

@@ -403,16 +403,16 @@ def test_the_service_of_the_manual(place: Place, tmp_path: Path) -> None:
 # --- login back-off
 
 
-def test_guessing_is_locked_out(place: Place) -> None:
+def test_guessing_is_slowed(place: Place) -> None:
     assert answered(place, "guessed", "right for guessed") == ACCEPTED
     for number in range(5):
         assert answered(place, "guessed", f"guess {number}") == WRONG
     until(
-        lambda: place.broker.told("logins refused for a while after failed ones"), "a line about it"
+        lambda: place.broker.told("logins slowed for a while after failed ones"), "a line about it"
     )
     (line,) = [
         line
-        for line in place.broker.told("logins refused for a while after failed ones")
+        for line in place.broker.told("logins slowed for a while after failed ones")
         if line["user"] == "guessed"
     ]
     assert line["address"] == "127.0.0.1"
@@ -422,10 +422,10 @@ def test_guessing_is_locked_out(place: Place) -> None:
     assert answered(place, "ada", "right for ada") == ACCEPTED
 
 
-def test_a_right_password_does_not_help_while_locked_out(place: Place) -> None:
+def test_a_right_password_gets_in_after_wrong_ones(place: Place) -> None:
     for number in range(5):
         assert answered(place, "locked", f"guess {number}") == WRONG
-    assert answered(place, "locked", "right for locked") == WRONG
+    assert answered(place, "locked", "right for locked") == ACCEPTED
 
 
 def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) -> None:
@@ -434,12 +434,11 @@ def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) ->
         assert answered(place, "", forged) == WRONG
     until(
         lambda: (
-            "mallory" in {line["user"] for line in place.broker.told("logins refused for a while")}
+            "mallory" in {line["user"] for line in place.broker.told("logins slowed for a while")}
         ),
         "a line about it",
     )
     assert answered(place, "", token("nora")) == ACCEPTED
-    assert answered(place, "", token("mallory")) == WRONG
 
 
 def test_many_logins_do_not_block_others(place: Place) -> None:
@@ -452,9 +451,9 @@ def test_many_logins_do_not_block_others(place: Place) -> None:
     for client in guessing:
         client.expect(WRONG)
         client.expect_closed()
-    # Most were turned away without work, and without a line each.
+    # Most waited too long and were turned away without work, and without a line each.
     lines = [line for line in place.broker.told("connection refused") if line["user"] == "storm"]
-    assert len(lines) < 20
+    assert len(lines) < 100
 
 
 def connect_as(username: str, password: str) -> bytes:
@@ -468,9 +467,7 @@ def connect_as(username: str, password: str) -> bytes:
 # --- changes
 
 
-def test_sighup_clears_the_cache_but_not_lockouts(
-    make_broker: Callable[..., Broker], tmp_path: Path
-) -> None:
+def test_sighup_clears_the_cache(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("".join(user_line(user, "one") for user in ("ada", "bob")))
     own = make_broker(f'password_file = "{users}"\nlogin_failures = 3\n')
@@ -487,7 +484,7 @@ def test_sighup_clears_the_cache_but_not_lockouts(
     until(lambda: "settings reloaded" in own.log, "a reload")
     assert code("ada", b"one") == 4
     assert code("ada", b"two") == 0
-    assert code("bob", b"two") == 4
+    assert code("bob", b"one") == 4
     own.configure(f'password_file = "{users}"\nlogin_failures = 0\n')
     own.hangup()
     until(lambda: own.log.count("settings reloaded") == 2, "another reload")
