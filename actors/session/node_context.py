@@ -18,7 +18,7 @@ from actors.kernel import Timers
 from actors.node import Activation, Counters
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
-from eventstore.format import LogEvent, Position, entries, format_position
+from eventstore.format import LogEvent, Position, entries, expired_until, format_position
 from eventstore.log import MessageStore
 from projections.clients import ClientHistories
 from projections.state import NodeState
@@ -284,7 +284,17 @@ class NodeContext:
             limit = float(state.expiry)
         if not limit or limit >= NEVER_EXPIRES:
             return float("inf")
-        return limit - (self.clock.time_ms() - state.closed_ms) / 1000
+        return limit - (self.log_ms - state.closed_ms) / 1000
+
+    @property
+    def log_ms(self) -> int:
+        """The time that the log has for what is decided now, in Unix milliseconds."""
+        return self.journal.event_ms() if self.recovered else self.clock.time_ms()
+
+    @property
+    def expired_until(self) -> int:
+        """The last expiry, in Unix seconds, that has passed by the time of the log."""
+        return expired_until(self.log_ms)
 
     @property
     def will_grace(self) -> int:
@@ -295,7 +305,7 @@ class NodeContext:
         """Return in how many seconds the will of an offline session is published; or infinity."""
         if state.will is None or state.connected:
             return float("inf")
-        return state.will.wait - (self.clock.time_ms() - state.closed_ms) / 1000
+        return state.will.wait - (self.log_ms - state.closed_ms) / 1000
 
     def in_parts(self, items: Sequence[T], most: int, work: Callable[[T], object]) -> None:
         """Do work for each item: for ``most`` of them now, then in later iterations of the loop."""

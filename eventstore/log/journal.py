@@ -319,6 +319,12 @@ class Journal:
             return True
         return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event
 
+    def event_ms(self) -> int:
+        """Return the time with which the log has what is decided now: that of an open record."""
+        if self._events and (self._in_turn or not self._stale()):
+            return self.time_ms
+        return max(self._clock.time_ms(), self._since_ms)
+
     def _begin_record(self) -> None:
         self.time_ms = max(self._clock.time_ms(), self._since_ms)
         self._begun = self._clock.monotonic()
