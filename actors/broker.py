@@ -206,6 +206,7 @@ class Broker(LoopActor):
         log is complete, if another node may lead from then on: it writes the projections.
         """
         self.node.draining = True
+        self.node.handing_over = handed_over is not None
         self.admission.close()
         for connection in self.admission.connections:
             connection.pause(ReadPause.DRAIN)
@@ -379,12 +380,15 @@ class Broker(LoopActor):
             self._expiring_retained = True
             self.node.timers.after(_RETAINED_PAUSE, self._expire_retained)
 
+    def outage_seconds(self) -> float:
+        """Return for how many seconds the log cannot be written; 0 if it can."""
+        writer = self.node.writer
+        return 0.0 if writer.outage is None else self.node.clock.monotonic() - writer.outage_since
+
     def _check_log(self) -> None:
         """Close the clients if the log could not be written for too long."""
         writer = self.node.writer
-        stuck = writer.outage is not None and (
-            self.node.clock.monotonic() - writer.outage_since > self.node.options.commit_timeout
-        )
+        stuck = self.outage_seconds() > self.node.options.commit_timeout
         if stuck and not self.session_admission.suspended:
             _log.error(
                 "log cannot be written: clients are disconnected until it can",
@@ -397,6 +401,8 @@ class Broker(LoopActor):
                 _CLOSED_AT_ONCE,
                 lambda connection: connection.abort("log_unavailable"),
             )
+        if stuck != self.session_admission.suspended and not self.node.unsure:
+            self.node.admitted_from = float("inf") if stuck else self.node.clock.monotonic()
         self.session_admission.suspended = stuck
 
 

@@ -59,6 +59,9 @@ class SessionAdmission:
                 self._node.timers.after(_LOOK_AGAIN, self._admit_parked)
             self._parked.append(request)
             return
+        if self._node.handing_over:
+            connection.abort("broker_stopped")
+            return
         if self.suspended or self._node.draining:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
             return

@@ -127,7 +127,9 @@ CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
     "kicked": CloseReason("kicked", "an operator disconnected the client"),
     "taken_over": CloseReason("taken over", "another connection used the same client identifier"),
     "log_unavailable": CloseReason(
-        "log unavailable", "the log could not be written for `commit_timeout`"
+        "log unavailable",
+        "the log could not be written for `commit_timeout`, or the node did not know whether it "
+        "leads its cluster",
     ),
     "failed": CloseReason("internal error", "the actor of the connection failed"),
     "session_failed": CloseReason("session failed", "the actor of the session failed"),
@@ -142,7 +144,7 @@ CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
 }
 """Values of SessionClosed.reason."""
 
-BROKER_ENDS: Final = frozenset({"broker_restarted", "broker_stopped"})
+BROKER_ENDS: Final = frozenset({"broker_restarted", "broker_stopped", "log_unavailable"})
 """Those caused by the broker, not the client."""
 
 EXPIRY_REASONS: Final[Mapping[str, str]] = {

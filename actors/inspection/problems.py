@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.connection import Connection
 from actors.inspection.inspector import in_steps
+from actors.inspection.unacknowledged import overdue_after_ms, stalled, unfinished
 from actors.routing import is_shared
 from actors.session import decisions
 from eventstore.display import escaped
@@ -31,6 +32,10 @@ _FLAPPING: Final = 4
 """Number of connects within ``_FLAPPING_MS`` from which a client is flapping."""
 _DUPLICATE: Final = 3
 """Number of takeovers within ``RECENT_MS`` from which two clients may share an identifier."""
+_LASTS_MS: Final = 60_000
+"""Milliseconds after its last event for which a series of events lasts."""
+_PAUSES: Final = 3
+"""Mean pauses between takeovers for which a series of them lasts, if that is longer."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
@@ -45,6 +50,9 @@ _MAX: Final = 500
 
 _WHOSE: Final = ("client", "user", "address", "listener", "error", "why")
 """The fields of a refusal that are shown."""
+
+_MQTT_5: Final = 5
+"""Protocol level from which nothing is sent again on the same connection [MQTT-4.4.0-1]."""
 
 Problem = dict[str, Any]
 
@@ -160,25 +168,26 @@ class ProblemSearch:
             }
 
     def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
-        """Yield the problems of deliveries that a connected client does not complete.
-
-        Their age is counted from the first transmission on the current connection.
-        """
-        connection, now = actor.connection, self._now
-        begun = connection.connected_ms if isinstance(connection, Connection) else 0
-        releasing = max(begun, actor.oldest_delivery_ms(released=True)) if state.releasing else now
-        sent = max(begun, actor.oldest_delivery_ms(released=False)) if state.inflight else now
-        age = now - min(sent, releasing)
-        if age >= _UNACKNOWLEDGED_MS:
+        """Yield the problems of deliveries that a connected client does not complete."""
+        ages = unfinished(actor, state, self._now)
+        named = False
+        if ages.oldest_ms >= _UNACKNOWLEDGED_MS:
             for problem in self._window(state):
-                yield {**problem, "age_ms": age, "resumed": actor.resumed}
-        if now - releasing >= _STUCK_MS:
+                named = True
+                yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.resumed}
+        after = overdue_after_ms(self._node)
+        if ages.released_ms >= after:
             yield {
                 "code": "stuck_release",
                 "count": len(state.releasing),
-                "age_ms": now - releasing,
+                "age_ms": ages.released_ms,
                 "resumed": actor.resumed,
             }
+        if ages.sent_ms >= after and not named:
+            figures = stalled(self._node, state.session)
+            if figures is not None:
+                again = self._node.options.ack_wait and state.level < _MQTT_5
+                yield {"code": "unacknowledged", **figures, "sent_again": bool(again)}
 
     def _window(self, state: SessionState) -> Iterator[Problem]:
         limits = self._node.delivery_limits
@@ -242,24 +251,34 @@ class ProblemSearch:
                 "count": history.denied_count,
                 "what": history.denied,
                 "age_ms": self._now - history.denied_ms,
+                "lasts": self._now - history.denied_ms <= _LASTS_MS,
                 **self._decided_by(history),
             }
         connects = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
+        failed = sum(at >= self._now - _FLAPPING_MS for at in history.failed_ms)
         taken = [at for at in history.taken_ms if at >= since]
         if len(taken) >= _DUPLICATE:
+            age = self._now - taken[-1]
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
                 "recent_takeovers": len(taken),
                 "recent": connects,
                 "hosts": list(history.hosts),
-                "age_ms": self._now - taken[-1],
+                "age_ms": age,
+                "lasts": age <= _lasting_ms(taken),
             }
-        elif connects >= _FLAPPING:
+        elif connects >= _FLAPPING and failed >= _FLAPPING - 1:
             yield {
                 "code": "flapping",
                 "connects": history.connects,
                 "since_ms": history.since_ms,
                 "recent": connects,
+                "failed": failed,
                 "last_close": history.last_close,
             }
+
+
+def _lasting_ms(times: list[int]) -> int:
+    """Return the milliseconds after the last of several events for which they last."""
+    return max(_LASTS_MS, _PAUSES * (times[-1] - times[0]) // (len(times) - 1))

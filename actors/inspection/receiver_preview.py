@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actors.inspection.unacknowledged import stalled
+from actors.inspection.views import granted_qos
 from actors.routing import is_shared
 from actors.session import decisions
 from protocol.mqtt import filters_overlap
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from actors.routing import Subscriber
     from actors.session import NodeContext
     from projections.state import SessionState
+
+_MEMBERS = 256
+"""Members of a shared subscription that are examined, at most."""
 
 Match = tuple[str, int, bool]
 """A subscription that matches: its filter, its QoS, and whether the client may read the topic."""
@@ -62,7 +67,7 @@ def receiver_rows(
         row: dict[str, Any] = {
             "client": name,
             "filter": topic_filter,
-            "qos": qos,
+            "qos": granted_qos(name, qos, node),
             "connected": actor is not None and actor.connection is not None,
             "members": None if group is None else group.size,
             "online": None if group is None else len(group.online),
@@ -75,12 +80,19 @@ def receiver_rows(
         elif state is None:
             row |= {"why": "ended", "reason": ""}
         else:
-            sent = message._replace(qos=min(qos, message.qos))
+            sent = message._replace(qos=min(row["qos"], message.qos))
             if group is None:
                 row |= _of_client(state, topic_filter, sent, node)
             else:
                 row |= _of_group(state, sent, node)
             row |= _figures(state, topic_filter, node)
+            if row["why"] in ("sent", "shared") and sent.qos:
+                members = [name] if group is None else list(group.online)[:_MEMBERS]
+                row["stalled"] = [
+                    {"client": member, **figures}
+                    for member in members
+                    if (figures := stalled(node, member)) is not None
+                ]
         yield row
 
 

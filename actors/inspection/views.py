@@ -15,7 +15,7 @@ from actors.inspection.requests import TooLarge
 from actors.node import ReadPause
 from actors.routing import is_shared
 from actors.session import Session, Subscription
-from eventstore.format import LOG_SESSION
+from eventstore.format import LOG_SESSION, expiry_ms
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt5 import properties_object
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LARGEST_PAYLOAD = 256 * 1024
 """Maximum bytes of a payload in an answer."""
+_MEMBERS_READ = 64
+"""Maximum offline members of a shared subscription whose granted QoS is looked up."""
 _LARGEST_ANSWER = 512 * 1024
 """Maximum characters of names in an answer."""
 
@@ -161,7 +163,11 @@ def subscription_view(actor: Subscription, node: NodeContext) -> dict[str, Any]:
     subscriber = actor.subscriber
     state = node.state.sessions.peek(subscriber.session)
     held = state.subscriptions.get(subscriber.filter) if state is not None else None
-    found = _subscription(held, node) if held is not None else {"filter": subscriber.filter}
+    found = (
+        _subscription(subscriber.session, held, node)
+        if held is not None
+        else {"filter": subscriber.filter}
+    )
     return {
         "client": subscriber.session,
         **found,
@@ -262,7 +268,7 @@ def session_view(
             len(state.subscriptions),
             offset,
             most,
-            lambda held: room.taken(_subscription(held, node)),
+            lambda held: room.taken(_subscription(name, held, node)),
         ),
         "inflight": _sent(state.inflight, offset, most, topic, room),
         "releasing": _sent(state.releasing, offset, most, topic, room),
@@ -288,7 +294,7 @@ def retained_row(message: RetainedMessage) -> dict[str, Any]:
         "size": len(message.payload),
         "ref": message.ref,
         "set_by": message.publisher or None,
-        "expires_ms": message.expires * 1000 or None,
+        "expires_ms": expiry_ms(message.expires) if message.expires else None,
         "properties": properties_object(message.block),
     }
 
@@ -347,10 +353,30 @@ def _sent(
     )
 
 
-def _subscription(held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
+def granted_qos(name: str, qos: int, node: NodeContext) -> int:
+    """Return the granted QoS of a subscription of a session.
+
+    A shared subscription has none of its own: it is the highest of its connected members, or of
+    all of them if none is connected.
+    """
+    if not is_shared(name):
+        return qos
+    group = node.router.groups.find(name)
+    if group.online:
+        return max(one.qos for one in group.online.values())
+    granted = []
+    for member in islice(sorted(group.members), _MEMBERS_READ):
+        state = node.state.sessions.peek(member)
+        held = state.subscriptions.get(name) if state is not None else None
+        if held is not None:
+            granted.append(held.qos)
+    return max(granted, default=qos)
+
+
+def _subscription(name: str, held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
     return {
         "filter": held.filter,
-        "qos": held.qos,
+        "qos": granted_qos(name, held.qos, node),
         "options": held.options,
         "identifier": held.identifier,
         "active": held.active,

@@ -60,6 +60,7 @@ class ClusterHooks:
     def refuse_clients(self, reason: str) -> None:
         """Disconnect all clients, and accept none until this is called with an empty reason."""
         self._node.unsure = reason
+        self._node.admitted_from = float("inf") if reason else self._node.clock.monotonic()
         if not reason:
             _log.info("this node leads the cluster: clients may connect again")
             return

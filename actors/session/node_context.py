@@ -65,6 +65,7 @@ class NodeContext:
     __slots__ = (
         "_loop",
         "activation",
+        "admitted_from",
         "alias_numbers",
         "bridge",
         "clients",
@@ -77,6 +78,7 @@ class NodeContext:
         "dropped",
         "exchange",
         "failed",
+        "handing_over",
         "journal",
         "kernel",
         "limits",
@@ -168,6 +170,10 @@ class NodeContext:
         """Whether the state has been recovered from the log."""
         self.unsure = ""
         """Reason why the leader of a cluster accepts no clients; empty: it accepts them."""
+        self.admitted_from = 0.0
+        """Monotonic time since which clients can connect; infinity while they cannot."""
+        self.handing_over = False
+        """Whether it shuts down so that another node leads: clients are left to that one."""
         self.draining = False
         """Whether the broker is shutting down."""
         self.failed: asyncio.Future[FoldmqError] = self._loop.create_future()
@@ -305,7 +311,12 @@ class NodeContext:
         """Return in how many seconds the will of an offline session is published; or infinity."""
         if state.will is None or state.connected:
             return float("inf")
-        return state.will.wait - (self.log_ms - state.closed_ms) / 1000
+        due = state.will.wait - (self.log_ms - state.closed_ms) / 1000
+        if not state.will.grace:
+            return due
+        # The client gets this time from the moment when it can connect again.
+        now = self.clock.monotonic()
+        return max(due, state.will.grace + min(self.admitted_from, now) - now)
 
     def in_parts(self, items: Sequence[T], most: int, work: Callable[[T], object]) -> None:
         """Do work for each item: for ``most`` of them now, then in later iterations of the loop."""

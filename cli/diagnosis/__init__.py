@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from cli.diagnosis import doctor, status
     from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
-    from cli.diagnosis.doctor import find_problems
+    from cli.diagnosis.doctor import find_problems, pids_of
+    from cli.diagnosis.next_commands import NextCommands
     from cli.diagnosis.refusal_advice import advise_on_refusals
 else:
     __getattr__ = lazy_exports(
@@ -16,7 +17,8 @@ else:
         {
             "advice": "Advice advise merge_advice",
             "broker_advice": "advise_on_broker advise_on_disk lagging_replicas",
-            "doctor": "doctor find_problems",
+            "doctor": "doctor find_problems pids_of",
+            "next_commands": "NextCommands",
             "refusal_advice": "advise_on_refusals",
             "status": "status",
         },
@@ -24,6 +26,7 @@ else:
 
 __all__ = [
     "Advice",
+    "NextCommands",
     "advise",
     "advise_on_broker",
     "advise_on_disk",
@@ -32,5 +35,6 @@ __all__ = [
     "find_problems",
     "lagging_replicas",
     "merge_advice",
+    "pids_of",
     "status",
 ]

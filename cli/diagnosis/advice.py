@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cli.common import text
 from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -72,6 +73,8 @@ def advise(problem: Mapping[str, Any]) -> Advice:
     client = problem["client"]
     severity, describe = _KINDS.get(problem["code"], ("warning", _unknown))
     title, evidence, cause, command = describe(problem, _quoted(client))
+    if not problem.get("lasts", True):
+        severity, title = "notice", _PAST[problem["code"]]
     return Advice(severity, text.name(client), title, evidence, cause, command)
 
 
@@ -135,6 +138,29 @@ def _receive_maximum(one: Mapping[str, Any], client: str) -> _Described:
             "small a Receive Maximum"
         ),
         f"foldmq actors tail --client {client}",
+    )
+
+
+def _unacknowledged(one: Mapping[str, Any], client: str) -> _Described:
+    of = ", ".join(f"{count:,} for {text.name(name)}" for name, count in one["filters"].items())
+    shared = (
+        "; what a member of a shared subscription was sent goes to the others when it disconnects"
+        if any(name.startswith(SHARE) for name in one["filters"])
+        else ""
+    )
+    again = ", although sent again after ack_wait" if one["sent_again"] else ""
+    return (
+        "does not acknowledge",
+        (
+            f"{text.count_of(one['count'], 'message')} unacknowledged ({of}), "
+            f"{_oldest(one)}{again}; the client last sent something "
+            f"{text.duration(one['silent_ms'])} ago"
+        ),
+        (
+            "the client hangs, or processes messages more slowly than they come, or never sends "
+            f"its acknowledgements{shared}"
+        ),
+        f"foldmq sessions show {client}",
     )
 
 
@@ -280,7 +306,8 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
         "connects again and again",
         (
             f"{_capped(one['recent'])} connects in the last minute, {one['connects']:,} since "
-            f"{_begin(one)}{ended}"
+            f"{_begin(one)}; {_capped(one['failed'])} of its connections ended without a "
+            f"DISCONNECT in the last minute{ended}"
         ),
         "the client fails after it connected, or its network does",
         f"foldmq log --type SessionClosed --session {client} -n 6",
@@ -342,6 +369,7 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any], str], _Described]
     "queue_full": ("problem", _queue_full),
     "window_full": ("problem", _window_full),
     "receive_maximum": ("problem", _receive_maximum),
+    "unacknowledged": ("problem", _unacknowledged),
     "duplicate": ("problem", _duplicate),
     "no_member": ("problem", _no_member),
     "slow_reader": ("problem", _slow_reader),
@@ -353,6 +381,12 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any], str], _Described]
     "stuck_publish": ("warning", _stuck_publish),
 }
 """The kinds of problems, the most urgent first."""
+
+_PAST = {
+    "duplicate": "connected again and again while it was connected; it no longer does",
+    "denied": "was denied what it asked for",
+}
+"""Titles of problems that are over."""
 
 RANKS = {code: rank for rank, code in enumerate(_KINDS)}
 """The order in which they are shown."""

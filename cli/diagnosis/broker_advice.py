@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.common import text
 from cli.diagnosis.advice import Advice
+from cli.diagnosis.next_commands import SERVER_LOG
 from eventstore.nats import LOG_STREAM_PREFIX, read_info
 from protocol.errors import FoldmqError
 
@@ -35,7 +36,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "does not serve clients fully",
             text.escaped(str(reason), 300),
             "see its log messages",
-            "journalctl -u foldmq -n 50",
+            SERVER_LOG,
         )
     if status.get("overload"):
         yield Advice(
@@ -57,7 +58,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             f"write was {lasted} before that",
             "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
             "everything acknowledged is in the log",
-            "journalctl -u foldmq -n 50",
+            SERVER_LOG,
         )
     for line in behind:
         yield Advice(
@@ -106,7 +107,7 @@ def advise_on_disk(
             evidence,
             "the log is kept longer than the disk has room for (settings keep, keep_bytes); on a "
             "full disk nothing is acknowledged",
-            "foldmq spark stats",
+            "foldmq log usage",
         )
 
 

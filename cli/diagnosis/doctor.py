@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import shutil
 import sys
 import textwrap
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from cli.common import Style, painted, text
 from cli.diagnosis.advice import Advice, advise, merge_advice, most_urgent_first
 from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+from cli.diagnosis.next_commands import SERVER_LOG, NextCommands
 from cli.diagnosis.refusal_advice import advise_on_refusals
 from cli.diagnosis.status import ask_statuses
 from cli.inspection import denied_subscriptions, log_broker, outcome_text, preview
 from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
-from cli.settings import flag_of
 from eventstore.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ _WIDTH = 100
 _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
-_ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top", "foldmq status")
-"""Commands with flags that select the broker."""
 _ONE_LOG = "foldmq top"
 """A command that shows one of several logs."""
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
@@ -50,11 +47,13 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
+        statuses = {status["node"]: status for status in await ask_statuses(brokers)}
         if about is None:
-            advice, more = await _all(brokers)
+            advice, more = await _all(brokers, statuses)
         else:
             advice, more = await _about(brokers, about)
-    advice = [one._replace(next=_of_this_broker(one.next, flags)) for one in advice]
+    commands = NextCommands(flags, pids_of(statuses))
+    advice = [one._replace(next=commands.complete(one.next)) for one in advice]
     if as_json:
         for one in advice:
             sys.stdout.write(text.json_line(dict(zip(_CODES, one, strict=True))) + "\n")
@@ -68,9 +67,15 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     return not any(one.severity == "problem" for one in advice)
 
 
-async def _all(brokers: LogBrokers) -> tuple[list[Advice], list[str]]:
+def pids_of(statuses: Mapping[str, Mapping[str, Any]]) -> list[int]:
+    """Return the processes of brokers, from their replies to ``status``."""
+    return [status["pid"] for status in statuses.values()]
+
+
+async def _all(
+    brokers: LogBrokers, statuses: Mapping[str, dict[str, Any]]
+) -> tuple[list[Advice], list[str]]:
     """Return all problems, those of the brokers first, and further information."""
-    statuses = {status["node"]: status for status in await ask_statuses(brokers)}
     advice, left = await find_problems(brokers, statuses)
     return advice, [f"and {left:,} more: name a client to see its own"] if left > 0 else []
 
@@ -123,20 +128,10 @@ def no_answers(brokers: LogBrokers) -> list[Advice]:
             str(why),
             "it is starting, hangs or cannot start: its clients are not served, and their problems "
             "are not listed here",
-            "journalctl -u foldmq -n 50",
+            SERVER_LOG,
         )
         for node, why in brokers.absent.items()
     ]
-
-
-def _of_this_broker(command: str, flags: SourceFlags) -> str:
-    """Return a command of foldmq with the flags that select the broker."""
-    given = [f"{flag_of(name)} {shlex.quote(str(value))}" for name, value in flags.settings.items()]
-    if flags.config is not None:
-        given.append(f"--config {shlex.quote(str(flags.config))}")
-    if not command.startswith(_ASKING):
-        return command
-    return " ".join([command, *given])
 
 
 def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
@@ -176,15 +171,23 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     advice = no_answers(brokers)
     lines = []
     for row in rows:
-        if row["why"] in _NOT_SENT:
+        hanging = [str(one["client"]) for one in row.get("stalled") or ()]
+        if row["why"] in _NOT_SENT or hanging:
             lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
             owner = next(one for one in brokers.present if one.log == row.get("log", one.log))
-            theirs = await owner.ask("problems", client=row["client"])
-            advice += in_order(theirs["problems"])
+            for client in hanging or [row["client"]]:
+                theirs = await owner.ask("problems", client=client)
+                advice += in_order(theirs["problems"])
     sent = text.count_of(sum(row["why"] in ("sent", "shared") for row in rows), "client")
-    return advice, [f"a message now would be sent to {sent}; not sent at once to:", *lines] if (
-        lines
-    ) else [f"a message now would be sent to {sent}, that is to all that subscribe to it"]
+    if not lines:
+        return advice, [
+            f"a message now would be sent to {sent}, that is to all that subscribe to it"
+        ]
+    advice = list(dict.fromkeys(advice))
+    return advice, [
+        f"a message now would be sent to {sent}; not sent at once, or not acknowledged:",
+        *lines,
+    ]
 
 
 def summary(advice: list[Advice], where: str) -> Iterator[str]:

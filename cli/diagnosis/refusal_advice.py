@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.common import text
 from cli.diagnosis.advice import Advice
+from cli.diagnosis.next_commands import SERVER_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,6 @@ _Action = Literal["closed", "refused", "unsubscribed", "slowed", "denied"]
 _MANY: Final = 10
 """Number in an hour from which errors of clients are a warning; the broker counts no more."""
 _LONGEST: Final = 200
-_SERVER_LOG: Final = "journalctl -u foldmq -n 50"
 _CLOSES: Final = "foldmq log --type SessionClosed --session {} -n 6"
 _SESSION: Final = "foldmq sessions show {}"
 _TOP: Final = "foldmq top"
@@ -38,7 +38,7 @@ class _RefusalText(NamedTuple):
     why: str
     cause: str
     next: str
-    """The next command; ``{}`` is the client, without which it is ``_SERVER_LOG``."""
+    """The next command; ``{}`` is the client, without which it is ``SERVER_LOG``."""
     fault: bool = False
     """Whether it is an error of a client: a few of them are no warning."""
 
@@ -90,13 +90,13 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "closed",
         "too many clients were not logged in (max_unauthenticated, max_unauthenticated_bytes)",
         "clients that open connections and send no CONNECT, or an attack",
-        _SERVER_LOG,
+        SERVER_LOG,
     ),
     "faults": _RefusalText(
         "refused",
         "the address is blocked for fault_backoff after errors (max_faults_per_address)",
         "a client at this address violates the protocol repeatedly",
-        _SERVER_LOG,
+        SERVER_LOG,
     ),
     "publish_debt": _RefusalText(
         "refused", "the address or user is above its publish rate", _TOO_MUCH, _TOP
@@ -117,27 +117,27 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "refused",
         "the login failed",
         "a wrong user name, password or token, or none",
-        _SERVER_LOG,
+        SERVER_LOG,
         fault=True,
     ),
     "login_backoff": _RefusalText(
         "refused",
         "the user or address had too many failed logins (login_failures)",
         "a client with an old password, or an attempt to guess passwords",
-        _SERVER_LOG,
+        SERVER_LOG,
     ),
     "authentication_method": _RefusalText(
         "refused",
         "the broker does not support the client's authentication method",
         "the client asks for a method that auth_method does not name",
-        _SERVER_LOG,
+        SERVER_LOG,
         fault=True,
     ),
     "auth_steps": _RefusalText(
-        "closed", "the authentication had more packets than max_auth_steps", _AUTH, _SERVER_LOG
+        "closed", "the authentication had more packets than max_auth_steps", _AUTH, SERVER_LOG
     ),
     "auth_bytes": _RefusalText(
-        "closed", "the authentication had more bytes than max_auth_bytes", _AUTH, _SERVER_LOG
+        "closed", "the authentication had more bytes than max_auth_bytes", _AUTH, SERVER_LOG
     ),
     "reauthentication": _RefusalText(
         "closed", "the client failed to authenticate again", _AUTH, _CLOSES
@@ -157,7 +157,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "no CONNECT came within connect_timeout",
         "something that opens connections and is no MQTT client (a port scan, a health check), or "
         "a bad network",
-        _SERVER_LOG,
+        SERVER_LOG,
         fault=True,
     ),
     "tls_handshake": _RefusalText(
@@ -165,14 +165,14 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "the TLS handshake failed",
         "the client does not trust the broker's certificate, has no certificate itself, or does "
         "not use TLS",
-        _SERVER_LOG,
+        SERVER_LOG,
         fault=True,
     ),
     "framing": _RefusalText(
         "closed",
         "the WebSocket or PROXY protocol was violated",
         "an error in the client or proxy, or one that does not use this protocol",
-        _SERVER_LOG,
+        SERVER_LOG,
         fault=True,
     ),
     "protocol_error": _RefusalText(
@@ -193,7 +193,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "refused",
         "the payload of the will is not UTF-8 as it says (check_payload_format)",
         "an error in the client",
-        _SERVER_LOG,
+        SERVER_LOG,
         fault=True,
     ),
     "message_too_large": _RefusalText(
@@ -265,7 +265,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         _SESSION,
     ),
 }
-_UNKNOWN: Final = _RefusalText("refused", "", "a limit of the broker", _SERVER_LOG)
+_UNKNOWN: Final = _RefusalText("refused", "", "a limit of the broker", SERVER_LOG)
 
 
 def advise_on_refusals(refusals: Iterable[Mapping[str, Any]]) -> Iterator[Advice]:
@@ -285,7 +285,7 @@ def _advice(one: Mapping[str, Any]) -> Advice:
     command, client = known.next, one.get("client") or ""
     if "{}" in command:
         usable = client and client.isprintable() and not client.endswith(" more)")
-        command = command.format(shlex.quote(client)) if usable else _SERVER_LOG
+        command = command.format(shlex.quote(client)) if usable else SERVER_LOG
     return Advice(
         "notice" if known.fault and count < _MANY else "warning",
         f"a {noun}" if count == 1 else f"{noun}s",

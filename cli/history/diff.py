@@ -26,7 +26,7 @@ from projections.comparison import (
     sessions_changed,
     states_between,
 )
-from projections.replay import AsOf, options_text
+from projections.replay import OF_MEMBERS, AsOf, options_text
 from projections.several_logs import (
     LogChanges,
     changes_in_logs,
@@ -131,7 +131,8 @@ def _entries(found: StatesBetween) -> str:
 def session_changes(one: ChangedSession, where: str = "") -> Iterator[str]:
     """Yield the differences of a session of a broker as text; ``where`` follows its name."""
     yield f"{change_mark(one)} session {text.name(one.name)}{where}"
-    yield from (f"    {line}" for line in session_diff(one.old or _NOTHING, one.new or _NOTHING))
+    lines = session_diff(one.old or _NOTHING, one.new or _NOTHING, one.name)
+    yield from (f"    {line}" for line in lines)
 
 
 def change_mark(one: ChangedSession) -> str:
@@ -142,8 +143,8 @@ def change_mark(one: ChangedSession) -> str:
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 
 
-def session_diff(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
-    """Yield the differences of a session."""
+def session_diff(old: SessionFacts, new: SessionFacts, name: str = "") -> Iterator[str]:
+    """Yield the differences of a session; ``name`` is that of a shared subscription."""
     if old.connected != new.connected:
         yield "connected" if new.connected else "no longer connected"
     for topic_filter in sorted(old.subscriptions.keys() | new.subscriptions.keys()):
@@ -151,7 +152,8 @@ def session_diff(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
         if was is None or now is None:
             mark, one = ("+", now) if was is None else ("-", was)
             if one is not None:
-                yield f"{mark} subscription {text.name(topic_filter)} {_granted(one)}"
+                granted = OF_MEMBERS if topic_filter == name else _granted(one)
+                yield f"{mark} subscription {text.name(topic_filter)} {granted}"
         elif was != now:
             short = was[1:] == now[1:]
             change = f"{_granted(was, short=short)} -> {now.qos if short else _granted(now)}"

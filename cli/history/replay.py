@@ -18,10 +18,10 @@ from cli.logsource import (
     point_at,
 )
 from eventstore.errors import NotFound, UsageError
-from eventstore.format import Position, format_position
+from eventstore.format import Position, expiry_ms, format_position
 from eventstore.reading import LogPoint, LogSource, PointSpec, time_of
 from projections.indexing import session_at
-from projections.replay import AsOf, MessageTopics, Replay, options_text
+from projections.replay import OF_MEMBERS, AsOf, MessageTopics, Replay, options_text
 from projections.several_logs import JoinedRetained, JoinedState, fold_logs, short_name
 from projections.state import (
     FLAG_BITS,
@@ -399,7 +399,8 @@ def _subscription_lines(state: SessionState, topics: MessageTopics) -> Iterator[
     yield f"  subscriptions: {len(state.active()):,}"
     for held in state.subscriptions.values():
         sent = f", {held.outstanding:,} in flight" if held.filter.startswith(SHARE) else ""
-        yield f"    {text.name(held.filter)}  {_granted(held)}{sent}"
+        granted = OF_MEMBERS if held.filter == state.session else _granted(held)
+        yield f"    {text.name(held.filter)}  {granted}{sent}"
         if held.queue:
             count = text.count_of(len(held.queue), "message")
             yield f"      queued: {count}, {text.size(held.queued_bytes)}; the oldest:"
@@ -539,7 +540,7 @@ def _retained_lines(found: Iterable[RetainedMessage]) -> Iterator[str]:
 
 
 def _until_text(expires: int) -> str:
-    return f", expires {text.clock(expires * 1000)}" if expires else ""
+    return f", expires {text.clock(expiry_ms(expires))}" if expires else ""
 
 
 def _retained_object(message: RetainedMessage) -> dict[str, object]:
@@ -548,6 +549,6 @@ def _retained_object(message: RetainedMessage) -> dict[str, object]:
         "qos": message.qos,
         "position": format_position(message.ref),
         **text.payload_field(message.payload),
-        **({"expires": text.iso(message.expires * 1000)} if message.expires else {}),
+        **({"expires": text.iso(expiry_ms(message.expires))} if message.expires else {}),
         **({"properties": found} if (found := properties_object(message.block)) else {}),
     }

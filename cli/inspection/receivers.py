@@ -149,9 +149,9 @@ def outcome_text(row: Row) -> str:
     """Return the outcome of a message for a subscription, and its reason."""
     why, reason = row["why"], row.get("reason", "")
     if why == "sent":
-        return "sent"
+        return f"sent{_stalled(row)}"
     if why == "shared":
-        return f"sent to one of {text.count_of(row['members'], 'member')}"
+        return f"sent to one of {text.count_of(row['members'], 'member')}{_stalled(row)}"
     if why == "denied":
         return "denied: no permission to read it"
     if why == "overlapped":
@@ -173,8 +173,20 @@ def outcome_text(row: Row) -> str:
     return text.escaped(why)
 
 
+def _stalled(row: Row) -> str:
+    """Return which of the receivers do not acknowledge what they were sent."""
+    parts = []
+    for one in row.get("stalled") or ():
+        who = "it" if one["client"] == row["client"] else text.name(one["client"])
+        count, age = text.count_of(one["count"], "message"), text.duration(one["age_ms"])
+        parts.append(f"{who} has not acknowledged {count} for {age}")
+    return f", but {'; '.join(parts)}" if parts else ""
+
+
 def outcome_style(row: Row) -> Style | None:
     """Return the style of an outcome."""
+    if row.get("stalled"):
+        return "red"
     return _STYLES.get(_GROUPS.get(row["why"], ""))
 
 
@@ -197,6 +209,9 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 
         parts = ["sent to no client: no subscription matches"]
     parts += [f"{what} for {counts[what]:,}" for what in ("dropped", "denied") if counts[what]]
     lines = [f"{text.name(topic)}, a message at QoS {qos} now: {', '.join(parts)}"]
+    hanging = len({one["client"] for row in rows for one in row.get("stalled") or ()})
+    if hanging:
+        lines[0] += f"; {text.count_of(hanging, 'receiver')} do not acknowledge"
     if retained is None:
         lines.append("no retained message")
     else:

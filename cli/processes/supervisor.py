@@ -23,7 +23,8 @@ from cli.processes.process_listeners import ProcessListeners
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.partitions import partition_names
-from eventstore.server import EmbeddedServer
+from eventstore.server import DiskRecovery, EmbeddedServer
+from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ _LAST_BYTES = 1.0
 
 
 class ProcessFailed(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A broker process cannot be started."""
+    """A broker process cannot be started, or did not stop cleanly."""
 
-    def __init__(self, number: int, code: int) -> None:
-        super().__init__(f"broker process {number} cannot be started: the lines above say why")
+    def __init__(self, number: int, code: int, what: str = "cannot be started") -> None:
+        super().__init__(f"broker process {number} {what}: the lines above say why")
         self.exit_code = code if code > 0 else 70
 
 
@@ -115,7 +116,7 @@ class Supervisor:
         """Run; raises the FoldmqError that prevents it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.notifier.telling())
@@ -137,7 +138,17 @@ class Supervisor:
                 await listeners.flushed(_LAST_BYTES)
                 for task in running:
                     task.cancel()
+        for member in self.members:
+            if member.code:
+                raise ProcessFailed(member.number, member.code, "did not stop cleanly")
         _log.info("all processes stopped")
+
+    def _on_stop_signal(self, number: signal.Signals) -> None:
+        """Stop; a second signal ends the processes at once, as a single broker does."""
+        if self.ending:
+            for member in self.members:
+                member.signal(number)
+        self._stop.set()
 
     async def prepare(self, stack: contextlib.AsyncExitStack, datadir: DataDir) -> ProcessListeners:
         """Start what the processes need, and create their data directories."""
@@ -198,7 +209,15 @@ class Supervisor:
         server = EmbeddedServer(datadir, sync=self.settings.sync, log=lambda line: _log.info(line))
         await server.start()
         stack.push_async_callback(server.stop)
+        watching = asyncio.create_task(DiskRecovery(datadir, server).watch(), name="disk watch")
+        watching.add_done_callback(self._disk_failed)
+        stack.push_async_callback(end_tasks, [watching])
         self._facts = {"url": server.url, "user": server.user, "password": server.password}
+
+    def _disk_failed(self, watching: asyncio.Task[None]) -> None:
+        """Stop everything when the disk failed: what is stored may differ from what was synced."""
+        if not watching.cancelled() and isinstance(error := watching.exception(), FoldmqError):
+            self.fail(error)
 
     def describe(self) -> str:
         """Return a status line of the running processes."""
@@ -259,6 +278,8 @@ class Member:
         self.name = ""
         self.ready = asyncio.Event()
         """Set while the process takes connections."""
+        self.code = 0
+        """Exit code of the process after :meth:`ended`."""
         self._process: asyncio.subprocess.Process | None = None
         self._channel: socket.socket | None = None
         self._facts: MemberFacts
@@ -385,8 +406,8 @@ class Member:
             return
         try:
             async with asyncio.timeout(seconds):
-                await process.wait()
+                self.code = await process.wait()
         except TimeoutError:
             _log.error("broker process does not end and is killed", process=self.number)
             process.kill()
-            await process.wait()
+            self.code = await process.wait()

@@ -66,7 +66,7 @@ FLAGS: Final[tuple[tuple[str, str, str | None, str | None, str], ...]] = (
     ('cluster_tls_cert', 'text', 'FILE', 'Cluster', 'Certificate of this node for connections between nodes, in PEM.'),
     ('cluster_tls_key', 'text', 'FILE', 'Cluster', 'Private key of --cluster-tls-cert.'),
     ('cluster_tls_ca', 'text', 'FILE', 'Cluster', 'CA certificates that the certificates of other nodes are verified against. Any certificate of this CA counts as that of a node.'),
-    ('failover_grace', 'text', 'TIME', 'Cluster', 'How long the wills of connected clients wait for their clients when another node takes over. 0: they are published at once. [default: 5s]'),
+    ('failover_grace', 'text', 'TIME', 'Cluster', 'How long the wills of connected clients wait for their clients when another node takes over, or the leader closes its clients because it may have been replaced. 0: they are published at once. [default: 5s]'),
     ('processes', 'text', 'NUMBER', 'Several processes on one machine', 'Number of broker processes, for machines with several cores. Each has a log of its own and the sessions of some clients, by a hash of the client identifier; all clients connect to the same address. The number cannot change later. [default: 1]'),
     ('session_expiry', 'text', 'TIME', 'Sessions and delivery', 'Remove a session that has been offline for this long. 0: never. [default: never]'),
     ('ack_wait', 'text', 'TIME', 'Sessions and delivery', 'Redeliver a message that has not been acknowledged for this long. 0: never. [default: 30s]'),

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
+_DRAIN_LEAST = 1.0
+"""Seconds to drain when the log could not be written for ``commit_timeout`` before the stop."""
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 
 
@@ -193,7 +195,10 @@ class Service:
         datadir.node()  # created before the wait for NATS
         logs = self._process.logs_of_cluster if self._process is not None else 1
         visitors = self._process.nats_clients if self._process is not None else None
-        store = await open_store(stack, settings, datadir, self._refused, logs, visitors)
+        disk_owner = self._process.log_owner if self._process is not None else None
+        store = await open_store(
+            stack, settings, datadir, self._refused, logs, visitors, disk_owner
+        )
         self._node = store.name
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
@@ -202,7 +207,7 @@ class Service:
         )
         process = self._process
         # All processes of a node have the same key, beside their directories.
-        owner = datadir if process is None else DataDir(datadir.path.parent)
+        owner = datadir if process is None else process.owner
         self._key = pseudonym_key(settings, owner)
         leadership = await self._lead(stack, store, datadir)
         settings = self._settings
@@ -227,7 +232,7 @@ class Service:
         await answer_requests(
             store.client, subject_of(self._node), StateDigestService(broker.node).answer
         )
-        if settings.nats_url is None:
+        if settings.nats_url is None or disk_owner is not None:
             broker.inspection.storage.free_bytes = datadir.free_bytes
         broker.inspection.storage.refresh()
         await serve_inspector(stack, store.client, broker.inspection)
@@ -405,15 +410,17 @@ class Service:
         if self._process is not None:
             self._process.stop_taking()
         limit = self._settings.commit_timeout
+        # A log that cannot be written gets no more time than before the stop.
+        patience = max(_DRAIN_LEAST, limit - broker.outage_seconds())
         member, to = self._member, self._moves_to
         handed_over = None
         if member is not None and (to or member.has_followers):
             handed_over = partial(member.hand_over, to)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(patience):
                 await broker.drain(to, handed_over)
         except TimeoutError:
-            raise DrainError(limit) from None
+            raise DrainError(max(limit, round(broker.outage_seconds()))) from None
 
     def _on_stop_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():

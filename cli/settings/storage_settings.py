@@ -144,7 +144,8 @@ class ClusterFields(BaseModel):
         default=5.0,
         ge=0,
         description="How long the wills of connected clients wait for their clients when another "
-        "node takes over. 0: they are published at once.",
+        "node takes over, or the leader closes its clients because it may have been replaced. "
+        "0: they are published at once.",
     )
 
 

@@ -63,6 +63,9 @@ class EdgeOwner(Protocol):
     def park(self, client: EdgeClient) -> None:
         """Open a connection to the leader of a client's log, as soon as there is one."""
 
+    def park_again(self, client: EdgeClient) -> None:
+        """Park a client whose leader has ended without an answer."""
+
     def waited(self, client: EdgeClient) -> float:
         """Return the seconds of its ``connect_timeout`` that a client has used."""
 
@@ -84,6 +87,7 @@ class EdgeClient(asyncio.Protocol):
 
     __slots__ = (
         "_below",
+        "_deferred",
         "_early",
         "_edge",
         "_held",
@@ -108,6 +112,10 @@ class EdgeClient(asyncio.Protocol):
         self._seen = 0
         """Bytes received from them."""
         self._early: list[bytes] = []
+        """What the client has sent before the leader answered it; empty: it cannot be passed on
+        again."""
+        self._deferred = False
+        """Whether the leader hands over and leaves the client to the next one."""
         self._held = False
         """Whether the client is not read because it sent much before it has a connection."""
         self._upstream: Upstream | None = None
@@ -190,6 +198,10 @@ class EdgeClient(asyncio.Protocol):
             self._seen += len(data)
             self._edge.hold(self)
         if self.stage is ClientStage.OPEN and self._upstream is not None:
+            if self._early:
+                self._early.append(data)
+                if self._seen > MAX_PARKED:
+                    self._early.clear()
             self._upstream.write(data)
         elif self.stage is not ClientStage.ENDED:
             self._early.append(data)
@@ -253,9 +265,10 @@ class EdgeClient(asyncio.Protocol):
         """Pass everything on from now on."""
         self._upstream = upstream
         self.stage = ClientStage.OPEN
-        early, self._early = self._early, []
-        for data in early:
+        for data in self._early:
             upstream.write(data)
+        if self._seen > MAX_PARKED:
+            self._early.clear()
         if self._held:
             self._held = False
             self._resume_reading()
@@ -265,6 +278,10 @@ class EdgeClient(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
+        if self._early and data == PeerAnswer.LATER.value:
+            self._deferred = True
+            return
+        self._early.clear()
         if self._watch is not None:
             accepted = self._watch.sees(data)
             if accepted is not None:
@@ -303,7 +320,14 @@ class EdgeClient(asyncio.Protocol):
             self.transport.resume_reading()
 
     def upstream_lost(self) -> None:
-        """Close the client: the leader, or its process, has closed the connection for it."""
+        """Close the client: the leader, or its process, has closed the connection for it.
+
+        A client that the leader has left to the next one waits for that.
+        """
+        if self._deferred and self._early and not self.ended:
+            self._deferred, self._upstream = False, None
+            self._edge.park_again(self)
+            return
         if not self.ended:
             self._edge.upstream_lost(self)
         self.close()

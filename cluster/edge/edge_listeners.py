@@ -237,6 +237,12 @@ class Edges:
         """Open a connection to the leader of a client's log, as soon as there is one."""
         self.links[client.log].park(client)
 
+    def park_again(self, client: EdgeClient) -> None:
+        """Park a client whose leader has left it to the next one."""
+        self.on_lost(client.log)
+        self.links[client.log].forget(client)
+        self.park(client)
+
     # The leaders.
 
     def heard(self, status: NodeStatus, log: int = 0) -> None:

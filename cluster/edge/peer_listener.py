@@ -99,11 +99,16 @@ class PeerListener:
     def answer(self, client: ForwardedClient) -> PeerAnswer:
         """Return whether a client may be passed on now."""
         if self.node.draining or self.node.unsure or self.node.failed.done():
-            return PeerAnswer.LATER
+            return PeerAnswer.LATER  # see also PeerStage._defer
         host = client.peer[0] if client.peer is not None else ""
         if self.admission.refuses(client.listener, host):
             return PeerAnswer.REFUSED
         return PeerAnswer.ACCEPTED
+
+    @property
+    def defers(self) -> bool:
+        """Whether clients without an answer are left to the node that leads next."""
+        return self.node.handing_over or bool(self.node.unsure)
 
     def connection(self, client: ForwardedClient) -> Connection:
         """Return the actor of the connection of a client."""
@@ -152,13 +157,15 @@ class PeerStage(Stage):
     client and the seconds that it has ``waited``, as its node reports them, and ``via``, that node.
     """
 
-    __slots__ = ("_client", "_head", "_late", "_listener", "_nonce")
+    __slots__ = ("_answered", "_client", "_head", "_late", "_listener", "_nonce")
 
     def __init__(self, listener: PeerListener) -> None:
         super().__init__(asyncio.Protocol())
         self._listener = listener
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._head = b""
+        self._answered = False
+        """Whether the client was sent anything."""
         self._client: ForwardedClient | None = None
         self._late: asyncio.TimerHandle | None = None
 
@@ -204,6 +211,30 @@ class PeerStage(Stage):
         self._listener.refused(self._from, reason)
         self._settle()
         self.lower.abort()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes to the client."""
+        self._answered = True
+        super().write(data)
+
+    def close(self) -> None:
+        """Close the connection behind the bytes that were sent."""
+        self._defer()
+        super().close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._defer():
+            super().close()
+        else:
+            super().abort()
+
+    def _defer(self) -> bool:
+        """Leave a client without an answer to the node that leads next; return whether it is."""
+        defers = self._client is not None and not self._answered and self._listener.defers
+        if defers and not self.is_closing():
+            self.write(PeerAnswer.LATER.value)
+        return defers
 
     @property
     def _from(self) -> str:

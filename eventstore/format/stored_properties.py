@@ -110,6 +110,14 @@ def expired_until(time_ms: int) -> int:
     return (time_ms - _HALF_SECOND_MS) // 1000
 
 
+def expiry_ms(expires: int) -> int:
+    """Return when a message with this expiry, in Unix seconds, expires: Unix milliseconds.
+
+    It is the first moment at which :func:`expired_until` returns the expiry.
+    """
+    return 1000 * expires + _HALF_SECOND_MS
+
+
 def seconds_left(interval: int | None, expires: int, time_ms: int) -> int:
     """Return the expiry interval with which a message is sent at a time [MQTT-3.3.2-6].
 

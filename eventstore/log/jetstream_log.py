@@ -224,5 +224,5 @@ class EventLog:
         """
         if self._writer is None:
             return False
-        self._writer.recover("connection to NATS lost")
+        self._writer.recover("connection to NATS lost", by_server=False)
         return True

@@ -55,8 +55,10 @@ _WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MAX = 0.05, 1.0
 _ALIGN_TIMEOUT = 2.0
 """Time limit in seconds of the first check of the stream after a failure; later ones are longer."""
+_RETRY_UNCONNECTED = 0.05
+"""Seconds between two looks whether there is a connection again."""
 _ROOM_MAX = 1.0
-"""Longest time in seconds between the end of a failure and the next append."""
+"""Longest time in seconds between the end of a failure of JetStream and the next append."""
 _INSPECT_EVERY = 10.0
 """Seconds between checks that the stream still holds the records that were stored in it."""
 VERDICTS = 3
@@ -154,6 +156,8 @@ class LogWriter:
         self._attempt = 0
         self._inbox = ""
         self._recovering: asyncio.Task[None] | None = None
+        self._refused_by_server = False
+        """Whether JetStream failed in the present outage."""
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
         self._lost = False
@@ -236,10 +240,14 @@ class LogWriter:
                 headers=self._fence(record),
             )
             if not sent:
-                self.recover("NATS accepts no data")
+                self.recover("NATS accepts no data", by_server=False)
 
-    def recover(self, reason: str) -> None:
-        """Start recovery after a failed append or a lost connection."""
+    def recover(self, reason: str, *, by_server: bool = True) -> None:
+        """Start recovery after a failed append or a lost connection.
+
+        ``by_server`` says whether JetStream failed, and not only the connection.
+        """
+        self._refused_by_server |= by_server
         if self.outage is None:
             self.outage = reason
             self.outage_since = self._clock.monotonic()
@@ -410,6 +418,9 @@ class LogWriter:
             except NatsUnavailable as error:
                 self._note(str(error))
                 await self._change_server()
+                if not self._nc.is_connected:
+                    await asyncio.sleep(_RETRY_UNCONNECTED)
+                    continue
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, self._wait_times.retry_most)
                 timeout = min(timeout * 2, self._wait_times.look_most)
@@ -424,8 +435,9 @@ class LogWriter:
             break
         # The next failure is a new one; pause before it, since a full disk fails immediately.
         age = self._outage_seconds()
-        if age > _RETRY_FIRST:
+        if self._refused_by_server and age > _RETRY_FIRST:
             await asyncio.sleep(min(age / 4, self._wait_times.room))
+        self._refused_by_server = False
         self._recovering = None
         self._attempt += 1
         if self._journal is not None:

@@ -46,7 +46,8 @@ Sync: TypeAlias = Literal["always"] | float
 _PORT_TRIES: Final = 20
 _STOP_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = (0.2, 5.0)
-_STABLE_SECONDS: Final = 10.0
+_STABLE_SECONDS: Final = 1.0
+"""A server that ran for this long after it was ready is restarted at once when it ends."""
 _PR_SET_PDEATHSIG: Final = 1
 _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$")
 
@@ -247,9 +248,9 @@ class NatsProcess(abc.ABC):
         loop = asyncio.get_running_loop()
         delay = 0.0
         while not self._stopping.is_set():
-            begun = loop.time()
             process = self._process
             if process is not None:
+                begun = loop.time()
                 returncode = await process.wait()
                 self._ready.clear()
                 if self._stopping.is_set():

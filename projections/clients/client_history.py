@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from eventstore.reasons import BROKER_ENDS
+
 if TYPE_CHECKING:
     from eventstore.format import Position
 
@@ -27,6 +29,8 @@ _MAX_DENIED = 8
 _FRESH_MS = 60_000
 """Maximum milliseconds between two samples of a client from which a rate is computed."""
 _MIN_MS = 900
+_ORDERLY: Final = BROKER_ENDS | {"disconnect", "kicked"}
+"""Reasons for ends of connections that are no failure of the client or its network."""
 
 
 class ClientHistory:
@@ -44,6 +48,7 @@ class ClientHistory:
         "dropped",
         "dropped_at",
         "earlier_hosts",
+        "failed_ms",
         "host",
         "last_close",
         "opened_ms",
@@ -59,6 +64,9 @@ class ClientHistory:
         self.connects = 0
         self.opened_ms: tuple[int, ...] = ()
         """Times of its recent connects, Unix time in milliseconds; they are not stored."""
+        self.failed_ms: tuple[int, ...] = ()
+        """Times of the last ends of its connections that it did not ask for and the broker did not
+        cause; they are not stored."""
         self.host: str | None = None
         """The address without port of its last connection; empty: a Unix socket; None: not known.
         Addresses are not stored."""
@@ -221,6 +229,8 @@ class ClientHistories:
         if reason == "taken_over":
             history.takeovers += 1
             history.taken_ms = (*history.taken_ms[1 - _MAX_TAKEOVERS :], now_ms)
+        elif reason not in _ORDERLY:
+            history.failed_ms = (*history.failed_ms[1 - _MAX_CONNECTS :], now_ms)
 
     def session_ended(self, client: str) -> None:
         """Record that the session of a client ended: its history is no longer stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore import display
-from eventstore.format import format_position
+from eventstore.format import expiry_ms, format_position
 
 if TYPE_CHECKING:
     from projections.stories import (
@@ -30,7 +30,7 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
         "retain": story.retain,
         "will": story.will,
         "size": story.size,
-        **({"expires": display.iso(story.expires * 1000)} if story.expires else {}),
+        **({"expires": display.iso(expiry_ms(story.expires))} if story.expires else {}),
         "session": story.session,
         "packet_id": story.pid or None,
         "effective": story.effective,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from eventstore import display
-from eventstore.format import LOG_SESSION, format_position
+from eventstore.format import LOG_SESSION, expiry_ms, format_position
 from eventstore.reading import stamp
 from eventstore.reasons import drop_text_with_limit, expiry_text, resend_text
 from projections.explanation.receiver_reason import (
@@ -139,7 +139,7 @@ def _message(story: MessageStory) -> str:
     if story.size is not None:
         parts.append(display.size(story.size))
     if story.expires:
-        parts.append(f"expires {display.clock(story.expires * 1000)}")
+        parts.append(f"expires {display.clock(expiry_ms(story.expires))}")
     return ", ".join(parts)
 
 
@@ -187,14 +187,15 @@ def _short(copy: DeliveryCopy) -> str:
 
 
 def _has_expired(story: MessageStory, now_ms: int) -> bool:
-    return 0 < story.expires * 1000 <= now_ms
+    return story.expires > 0 and expiry_ms(story.expires) <= now_ms
 
 
 def _copy_lines(copy: DeliveryCopy, paint: Paint, *, expired: bool) -> Iterator[str]:
     """Yield the delivery of a message to one session."""
     outcome = paint(_outcome(copy, expired=expired), _COPY_STYLES.get(copy.outcome))
     origin = "as a retained message, " if copy.retain else ""
-    granted = f" at QoS {copy.qos}" if copy.qos else ""
+    shared = copy.session.startswith(SHARE)  # each member has its own QoS
+    granted = f" at QoS {copy.qos}" if copy.qos and not shared else ""
     held = f", subscription {display.name(copy.filter)}" if copy.filter else ""
     yield f"  for {display.name(copy.session)}{held}{granted}: {origin}{outcome}"
     for step in copy.steps:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from projections.replay.replay import AsOf, Origins, Replay, fold, head
     from projections.replay.salvage_needs import SalvageNeeds
     from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
-    from projections.replay.subscription_text import options_text
+    from projections.replay.subscription_text import OF_MEMBERS, options_text
     from projections.replay.topic_lookup import MessageTopics, Published, Topics, topic_matcher
 else:
     __getattr__ = lazy_exports(
@@ -54,13 +54,14 @@ else:
             "replay": "AsOf Origins Replay fold head",
             "salvage_needs": "SalvageNeeds",
             "session_history": "SessionEvent SessionHistory SessionMoment",
-            "subscription_text": "options_text",
+            "subscription_text": "OF_MEMBERS options_text",
             "topic_lookup": "Published MessageTopics Topics topic_matcher",
         },
     )
 
 __all__ = [
     "EVENT_TYPES",
+    "OF_MEMBERS",
     "AsOf",
     "ClientPast",
     "DiskUse",

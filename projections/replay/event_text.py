@@ -50,6 +50,7 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
+    expiry_ms,
     field_values,
     format_position,
     from_runs,
@@ -187,7 +188,7 @@ def _queued(event: Queued, topics: Topics) -> str:
     back = "" if event.behind < 0 else " again"
     until = ""
     if isinstance(event.expires, int) and event.expires:
-        until = f", until {display.clock(event.expires * 1000)}"
+        until = f", until {display.clock(expiry_ms(event.expires))}"
     return (
         f"queued{back} {_messages(event.refs, topics)} QoS {event.qos}, "
         f"{display.size(event.size)}{until}, for {display.name(event.filter)}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from spark.runtime import INSTALL, NoSpark
+from spark.runtime import NoSpark, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.backends.backend_svg  # noqa: F401
     except ImportError:
-        raise NoPlots(f"the HTML page needs matplotlib: {INSTALL}") from None
+        raise NoPlots(f"the HTML page needs matplotlib: {install_command()}") from None
 
 
 def draw(

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from spark.runtime.errors import INSTALL, NoSpark, NotWritable, OutOfDisk, SparkError
+    from spark.runtime.errors import (
+        NoSpark,
+        NotWritable,
+        OutOfDisk,
+        SparkError,
+        install_command,
+    )
     from spark.runtime.java import find_java
     from spark.runtime.machine import available_memory, usable_cores
     from spark.runtime.marked_errors import (
@@ -33,7 +39,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "errors": "INSTALL NoSpark NotWritable OutOfDisk SparkError",
+            "errors": "NoSpark NotWritable OutOfDisk SparkError install_command",
             "java": "find_java",
             "machine": "available_memory usable_cores",
             "marked_errors": (
@@ -49,7 +55,6 @@ else:
     )
 
 __all__ = [
-    "INSTALL",
     "BadOption",
     "NoSpark",
     "NotWritable",
@@ -61,6 +66,7 @@ __all__ = [
     "check_settings",
     "find_error",
     "find_java",
+    "install_command",
     "is_local",
     "is_submitted",
     "kill_jvm",

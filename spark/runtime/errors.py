@@ -2,6 +2,12 @@
 
 # ruff: noqa: N818 - named for the condition that is found, as in eventstore.errors
 
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import unquote, urlsplit
+
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
@@ -64,8 +70,24 @@ class NotWritable(SparkError):
     exit_code = 73
 
 
-INSTALL = "pip install 'foldmq[spark]' (or: make spark, in a checkout)"
-"""The command that installs the packages of the jobs."""
+def install_command() -> str:
+    """Return the command that installs the packages of the jobs beside this foldmq."""
+    try:
+        installed = distribution("foldmq")
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
+        required = installed.requires or []
+    except (PackageNotFoundError, ValueError):
+        origin, required = {}, []
+    if origin.get("dir_info", {}).get("editable"):
+        return f"make -C {shlex.quote(unquote(urlsplit(origin['url']).path))} spark"
+    packages = [
+        shlex.quote(one.partition(";")[0].strip())
+        for one in required
+        if one.partition(";")[2].replace("'", '"').strip() == 'extra == "spark"'
+    ]
+    return f"{shlex.quote(sys.executable)} -m pip install {' '.join(packages)}"
 
-NOT_INSTALLED = f"Spark is not installed: {INSTALL}"
-"""The message when PySpark, or a package that comes with it, is missing."""
+
+def not_installed() -> str:
+    """Return the message when PySpark, or a package that comes with it, is missing."""
+    return f"Spark is not installed: {install_command()}"

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from protocol.errors import FoldmqError
 from spark.runtime.class_archive import RECORD_SECONDS, ClassArchive, find_class_archive
 from spark.runtime.errors import (
-    INSTALL,
-    NOT_INSTALLED,
     BadSetting,
     NoSpark,
     SparkError,
     disk_failed,
+    install_command,
+    not_installed,
 )
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def require_pyspark() -> None:
     """Raise NoSpark unless PySpark and its Python dependencies are installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if "pyspark" in missing:
-        raise NoSpark(NOT_INSTALLED)
+        raise NoSpark(not_installed())
     if missing:
-        raise NoSpark(f"Spark needs the package {missing[0]}: {INSTALL}")
+        raise NoSpark(f"Spark needs the package {missing[0]}: {install_command()}")
 
 
 def _started(

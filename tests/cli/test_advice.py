@@ -16,7 +16,9 @@ from cli.diagnosis import (
     merge_advice,
 )
 from cli.diagnosis.advice import _KINDS
+from cli.diagnosis.next_commands import SERVER_LOG, NextCommands
 from cli.diagnosis.refusal_advice import _REFUSALS
+from cli.logsource import SourceFlags
 
 HOSTILE = 'evil\x1b[2J\n"; rm -rf'
 SOURCE = Path(__file__).resolve().parents[2] / "actors" / "inspection" / "problems.py"
@@ -41,7 +43,11 @@ PROBLEMS: list[dict[str, Any]] = [
         "code": "duplicate", "takeovers": 4, "recent_takeovers": 3, "recent": 0, "age_ms": 500,
         "hosts": ["192.0.2.1"],
     },
-    {"code": "flapping", "connects": 9, "recent": 5, "last_close": "keep_alive"},
+    {"code": "flapping", "connects": 9, "recent": 5, "failed": 4, "last_close": "keep_alive"},
+    {
+        "code": "unacknowledged", "count": 2, "filters": {HOSTILE: 2}, "age_ms": 40_000,
+        "silent_ms": 40_000, "sent_again": True,
+    },
     {"code": "stuck_release", "count": 2, "age_ms": 40_000},
     {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
     {"code": "slow_reader", "unsent": 5000, "max_unsent": 9000, "address": "[::1]:4"},
@@ -63,7 +69,9 @@ def test_each_problem_has_evidence_cause_and_command(problem: dict[str, Any]) ->
     assert "'pump 7'" in plain.next
 
 
-@pytest.mark.parametrize("code", ["window_full", "receive_maximum", "stuck_release"])
+@pytest.mark.parametrize(
+    "code", ["window_full", "receive_maximum", "stuck_release", "unacknowledged"]
+)
 def test_deliveries_of_an_earlier_connection_are_older_than_known(code: str) -> None:
     (problem,) = [one for one in PROBLEMS if one["code"] == code]
     age = f"the oldest for {problem['age_ms'] // 1000} s"
@@ -213,7 +221,7 @@ def test_a_protocol_error_is_a_notice_that_names_the_client() -> None:
         "10 or more in the last hour, 60 since the broker's start; the last 12 s ago: client pump"
     )
     (one,) = advise_on_refusals([refusal(client=None)])
-    assert one.next == "journalctl -u foldmq -n 50"
+    assert one.next == SERVER_LOG
     (one,) = advise_on_refusals([refusal(reason="slow_reader", error=None)])
     assert (one.severity, one.cause.startswith("the client or its network")) == ("warning", True)
 
@@ -227,7 +235,7 @@ def test_each_refusal_has_a_sentence() -> None:
         (one,) = advise_on_refusals([refusal(reason=reason, client=HOSTILE, user=HOSTILE)])
         assert all(line.isprintable() for line in one)
         assert one.cause
-        assert one.next.partition(" ")[0] in ("foldmq", "journalctl")
+        assert one.next == SERVER_LOG or one.next.startswith("foldmq ")
 
 
 def test_takeovers_have_two_explanations() -> None:
@@ -259,3 +267,36 @@ def test_a_crash_is_reported_for_an_hour() -> None:
     )
     assert not [*advise_on_broker({**status, "time_ms": 3_700_000}, [])]
     assert not [*advise_on_broker({**status, "crashed_ms": None}, [])]
+
+
+@pytest.mark.parametrize(
+    ("code", "title"),
+    [
+        ("duplicate", "connected again and again while it was connected; it no longer does"),
+        ("denied", "was denied what it asked for"),
+    ],
+)
+def test_what_is_over_is_a_notice_about_the_past(code: str, title: str) -> None:
+    (problem,) = [one for one in PROBLEMS if one["code"] == code]
+    assert advise({"client": "a", **problem, "lasts": True}).severity != "notice"
+    past = advise({"client": "a", **problem, "lasts": False})
+    assert (past.severity, past.title) == ("notice", title)
+
+
+def test_next_commands_run_for_this_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sys.argv", ["./bin/foldmq", "doctor"])
+    monkeypatch.chdir(tmp_path)
+    flags = SourceFlags({"data_dir": "da ta", "nats_password": "geheim"}, node="a-p1")
+    here = NextCommands(flags)
+    assert here.complete("foldmq top") == "./bin/foldmq top --data-dir 'da ta' --node a-p1"
+    assert here.complete("foldmq top --node b").endswith("top --node b --data-dir 'da ta'")
+    assert here.complete("foldmq acl check a") == "./bin/foldmq acl check a"
+    assert here.complete("nats server report jetstream").startswith("./bin/foldmq status --data")
+    assert here.complete(SERVER_LOG) == here.complete("foldmq status")
+    monkeypatch.setenv("FOLDMQ_NATS_URL", "nats://n:4222")
+    monkeypatch.setenv("FOLDMQ_NATS_PASSWORD", "geheim")
+    page = NextCommands(flags, elsewhere=True).complete("foldmq top")
+    assert f"--nats-url nats://n:4222 --data-dir '{tmp_path}/da ta'" in page
+    assert "geheim" not in page
+    assert page.startswith("/")

@@ -40,19 +40,25 @@ def test_configuration_is_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.system
-def test_the_block_works_when_it_is_pasted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_block_works_when_it_is_pasted(tmp_path: Path, *, runs: bool) -> None:
+    """Also while the broker of "Run it" runs, which it leaves alone."""
     (block,) = blocks("sh")
+    port, other = free_port(), free_port()
+    assert "11883" in block
+    block = block.replace("11883", str(port))
     program = tmp_path / ".venv" / "bin" / "foldmq"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli.main "$@"\n')
     program.chmod(0o755)
-    port = free_port()
-    where = {"FOLDMQ_LISTEN": f"127.0.0.1:{port}", "FOLDMQ_URL": f"mqtt://127.0.0.1:{port}"}
     others = {"FOLDMQ_WEB": "off", "FOLDMQ_METRICS": "off", "PYTHONPATH": str(ROOT)}
+    if runs:
+        block = f"foldmq serve --listen 127.0.0.1:{other} 2>first.log & first=$!\n{block}"
+        block = f'PATH="$PWD/.venv/bin:$PATH"\n{block}kill $first; wait $first\n'
     shell = subprocess.Popen(
         ["bash", "-s"],  # as from a clipboard: what reads its input takes the lines that follow
         cwd=tmp_path,
-        env={**environment(), **where, **others},
+        env={**environment(), **others},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,7 +66,7 @@ def test_the_block_works_when_it_is_pasted(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        out, errors = shell.communicate(block + "wait $!\n", timeout=200)
+        out, errors = shell.communicate(block, timeout=200)
     except subprocess.TimeoutExpired:
         # The shell and the broker it started are a process group of their own.
         os.killpg(shell.pid, signal.SIGKILL)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spark.runtime.errors import install_command
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,5 +60,21 @@ def test_help_is_shown(arguments: list[str]) -> None:
 def test_a_job_names_the_package_to_install(job: str) -> None:
     ran = run(COMMAND.format(arguments=["spark", *job.split()]))
     assert (ran.returncode, ran.stdout) == (69, "")
-    says = "pip install 'foldmq[spark]' (or: make spark, in a checkout)"
-    assert ran.stderr == f"foldmq: Spark is not installed: {says}\n"
+    assert ran.stderr == f"foldmq: Spark is not installed: make -C {ROOT} spark\n"
+
+
+def test_an_installed_package_names_the_requirements_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Installed:
+        requires = (
+            "orjson>=3",
+            'pyspark[sql]<5,>=4.3; extra == "spark"',
+            'pytest; extra == "test"',
+        )
+
+        def read_text(self, _name: str) -> None:
+            """Say that it came from a wheel."""
+
+    monkeypatch.setattr("spark.runtime.errors.distribution", lambda _name: Installed())
+    assert install_command() == f"{sys.executable} -m pip install 'pyspark[sql]<5,>=4.3'"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import forkserver
-from harness.broker import Broker, environment
+from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
@@ -56,10 +56,13 @@ def test_problems_are_found_with_their_clients(make_broker: Callable[..., Broker
     away.disconnect()
     for number in range(3):
         writer.publish("hall/door", b"%d" % number, 1)
+    data = ("--data-dir", str(broker.data_dir))
     for _ in range(4):
         clients.connect("twin")
     for _ in range(4):
-        clients.connect("flapper").disconnect()
+        clients.connect("flapper").close()
+        until(lambda: "flapper" not in run("sessions", "ls", *data).out, "the end of the client")
+        clients.connect("cron job").disconnect()
     code, found = doctor(broker)
     assert code == 1
     said = {(one["severity"], one["subject"], one["title"]) for one in found}
@@ -70,7 +73,10 @@ def test_problems_are_found_with_their_clients(make_broker: Callable[..., Broker
     }
     (one,) = [one for one in found if one["subject"] == "away"]
     assert "1 message" in one["evidence"]
-    assert one["next"] == f"foldmq sessions show away --data-dir {broker.data_dir}"
+    assert one["next"] == f"{foldmq()} sessions show away --data-dir {broker.data_dir}"
+    for one in found:
+        _, *words = shlex.split(one["next"])
+        run(*words)
     assert [one["subject"] for one in doctor(broker, "away")[1]] == ["away"]
     assert doctor(broker, "writer") == (0, [])
     # of a topic: those of its receivers
@@ -92,7 +98,7 @@ def test_denials_are_found(make_broker: Callable[..., Broker], tmp_path: Path) -
     (one,) = doctor(broker, "pump")[1]
     assert (one["severity"], one["title"]) == ("warning", "is denied what it asks for")
     assert one["evidence"].startswith("publish plant/locked 1 time")
-    expected = f"foldmq acl check - pump publish plant/locked --permissions {rules}"
+    expected = f"{foldmq()} acl check - pump publish plant/locked --permissions {rules}"
     assert one["next"] == expected
     said = run(*shlex.split(one["next"])[1:], code=1)  # as it is
     assert "no user, client pump: publish plant/locked" in said.out

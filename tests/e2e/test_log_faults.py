@@ -248,9 +248,11 @@ def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_p
 IMPATIENT = "commit_timeout = 2\nlog_format = 'json'\n"
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds: int) -> None:
-    broker = make_broker(IMPATIENT)
+@pytest.mark.parametrize(("rounds", "processes"), [(1, 1), (2, 1), (1, 2)])
+def test_full_disk(
+    make_broker: Callable[..., Broker], small_disk: Path, rounds: int, processes: int
+) -> None:
+    broker = make_broker(f"processes = {processes}\n{IMPATIENT}")
     broker.data_dir = small_disk / "data"
     broker.start()
     offline_subscriber(broker.port)
@@ -273,16 +275,38 @@ def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds:
         assert set(load.refusals) == {3}
         assert len(load.acknowledged) <= acknowledged + 1
         reasons = [line["reason"] for line in broker.told("log cannot be written")]
-        assert len(reasons) <= 3 * number, reasons
+        assert len(reasons) <= 3 * number * processes, reasons
         assert any("no space left for the log" in reason for reason in reasons)
         filler.unlink()
         until(load.progressed(), "acknowledgements again")
-        until(lambda: len(broker.told("log is written again")) == number, "a word about it")  # noqa: B023 - used at once
+        until(
+            lambda: len(broker.told("log is written again")) == number * processes,  # noqa: B023 - used at once
+            "a word about it",
+        )
     load.stop()
     broker.stop()
     broker.start()
     check_received(broker.port, load)
     broker.stop()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_stop_with_a_full_disk(
+    make_broker: Callable[..., Broker], small_disk: Path, processes: int
+) -> None:
+    broker = make_broker(f"processes = {processes}\n{IMPATIENT}")
+    broker.data_dir = small_disk / "data"
+    broker.start()
+    load = Load(broker.port)
+    until(load.progressed(), "acknowledgements")
+    filler = fill(small_disk)
+    until(lambda: load.refusals, "a refused CONNECT")
+    load.stop()
+    os.kill(broker.pid, signal.SIGTERM)
+    until(lambda: broker.returncode is not None, "the end")
+    assert broker.returncode == 74
+    assert broker.log.count("foldmq: stopped with unwritten events") == processes
+    filler.unlink()
 
 
 def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: Path) -> None:

@@ -86,7 +86,7 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
         ),
         (
             Queued("c", "t", 1, [REF], 3, expires=1_700_000_000),
-            "queued message 5.0 QoS 1, 3 B, until 2023-11-14 22:13:20.000, for t",
+            "queued message 5.0 QoS 1, 3 B, until 2023-11-14 22:13:20.500, for t",
         ),
         (Queued("c", "t", 1, [REF], 3, behind=0), "queued again message 5.0 QoS 1, 3 B, for t"),
         (Acked("c", [7], reasons=[0x87]), "acknowledged packet 7 (PUBACK 0x87)"),

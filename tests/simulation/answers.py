@@ -18,6 +18,7 @@ from simulation.incidents import (
     ALONE,
     INCIDENTS,
     OPTIONS,
+    PAST,
     PERMISSIONS,
     SILENT,
     UNREAD,
@@ -154,6 +155,8 @@ class AnswersRun:
             self.counts[one.title] += 1
             title = next((short for short in _RUNNING if one.title.startswith(short)), one.title)
             named.setdefault(one.subject, set()).add(title)
+            if (one.severity == "notice") is not (title in PAST):
+                raise self._wrong(f"{one.subject} {one.title}: a {one.severity}")
         for subject in (*self.subjects, *self.members):
             said, claims = named.pop(subject.name, set()), subject.claims()
             if missing := claims.must - said:

@@ -43,10 +43,16 @@ DENIED = "is denied what it asks for"
 FLAPS = "connects again and again"
 SHARED = "connects again and again while it is connected"
 ALONE = "has no connected member"
+SHARED_BEFORE = "connected again and again while it was connected; it no longer does"
+WAS_DENIED = "was denied what it asked for"
+PAST = frozenset({SHARED_BEFORE, WAS_DENIED})
+"""Titles of what is over, which is no problem any more."""
 
 _WINDOW_AFTER: Final = 10.0
 """Seconds from which a full window is a problem."""
 _FLAPPING: Final = 60.0
+_LASTS: Final = 60.0
+"""Seconds after its last event for which a series lasts."""
 _CONNECTS, _TAKEOVERS = 4, 3
 _NEAR: Final = 1.5
 """Seconds around a threshold in which either answer is true: times in the broker are those of
@@ -80,6 +86,16 @@ class _Claimed:
             self.may.add(title)
         if seconds <= until - _NEAR:
             self.must.add(title)
+
+    def series(self, title: str, before: str, seconds: float, lasts: float, first: float) -> None:
+        """Claim a series of events that counts for ``RECENT`` seconds after its ``first`` one.
+
+        Its last event was ``seconds`` ago: it is present for ``lasts`` seconds, then it is past.
+        """
+        self.recent(title if seconds <= lasts else before, first, RECENT)
+        if abs(seconds - lasts) <= 3 * _NEAR and self.may & {title, before}:
+            self.must -= {title, before}
+            self.may |= {title, before}
 
     def all(self) -> Claims:
         return Claims(frozenset(self.must), frozenset(self.may))
@@ -121,6 +137,8 @@ class Subject:
         self.lost_at = self.denied_at = float("-inf")
         self.connects: list[float] = []
         self.takeovers: list[float] = []
+        self.failures: list[float] = []
+        """When connections ended without a DISCONNECT, and without another connection."""
         self._payloads: dict[int, bytes] = {}
         self._unseen: set[bytes] = set()
         """What was sent to it on connections that ended before it read that."""
@@ -192,6 +210,7 @@ class Subject:
                 self.link.send(p.disconnect())
             else:
                 self.link.drop()
+                self.failures.append(self.now)
         self.open.clear()
 
     def answer(self) -> None:
@@ -215,8 +234,8 @@ class Subject:
             oldest = now - min(self.open.values())
             if len(self.open) >= WINDOW:
                 found.since(SILENT, oldest, _WINDOW_AFTER)
-            elif oldest >= ACK_WAIT - _NEAR:
-                found.may.add(SILENT)
+            else:
+                found.since(SILENT, oldest, ACK_WAIT + 1)
         if self.unread:  # what it does not read it does not acknowledge
             found.may.add(SILENT)
         if self.unread > UNREAD:
@@ -227,12 +246,16 @@ class Subject:
             found.must.add(FILLING)
         if self.waiting < QUEUE and self.lost:
             found.recent(LOST, now - self.lost_at, RECENT)
-        found.recent(DENIED, now - self.denied_at, RECENT)
-        if len(self.takeovers) >= _TAKEOVERS:
-            found.recent(SHARED, now - self.takeovers[-_TAKEOVERS], RECENT)
-        if len(self.connects) >= _CONNECTS:
-            found.recent(FLAPS, now - self.connects[-_CONNECTS], _FLAPPING)
-        if SHARED in found.may:  # it connects again and again for that reason
+        found.series(DENIED, WAS_DENIED, now - self.denied_at, _LASTS, now - self.denied_at)
+        times = [at for at in self.takeovers if at > now - RECENT - _NEAR]
+        if len(times) >= _TAKEOVERS:
+            mean = (times[-1] - times[0]) / (len(times) - 1)
+            lasts = max(_LASTS, 3 * mean)
+            found.series(SHARED, SHARED_BEFORE, now - times[-1], lasts, now - times[-_TAKEOVERS])
+        if len(self.connects) >= _CONNECTS and len(self.failures) >= _CONNECTS - 1:
+            first = min(self.connects[-_CONNECTS], self.failures[1 - _CONNECTS])
+            found.recent(FLAPS, now - first, _FLAPPING)
+        if {SHARED, SHARED_BEFORE} & found.may:  # it connects again and again for that reason
             found.must.discard(FLAPS)
         return found.all()
 
@@ -297,6 +320,12 @@ async def _flap(subject: Subject) -> None:
     await subject.connect()
 
 
+async def _visit(subject: Subject) -> None:
+    """Connect for a moment, as a job does that runs again and again."""
+    await _come_back(subject)
+    subject.leave(orderly=True)
+
+
 async def _contend(subject: Subject) -> None:
     await subject.connect("192.0.2.2" if len(subject.connects) % 2 else "192.0.2.1")
 
@@ -312,6 +341,7 @@ INCIDENTS: Final = (
     Incident("reads slowly", _stall, _nothing, _unstall),
     Incident("is denied", Subject.denied, _nothing, _nothing),
     Incident("flaps", _flap, _flap, _come_back),
+    Incident("visits", _visit, _visit, _come_back),
     Incident("shares its identifier", _contend, _contend, _nothing),
     Incident("is away", Subject.leave, _nothing, _come_back),
 )

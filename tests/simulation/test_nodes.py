@@ -315,3 +315,64 @@ def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored() -> None
             await world.go(5)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_wills_of_clients_that_a_leader_in_doubt_closed_wait_for_them(*, returns: bool) -> None:
+    """They have ``failover_grace`` from the moment when they can connect again."""
+
+    async def scenario() -> None:
+        grace = 5.0
+        async with World(will_grace=grace).running() as world:
+            hooks = ClusterHooks(world.broker.node, world.broker.admission.connections)
+            watcher = SimClient(world)
+            watcher.send(p.connect("watcher", clean=False) + p.subscribe(1, ("will", 1)))
+            client = SimClient(world)
+            client.send(p.connect("c", will=p.Will("will", b"gone", qos=1)))
+            await world.go(1)
+            hooks.refuse_clients("it cannot prove that it leads")
+            await world.go(2 * grace)
+            assert (client.open, watcher.open) == (False, False)
+            hooks.refuse_clients("")
+            watcher = SimClient(world)
+            watcher.send(p.connect("watcher", clean=False))
+            await world.go(grace - 1)
+            if returns:
+                client = SimClient(world)
+                client.send(p.connect("c"))
+            await world.go(2)
+            wills = [packet for packet in watcher.take() if isinstance(packet, p.Publish)]
+            assert [packet.payload for packet in wills] == ([] if returns else [b"gone"])
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_clients_without_an_answer_wait_for_the_next_leader_at_a_hand_over(size: int) -> None:
+    """Those whose CONNECT comes during the hand-over, all of it or the rest of it."""
+
+    async def scenario() -> None:
+        world = NodesWorld()
+        await world.start()
+        await world.go(1)
+        leader = world.serving
+        assert leader is not None
+        client = SimClient(world)
+        while not client.through_edge:
+            client = SimClient(world)
+        connect = p.connect("c", level=4)
+        world.log.hold()
+        client.send(connect[:size])
+        await world.go(0.01)
+        other = next(node.name for node in world.nodes if node is not leader)
+        assert leader.move(other)
+        await world.go(0.01)
+        client.send(connect[size:])
+        await world.go(0.01)
+        world.log.release()
+        await world.go(3)
+        assert world.serving is not leader
+        assert (client.open, client.take()) == (True, [p.Connack(0)])
+        await world.stop()
+
+    simulate(scenario)

@@ -9,6 +9,7 @@ import pytest
 from harness import packets as p
 
 from actors.inspection.problems import ProblemSearch
+from actors.inspection.receiver_preview import Previewed, receiver_rows
 from simulation.loop import simulate
 from simulation.world import World
 
@@ -98,7 +99,7 @@ def test_the_age_is_that_of_the_oldest_delivery_left() -> None:
             assert 60_000 <= problems(world)["window_full"]["age_ms"] <= 67_000
             client.send(p.puback(3))
             await world.go(1)
-            assert codes(world) == set()  # the window is not full any more
+            assert codes(world) == {"unacknowledged"}  # the window is not full any more
 
     simulate(scenario)
 
@@ -199,7 +200,86 @@ def test_takeovers_count_for_ten_minutes() -> None:
             one = problems(world)["duplicate"]
             assert (one["takeovers"], one["recent_takeovers"]) == (3, 3)
             assert one["hosts"] == ["192.0.2.1"]
+            assert one["lasts"]
             await world.go(360)  # the first one was 11 minutes ago
             assert codes(world) == set()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("topic_filter", ["a", "$share/g/a"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_that_does_not_acknowledge_is_found_though_its_window_has_room(
+    qos: int, topic_filter: str, level: int
+) -> None:
+    """After ``ack_wait`` and the time for an answer, until it acknowledges."""
+
+    async def scenario() -> None:
+        async with World(ack_wait=20.0).running() as world:
+            client = await world.connect("c", filters=[(topic_filter, qos)], mqtt5=level == 5)
+            writer = await world.connect("w")
+            writer.send(p.publish("a", b"x", qos, 1))
+            if qos == 2:
+                writer.send(p.pubrel(1))
+            await world.go(15)
+            assert codes(world) == set()
+            for _ in range(5):
+                await world.go(7)
+                one = problems(world)["unacknowledged"]
+                assert (one["count"], one["filters"]) == (1, {topic_filter: 1})
+                assert one["sent_again"] == (level == 4)
+            client.send(p.puback(1) if qos == 1 else p.pubrec(1))
+            await world.go(1)
+            assert codes(world) == set()
+
+    simulate(scenario)
+
+
+def test_two_clients_of_one_identifier_that_have_ended_are_past() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for _ in range(4):
+                client = await world.connect("c")
+                await world.go(5)
+            assert problems(world)["duplicate"]["lasts"]
+            client.drop()
+            await world.go(70)
+            assert not problems(world)["duplicate"]["lasts"]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_client_that_disconnects_each_time_does_not_fail(*, orderly: bool) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for _ in range(6):
+                client = await world.connect("c", clean=True)
+                if orderly:
+                    client.send(p.disconnect())
+                else:
+                    client.drop()
+                await world.go(5)
+            assert codes(world) == (set() if orderly else {"flapping"})
+
+    simulate(scenario)
+
+
+def test_a_shared_subscription_has_the_highest_qos_of_its_members() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            node, name = world.broker.node, "$share/g/a"
+            await world.connect("c0", filters=[(name, 0)])
+            client = await world.connect("c1", filters=[(name, 1)])
+
+            def qos() -> int:
+                (row,) = receiver_rows(name, [(name, 2, True)], Previewed("a", 2, None), node)
+                return int(row["qos"])
+
+            assert qos() == 1
+            client.drop()
+            await world.go(1)
+            assert qos() == 0
 
     simulate(scenario)

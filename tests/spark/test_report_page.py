@@ -165,5 +165,5 @@ def test_without_matplotlib_the_error_is_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
     )
-    assert done.stdout.startswith("69 the HTML page needs matplotlib: pip install 'foldmq[spark]'")
+    assert done.stdout.startswith("69 the HTML page needs matplotlib: make -C /")
     assert done.stdout.count("\n") == 1

@@ -62,7 +62,7 @@ class WebLogClient(ReconnectingClient):
 
     def __init__(self, flags: SourceFlags) -> None:
         super().__init__(lambda: open_brokers(flags), retry_seconds=_RETRY_SECONDS)
-        self._flags = flags
+        self.flags = flags
         self._sources: dict[str, _OpenLog] = {}
         self._polled_at = -math.inf
         self._failing: dict[str, float] = {}
@@ -217,7 +217,7 @@ class WebLogClient(ReconnectingClient):
 
         Raises as ``open_brokers``, ``open_trace`` and ``open_traces``.
         """
-        async with open_brokers(self._flags) as brokers:
+        async with open_brokers(self.flags) as brokers:
             if brokers.several:
                 async with open_traces(brokers, **wanted) as traces:
                     yield traces
@@ -245,7 +245,7 @@ class WebLogClient(ReconnectingClient):
     async def _with_index(self, opened: _OpenLog, source: LogSource) -> LogSource:
         """Return the log with its current index; its files are closed when nothing reads them."""
         opened.look_again = time.monotonic() + _LOOK_SECONDS
-        opened.source = await with_index(source, index_directory(self._flags, source.stream).path)
+        opened.source = await with_index(source, index_directory(self.flags, source.stream).path)
         return opened.source
 
 

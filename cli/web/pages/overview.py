@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis import Advice, find_problems
+from cli.diagnosis import Advice, NextCommands, find_problems, pids_of
 from cli.history import event_selection
 from cli.live import Refused
 from cli.web.history import day_charts
@@ -113,7 +113,9 @@ class Pages:
         if begun >= until:
             statuses = (await self._samples.latest()).statuses
             # Brokers that just failed to answer are left out.
-            advice, _ = await find_problems(self._link.polled or await self._link.open(), statuses)
+            found, _ = await find_problems(self._link.polled or await self._link.open(), statuses)
+            commands = NextCommands(self._link.flags, pids_of(statuses), elsewhere=True)
+            advice = [one._replace(next=commands.complete(one.next)) for one in found]
             now = time.monotonic()
             self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice
         return advice[:most], max(0, len(advice) - most)

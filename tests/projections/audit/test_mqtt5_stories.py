@@ -82,7 +82,7 @@ def test_a_message_expires_in_the_queue() -> None:
         "queued",
         "expired in the queue",
     ]
-    assert story_object(story, None)["expires"] == "1970-01-01T00:00:06.000Z"
+    assert story_object(story, None)["expires"] == "1970-01-01T00:00:06.500Z"
 
 
 def test_a_client_refuses_a_message() -> None:
