@@ -87,6 +87,7 @@ class AnswersRun:
         await self.world.go(chance.uniform(100, 700) if long else chance.uniform(0.2, 6))
         await self._judge_problems()
         await self._judge_preview(chance.choice(self.subjects))
+        await self._judge_share()
 
     async def _happens(self, subject: Subject) -> None:
         incident, left = self._lasting.get(subject.name, (INCIDENTS[0], 0))
@@ -96,9 +97,9 @@ class AnswersRun:
             incident, left = self._chance.choice(INCIDENTS), self._chance.randrange(1, 60)
             self.counts[incident.name] += 1
             await _done(incident.begin(subject))
-            await self.world.go(0.05)
         else:
             await _done(incident.step(subject))
+        await self.world.go(0.05)  # the broker has heard of it
         self._lasting[subject.name] = incident, left - 1
 
     async def _jobs_and_members(self) -> None:
@@ -186,6 +187,18 @@ class AnswersRun:
         self.counts[f"preview: {happened}"] += 1
         if row["why"] != happened:
             raise self._wrong(f"{subject.name}: a message would be {row['why']}, was {happened}")
+
+    async def _judge_share(self) -> None:
+        """Compare the members that a preview says do not acknowledge with those that do not."""
+        (row,) = (await self._ask("subscriptions", topic="jobs", qos=1))["rows"]
+        if row["why"] != "shared":
+            return  # they do not get messages anyway
+        stalled = {one["client"] for one in row["stalled"]}
+        for member in self.members:
+            claims, named = member.claims(), member.name in stalled
+            self.counts["preview: a member is silent"] += named
+            if not (SILENT in claims.must) <= named <= (SILENT in claims.must | claims.may):
+                raise self._wrong(f"{member.name} does not acknowledge: {named} in {row}")
 
     async def _judge_stories(self) -> None:
         """Compare what ``why`` says about the last messages with what happened to them."""

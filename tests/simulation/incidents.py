@@ -323,6 +323,7 @@ async def _flap(subject: Subject) -> None:
 async def _visit(subject: Subject) -> None:
     """Connect for a moment, as a job does that runs again and again."""
     await _come_back(subject)
+    await subject.world.go(0.05)
     subject.leave(orderly=True)
 
 

@@ -153,6 +153,27 @@ def previews_no_full_queue(patch: Patch) -> None:
     patch.setattr(receiver_preview.decisions, "preview_delivery", queued)
 
 
+def looks_only_at_full_windows(patch: Patch) -> None:
+    patch.setattr(problems, "stalled", lambda _node, _name: None)
+
+
+def tells_what_is_over_as_present(patch: Patch) -> None:
+    patch.setattr(problems, "_LASTS_MS", 2 * problems._LASTS_MS)
+
+
+def takes_a_disconnect_for_a_failure(patch: Patch) -> None:
+    closed = ClientHistories.closed
+
+    def failed(histories: ClientHistories, client: str, reason: str, ms: int) -> None:
+        closed(histories, client, "error" if reason == "disconnect" else reason, ms)
+
+    patch.setattr(ClientHistories, "closed", failed)
+
+
+def previews_no_silent_member(patch: Patch) -> None:
+    patch.setattr(receiver_preview, "stalled", lambda _node, _name: None)
+
+
 MUTANTS: tuple[Callable[[Patch], None], ...] = (
     looks_at_no_window,
     takes_a_window_for_full_when_one_is_left,
@@ -170,6 +191,10 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
     names_another_client,
     previews_a_message_as_sent_to_a_full_window,
     previews_no_full_queue,
+    looks_only_at_full_windows,
+    tells_what_is_over_as_present,
+    takes_a_disconnect_for_a_failure,
+    previews_no_silent_member,
 )
 
 
