@@ -40,7 +40,7 @@ from actors.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.sharing import SharedSubscriptions
 from actors.sparkplug import BirthCertificates
 from actors.supervision import inherit, replace
-from eventstore.format import Bridged, BrokerStopped, RetainedExpired, expired_until
+from eventstore.format import Bridged, BrokerStopped, RetainedExpired
 from eventstore.task_cancellation import end_tasks
 from projections.state import NodeState
 from protocol.errors import FoldmqError
@@ -385,7 +385,7 @@ class Broker(LoopActor):
         self._expiring_retained = False
         if not self.node.recovered or self.node.draining:
             return
-        passed = expired_until(self.node.clock.steady_ms())
+        passed = self.node.expired_until
         topics = self.node.state.retained.expired(passed, _RETAINED_AT_ONCE)
         for part in by_text(topics, str):
             self.node.emit(RetainedExpired(part))

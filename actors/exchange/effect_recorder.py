@@ -13,7 +13,6 @@ from eventstore.format import (
     LOG_SESSION,
     RetainedCleared,
     SessionOpened,
-    expired_until,
     seconds_left,
 )
 from protocol.mqtt import Publishes
@@ -111,7 +110,7 @@ class EffectRecorder:
 
     def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
         """Record messages that another log assigned to this one, and divide them among members."""
-        passed = expired_until(self._node.clock.steady_ms())
+        passed = self._node.expired_until
         chosen = [
             at
             for at in range(count)
@@ -146,7 +145,7 @@ class EffectRecorder:
         number = self._names.index(name)
         version = RetainedVersion(taken.time_ms, number)
         routes = self._node.router.routes
-        passed = expired_until(self._node.clock.steady_ms())
+        passed = self._node.expired_until
         chosen: list[int] = []
         keeps = False
         for at in range(count):

@@ -230,13 +230,20 @@ class ProblemSearch:
 
     def _of_history(self, history: ClientHistory) -> Iterator[Problem]:
         since = self._now - RECENT_MS
-        if history.dropped and history.dropped_ms >= since:
+        recent = {
+            reason: self._now - at
+            for reason, at in (history.dropped_at or {}).items()
+            if at >= since
+        }
+        if history.dropped and recent:
+            by = {reason: history.dropped[reason] for reason in recent}
             yield {
                 "code": "drops",
-                "count": history.dropped.total(),
-                "by": dict(history.dropped),
+                "count": sum(by.values()),
+                "by": by,
                 "since_ms": history.since_ms,
-                "age_ms": self._now - history.dropped_ms,
+                "age_ms": min(recent.values()),
+                "ages_ms": recent,
             }
         if history.denied and history.denied_ms >= since:
             yield {
@@ -247,7 +254,7 @@ class ProblemSearch:
                 "lasts": self._now - history.denied_ms <= _LASTS_MS,
                 **self._decided_by(history),
             }
-        recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
+        connects = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
         failed = sum(at >= self._now - _FLAPPING_MS for at in history.failed_ms)
         taken = [at for at in history.taken_ms if at >= since]
         if len(taken) >= _DUPLICATE:
@@ -256,17 +263,17 @@ class ProblemSearch:
                 "code": "duplicate",
                 "takeovers": history.takeovers,
                 "recent_takeovers": len(taken),
-                "recent": recent,
+                "recent": connects,
                 "hosts": list(history.hosts),
                 "age_ms": age,
                 "lasts": age <= _lasting_ms(taken),
             }
-        elif recent >= _FLAPPING and failed >= _FLAPPING - 1:
+        elif connects >= _FLAPPING and failed >= _FLAPPING - 1:
             yield {
                 "code": "flapping",
                 "connects": history.connects,
                 "since_ms": history.since_ms,
-                "recent": recent,
+                "recent": connects,
                 "failed": failed,
                 "last_close": history.last_close,
             }

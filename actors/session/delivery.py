@@ -22,7 +22,6 @@ from eventstore.format import (
     Position,
     Queued,
     entries,
-    expired_until,
     format_position,
     to_runs,
 )
@@ -388,7 +387,7 @@ class Delivery:
             return self._send_waiting(connection, run, messages)
         now_ms, flags = self._node.clock.steady_ms(), (run.qos, run.retain)
         of = run.held if run.retain else None
-        passed = expired_until(now_ms)
+        passed = self._node.expired_until
         if access is None and not limited and min(times) > passed:
             return self._send_waiting(connection, run, messages)
 
@@ -426,7 +425,7 @@ class Delivery:
             return
         if self._expiry is None:
             self._expiry = QueueExpiry()
-        now = expired_until(self._node.clock.steady_ms())
+        now = self._node.expired_until
         missing = self._expiry.search(state, now, self._own_buffer(), self._record_expired)
         if missing:
             self.load(missing, self.make_room)

@@ -19,7 +19,7 @@ from actors.node import Activation, Counters, ReloadOutcome, RetainedPace
 from actors.routing import is_shared
 from actors.session.decisions import dropped, refused_topic
 from eventstore.display import duration
-from eventstore.format import LogEvent, Position, entries, format_position
+from eventstore.format import LogEvent, Position, entries, expired_until, format_position
 from eventstore.log import MessageStore
 from projections.clients import ClientHistories
 from projections.state import NodeState
@@ -322,7 +322,17 @@ class NodeContext:
             limit = float(state.expiry)
         if not limit or limit >= NEVER_EXPIRES:
             return float("inf")
-        return limit - (self.clock.steady_ms() - state.closed_ms) / 1000
+        return limit - (self.log_ms - state.closed_ms) / 1000
+
+    @property
+    def log_ms(self) -> int:
+        """The time that the log has for what is decided now, in steady Unix milliseconds."""
+        return self.journal.event_ms() if self.recovered else self.clock.steady_ms()
+
+    @property
+    def expired_until(self) -> int:
+        """The last expiry, in Unix seconds, that has passed by the time of the log."""
+        return expired_until(self.log_ms)
 
     @property
     def will_grace(self) -> int:
@@ -333,7 +343,7 @@ class NodeContext:
         """Return in how many seconds the will of an offline session is published; or infinity."""
         if state.will is None or state.connected:
             return float("inf")
-        due = state.will.wait - (self.clock.steady_ms() - state.closed_ms) / 1000
+        due = state.will.wait - (self.log_ms - state.closed_ms) / 1000
         if not state.will.grace:
             return due
         # The client gets this time from the moment when it can connect again.

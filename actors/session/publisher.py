@@ -39,7 +39,6 @@ from eventstore.format import (
     Position,
     Released,
     block_columns,
-    expired_until,
     expiries,
     format_position,
     to_runs,
@@ -299,7 +298,7 @@ class Publisher:
     ) -> None:
         """Route released messages of which some have an expiry; expired ones are not delivered."""
         now_ms = self._node.clock.steady_ms()
-        passed = expired_until(now_ms)
+        passed = self._node.expired_until
         expired = [0 < message.expires <= passed for message in messages]
         for gone in (False, True):
             if gone not in expired:

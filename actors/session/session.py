@@ -360,8 +360,8 @@ class Session(LoopActor):
 
     @property
     def now_ms(self) -> int:
-        """The time in Unix milliseconds."""
-        return self._node.clock.steady_ms()
+        """The time of the log in Unix milliseconds."""
+        return self._node.log_ms
 
     def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
         """Record that the client does not get messages that it is not permitted to read."""

@@ -27,7 +27,6 @@ from actors.sharing.undivided_messages import UndividedMessages
 from eventstore.format import (
     Expired,
     MessageDropped,
-    expired_until,
     to_runs,
 )
 from eventstore.log import StoredMessages
@@ -304,7 +303,7 @@ class SharedDelivery(Delivery):
 
     def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
         """Record which of the queued messages in ``found`` have expired; return whether any has."""
-        queue, passed = held.queue, expired_until(self._node.clock.steady_ms())
+        queue, passed = held.queue, self._node.expired_until
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
         gone = [ref for ref in queue.expired(passed) if ref in found]

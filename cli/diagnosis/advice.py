@@ -59,7 +59,10 @@ def merge_advice(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any
             if (client, "denied") in known:
                 left.pop("not_permitted", None)
             if left:
-                found.append({**one, "by": left, "count": sum(left.values())})
+                ages = one.get("ages_ms", {})  # a broker of an older version has one age for all
+                age_ms = min((ages[reason] for reason in left if reason in ages), default=None)
+                about = {"by": left, "count": sum(left.values())}
+                found.append({**one, **about, "age_ms": age_ms or one["age_ms"]})
         else:
             found.append(known.get((client, one["code"]), one))
     return sorted(found, key=lambda one: (RANKS.get(one["code"], len(RANKS)), str(one["client"])))

@@ -325,6 +325,15 @@ class Journal:
             return True
         return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event
 
+    def event_ms(self) -> int:
+        """Return the steady time that the log has for what is decided now.
+
+        It is that of an open record, if there is one.
+        """
+        if self._events and (self._in_turn or not self._stale()):
+            return self.steady_ms
+        return max(self._clock.steady_ms(), self._since_ms)
+
     def _begin_record(self) -> None:
         self._since_ms = self.steady_ms = max(self._clock.steady_ms(), self._since_ms)
         self._begun = self._clock.monotonic()

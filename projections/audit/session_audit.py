@@ -216,7 +216,7 @@ class SessionAudit:
             return
         state = fold.state
         if self._known:
-            self._progress.after(state, at, time_ms, kind)
+            self._progress.after(state, at, time_ms, event)
             if state is not None and kind in _QUEUE_CHANGES:
                 self._check_bytes(state, event, at)
         if self._shared is not None:
@@ -252,6 +252,7 @@ class SessionAudit:
         self, event: Event, kind: type, at: Position, time_ms: int, payload: bytes | None
     ) -> None:
         """Check an event against the state before it."""
+        self._drops.took(event)
         check = _CHECKS.get(kind)
         if kind is RetainedSnapshot:
             if self._known and at >= self.fold.whole:
@@ -294,6 +295,7 @@ class SessionAudit:
         if state is not None:
             self._report_all(self._expected.overdue(_BEYOND))
         self._end_turn()
+        self._drops.took(None)
         self._ends.finish(state)
         self._wills.finish(state)
         self._progress.finish()
@@ -440,6 +442,8 @@ class SessionAudit:
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         known = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
+        if event.behind < 0:
+            self._drops.queued(state, event, refs, at)
         if event.retain:
             if known:
                 self._report_all(self._in_turn.replayed(None, refs, event.qos, at))

@@ -131,8 +131,9 @@ def dropped(
 
 # ----------------------------------------------------------------------------------- expiry
 
-# A message expires at the second that its event contains. The time of a record is the time of its
-# first event; the others may be up to a second later.
+# A message expires at the second that its event contains, not before: the broker decides that at
+# the time of the record. A message that is sent may be in a later record than the one in which that
+# was decided, if this had no more room.
 
 
 def sent_in_time(
@@ -196,7 +197,7 @@ def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> 
     """Check that expired messages were the first of the queue, and had reached their expiry."""
     held = state.subscriptions.get(event.filter)
     queue = held.queue if held is not None else None
-    due = Counter(queue.expired(time_ms // 1000 + 1) if queue is not None else ())
+    due = Counter(queue.expired(time_ms // 1000) if queue is not None else ())
     found: list[Violation] = []
     for number, ref in enumerate(from_runs(event.refs)):
         if not due[ref]:

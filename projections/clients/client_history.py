@@ -46,7 +46,7 @@ class ClientHistory:
         "denied_count",
         "denied_ms",
         "dropped",
-        "dropped_ms",
+        "dropped_at",
         "earlier_hosts",
         "failed_ms",
         "host",
@@ -81,8 +81,8 @@ class ClientHistory:
         self.closed_ms = 0
         self.dropped: Counter[str] | None = None
         """Number of dropped messages to or from the client, by reason."""
-        self.dropped_ms = 0
-        """Time of the last drop."""
+        self.dropped_at: dict[str, int] | None = None
+        """Time of the last drop, by reason."""
         self.denied: dict[str, int] | None = None
         """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
         self.denied_as: tuple[str | None, tuple[str, ...]] | None = None
@@ -98,6 +98,11 @@ class ClientHistory:
     def hosts(self) -> tuple[str, ...]:
         """The distinct addresses of the client's last connections, the latest last."""
         return (*self.earlier_hosts, self.host) if self.host is not None else ()
+
+    @property
+    def dropped_ms(self) -> int:
+        """Time of the last drop; 0: none is known."""
+        return max(self.dropped_at.values()) if self.dropped_at else 0
 
     def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
         """Return messages per second from and to the client, since the last call.
@@ -126,6 +131,7 @@ class ClientHistory:
             "closed_ms": self.closed_ms,
             "dropped": dict(self.dropped or ()),
             "dropped_ms": self.dropped_ms,
+            "dropped_at": self.dropped_at,
             "denied": self.denied,
             "denied_count": self.denied_count,
             "denied_ms": self.denied_ms,
@@ -148,7 +154,9 @@ def decode_history(body: bytes) -> ClientHistory:
     dropped = raw.get("dropped")
     if dropped:
         found.dropped = Counter({str(reason): int(count) for reason, count in dropped.items()})
-    found.dropped_ms = int(raw.get("dropped_ms", 0))
+        last = int(raw.get("dropped_ms", 0))  # all that an older broker stored
+        times = raw.get("dropped_at") or dict.fromkeys(found.dropped, last)
+        found.dropped_at = {str(reason): int(at) for reason, at in times.items()}
     denied = raw.get("denied")
     if denied:
         found.denied = {str(what): int(count) for what, count in denied.items()}
@@ -233,10 +241,10 @@ class ClientHistories:
     def dropped(self, client: str, reason: str, count: int, now_ms: int) -> None:
         """Record that messages to a client, or from it, were dropped."""
         history = self._changed(client, now_ms)
-        if history.dropped is None:
-            history.dropped = Counter()
+        if history.dropped is None or history.dropped_at is None:
+            history.dropped, history.dropped_at = Counter(), {}
         history.dropped[reason] += count
-        history.dropped_ms = now_ms
+        history.dropped_at[reason] = now_ms
 
     def denied(
         self,

@@ -126,7 +126,7 @@ def _wrong_change(before: RetainedInterval | None, one: RetainedInterval) -> Vio
     if before is None or nothing:
         return Violation(Rule.EXPIRY, one.at, "a retained message ended, but there was none")
     # The time of a record is that of its first event, which may be a second before the others.
-    if one.how == EXPIRED_SO and not 0 < before.expires <= one.expires + 1:
+    if one.how == EXPIRED_SO and not 0 < before.expires <= one.expires:
         what = f"retained message {format_position(before.ref)} expired too early"
         return Violation(Rule.EXPIRY, one.at, what)
     return None

@@ -140,7 +140,7 @@ def expired_early(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
     """Return ends of retained messages that did not exist, or that expired too early."""
     nothing = F.coalesce(F.col("last"), F.lit("")) == ""
     # The time of a record is that of its first event, which may be a second before the others.
-    due = (F.col("ended") > 0) & (F.col("ended") <= F.col("expires") + 1)
+    due = (F.col("ended") > 0) & (F.col("ended") <= F.col("expires"))
     wrong = held.where(
         F.col("how").isin(CLEARED, EXPIRED_SO)
         & (F.col("at") >= position_of("whole", logs))

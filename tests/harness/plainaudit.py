@@ -362,5 +362,5 @@ def _of_topic(some: list[_Held], whole: Position) -> Iterator[Wrong]:
             yield Wrong(Rule.RETAINED, one.at, None, "repeats another message")
         elif one.how in (CLEARED, EXPIRED_SO) and (before is None or not before.digest):
             yield Wrong(Rule.EXPIRY, one.at, None, "a retained message ended, but there was none")
-        elif one.how == EXPIRED_SO and before and not 0 < before.expires <= one.expires + 1:
+        elif one.how == EXPIRED_SO and before and not 0 < before.expires <= one.expires:
             yield Wrong(Rule.EXPIRY, one.at, None, "a retained message expired too early")

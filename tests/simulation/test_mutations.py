@@ -148,6 +148,29 @@ def forgets_wills_when_it_is_started_again(patch: Patch) -> None:
     patch.setattr(broker, "end_connections", end)
 
 
+def does_not_record_wills_of_qos_0(patch: Patch) -> None:
+    publish = Publisher.publish_will
+
+    def published(publisher: Publisher, packet: Any) -> None:
+        if packet.qos or packet.retain:
+            publish(publisher, packet)
+        else:
+            publisher.publish(packet)
+
+    patch.setattr(Publisher, "publish_will", published)
+
+
+def queues_twice_as_many_as_the_limit(patch: Patch) -> None:
+    enqueue = queueing._enqueue
+
+    def enqueued(*args: Any, **more: Any) -> Any:
+        *rest, limits = args
+        wider = limits._replace(queued_messages=2 * limits.queued_messages)
+        return enqueue(*rest, wider, **more)
+
+    patch.setattr(queueing, "_enqueue", enqueued)
+
+
 def does_not_clear_retained_messages(patch: Patch) -> None:
     set_ = RetainedIndex._set
 
@@ -219,6 +242,8 @@ MUTANTS: list[Callable[[Patch], None]] = [
     sends_again_without_looking_at_the_stream,
     takes_all_for_stored_after_a_disturbance,
     forgets_wills_when_it_is_started_again,
+    does_not_record_wills_of_qos_0,
+    queues_twice_as_many_as_the_limit,
     does_not_clear_retained_messages,
     replays_nothing_retained,
     does_not_route_after_a_restart,

@@ -15,6 +15,7 @@ from eventstore.format import (
     BrokerStarted,
     CheckpointBegun,
     CheckpointCompleted,
+    Expired,
     Followed,
     LimitsApplied,
     MessageDropped,
@@ -63,12 +64,12 @@ def limited(name: str, **given: Any) -> Story:
 # ------------------------------------------------------------------------------------- wills
 
 
-def with_will(name: str, delay: int = 0, retain: bool = False) -> Story:
-    """``x`` has left a will of QoS 1; the next record is 3."""
+def with_will(name: str, delay: int = 0, retain: bool = False, qos: int = 1) -> Story:
+    """``x`` has left a will; the next record is 3."""
     story = Story(name)
     came = opened5() if delay else opened("x")
     came.session = "x"
-    return story(came, WillArmed("x", "w/1/2", 1, retain, 3, 0, delay), payloads=1)
+    return story(came, WillArmed("x", "w/1/2", qos, retain, 3, 0, delay), payloads=1)
 
 
 def fires(
@@ -104,6 +105,25 @@ def will_vanishes(name: str) -> Case:
 
 def will_vanishes_with_its_message(name: str) -> Case:
     return with_will(name)(WillFired("x"), gone()).breaks("will", at(3), "x")
+
+
+def will_of_qos_0_vanishes_with_its_message(name: str) -> Case:
+    """It is in the log like every will, although its deliveries are not."""
+    return with_will(name, qos=0)(WillFired("x"), gone()).breaks("will", at(3), "x")
+
+
+def will_of_qos_0_published(name: str) -> Case:
+    return fires(with_will(name, qos=0), gone(), qos=0).keeps()
+
+
+def will_of_qos_0_not_permitted(name: str) -> Case:
+    story = with_will(name, qos=0)
+    return story(WillFired("x"), MessageDropped("x", "not_permitted", 1), gone()).keeps()
+
+
+def will_a_moment_before_its_delay(name: str) -> Case:
+    story = with_will(name, delay=5)(gone())
+    return fires(story, after_ms=4999).breaks("will", at(4), "x")
 
 
 def will_comes_twice(name: str) -> Case:
@@ -314,6 +334,37 @@ def queue_not_full_of_bytes(name: str) -> Case:
 def limits_of_a_reload(name: str) -> Case:
     story = away(name, 1)(LimitsApplied({**LIMITS, "max_queued_messages": 1}))
     return story(published("t", pid=9), drop("queue_messages", at(5)), payloads=1).keeps()
+
+
+def more_waits_than_the_limit(name: str) -> Case:
+    """The drops at 4 messages say that the limit is reached, which is 2."""
+    refs = [at(3, number) for number in range(4)]
+    story = limited(name)(closed())(published(*"tttt"), queued(*refs), payloads=4)
+    story(published("t", pid=9), drop("queue_messages", at(4)), payloads=1)
+    return story.breaks("queue", at(3, 4))
+
+
+def more_waits_after_the_limit_was_lowered(name: str) -> Case:
+    """Messages that wait stay, but new ones have no room."""
+    story = away(name, 2)(LimitsApplied({**LIMITS, "max_queued_messages": 1}))
+    story(published("t", pid=9), queued(at(5)), payloads=1)
+    return story.breaks("queue", at(5, 1))
+
+
+def more_bytes_wait_than_the_limit(name: str) -> Case:
+    story = away(name, 1, limits={"max_queued_bytes": 5})
+    return story(published("t", pid=9), queued(at(4)), payloads=1).breaks("queue", at(4, 1))
+
+
+def expired_when_the_queue_was_full(name: str) -> Case:
+    """A message that had expired when it was released is queued, and expires at once."""
+    story = away(name, 2)
+    event = published("t", qos=2, pid=9, blocks=[len(BLOCK)], at=len(BLOCK))
+    story.log.record(event, payloads=[BLOCK, b"one"])
+    waits = Queued("s", "t", 2, [at(4)], 3, expires=story.log.time_ms // 1000 + 5)
+    gone_ms = story.log.time_ms + 9000
+    story(Released("p", [9], [at(4)]), waits, Expired("s", "t", [at(4)], 3), time_ms=gone_ms)
+    return story.keeps()
 
 
 def unsubscribed(name: str) -> Case:
@@ -562,7 +613,7 @@ def session_expired(name: str) -> Case:
 
 def session_expired_early(name: str) -> Case:
     story = away(name, 0)
-    story(SessionExpired("s", "expired"), time_ms=story.log.time_ms + 50_000)
+    story(SessionExpired("s", "expired"), time_ms=story.log.time_ms + 59_999)
     return story.breaks("session", at(3))
 
 
@@ -723,6 +774,26 @@ def stands_still(name: str) -> Case:
     return story.breaks("progress", at(4))
 
 
+def stands_still_while_others_are_acknowledged(name: str) -> Case:
+    """What the client acknowledges, the last time 100 seconds before, moves no queue."""
+    story = limited(name)(published("t"), delivered(at(2)), payloads=1)
+    story(published("t", pid=9), queued(at(3)), payloads=1)
+    story(Acked("s", [1]), time_ms=story.log.time_ms + 50_000)
+    story(Acked("p", []), time_ms=story.log.time_ms + 100_000)
+    return story.breaks("progress", at(3, 1))
+
+
+def others_pass_the_queue(name: str) -> Case:
+    """They are sent at once, and so could the message have been that waits."""
+    story = limited(name)(Subscribed("s", [("u", 1)]))
+    story(published("t"), queued(at(3)), payloads=1)
+    for number in range(2):
+        sent = delivered(at(4 + number), topic_filter="u", pid=number + 1)
+        later = story.log.time_ms + 1500
+        story(published("u", pid=9), sent, payloads=1, time_ms=later)
+    return story.breaks("progress", at(3, 1))
+
+
 def window_is_full(name: str) -> Case:
     story = limited(name)(published("t", "t", "t"), payloads=3, last=False)
     story(delivered(at(2), at(2, 1)), queued(at(2, 2)), part=1)
@@ -745,7 +816,11 @@ def delivered_before_its_release(name: str) -> Case:
 
 BROKEN_CAUSES = (
     delivered_before_it_was_published, delivered_before_its_release,
-    will_vanishes, will_vanishes_with_its_message, will_comes_twice, will_fires_twice,
+    will_vanishes, will_vanishes_with_its_message, will_of_qos_0_vanishes_with_its_message,
+    will_a_moment_before_its_delay, more_waits_than_the_limit,
+    more_waits_after_the_limit_was_lowered, more_bytes_wait_than_the_limit,
+    stands_still_while_others_are_acknowledged, others_pass_the_queue,
+    will_comes_twice, will_fires_twice,
     will_after_disconnect, will_discarded_though_it_was_lost,
     will_discarded_by_disconnect_of_an_error, will_of_another_topic,
     will_of_another_qos, will_that_is_retained, will_with_other_bytes, will_of_nobody,
@@ -773,7 +848,8 @@ BROKEN_CAUSES = (
 )  # fmt: skip
 KEPT_CAUSES = (
     retained_expired_before_its_event,
-    will_published, will_discarded, will_with_disconnect_code,
+    will_published, will_of_qos_0_published, will_of_qos_0_not_permitted,
+    expired_when_the_queue_was_full, will_discarded, will_with_disconnect_code,
     will_with_disconnect_of_an_error, will_waits,
     will_of_a_client_that_came_back, will_of_a_session_taken_over, will_not_permitted,
     will_waits_after_a_takeover, will_of_a_clean_session_waits_after_a_shutdown,

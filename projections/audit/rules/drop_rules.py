@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import escaped
-from eventstore.format import LONGEST_DROPPED_TOPIC, count_runs, format_position, from_runs
+from eventstore.format import (
+    LONGEST_DROPPED_TOPIC,
+    Expired,
+    MessagePublished,
+    OperatorActed,
+    Queued,
+    SessionClosed,
+    WillFired,
+    count_runs,
+    format_position,
+    from_runs,
+)
 from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt import FAILURE, matches
@@ -18,7 +29,13 @@ from protocol.mqtt5 import SHARE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format import MessageDropped, Position, SubscriptionDenied, Unsubscribed
+    from eventstore.format import (
+        Event,
+        MessageDropped,
+        Position,
+        SubscriptionDenied,
+        Unsubscribed,
+    )
     from projections.audit.rules.log_outline import Limits, LogOutline
     from projections.state import SessionState
 
@@ -28,6 +45,8 @@ _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_fo
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
 _OF_RECEIVERS: Final = frozenset({"queue_messages", "queue_bytes", "unsubscribed", "other_prefix"})
 """Reasons for which a message in the log does not reach a session."""
+_OF_OTHERS: Final = (Queued, MessagePublished, WillFired)
+"""Events that may happen to a session while its state is not known."""
 UNKNOWN_LIMITS: Final = "drops without limits"
 """Counter of drops that are not compared with their limit, because the log does not record it."""
 
@@ -38,7 +57,16 @@ class DropAudit:
     ``left`` returns whether a filter was unsubscribed from in the turn.
     """
 
-    __slots__ = ("_before", "_cases", "_found", "_leaving", "_left", "_outline")
+    __slots__ = (
+        "_before",
+        "_beyond",
+        "_cases",
+        "_found",
+        "_leaving",
+        "_left",
+        "_outline",
+        "_restarted",
+    )
 
     def __init__(
         self,
@@ -56,6 +84,11 @@ class DropAudit:
         self._before: tuple[object, ...] = ()
         """Reason, filter and last position of the previous drop: a large drop is recorded in
         parts."""
+        self._beyond: dict[Position, tuple[Position, str]] = {}
+        """Messages that were queued beyond a limit, by the first one -> position of the event, and
+        the error text; until the session's next event shows whether there was a reason."""
+        self._restarted = False
+        """Whether an operator restarted the session, and nothing but messages came since."""
 
     def end_turn(self) -> None:
         """Report filters with a drop as unsubscribed, but without an unsubscription in the turn."""
@@ -68,6 +101,40 @@ class DropAudit:
         """Process filters that the client unsubscribed from, after the drops that this caused."""
         for topic_filter in event.filters:
             self._leaving.pop(topic_filter, None)
+
+    def queued(
+        self, state: SessionState, event: Queued, refs: Sequence[Position], at: Position
+    ) -> None:
+        """Check that the limits, which drops are explained with, have room for queued messages.
+
+        While a session is restarted or has failed, its queue is not known, and has no limit.
+        """
+        limits = self._outline.limits_at(at)
+        if limits is None or self._restarted:
+            return
+        counts = (
+            (limits.max_queued_messages, state.queued + len(refs), "messages"),
+            (limits.max_queued_bytes, state.queued_bytes + event.size, "bytes"),
+        )
+        for most, count, unit in counts:
+            if most is not None and count > most and refs:
+                what = f"{count} {unit} wait, but the limit that is recorded is {most}"
+                self._beyond[refs[0]] = at, what
+
+    def took(self, event: Event | None) -> None:
+        """Process the session's next event before the others are called; None: there is none."""
+        if isinstance(event, _OF_OTHERS):
+            return
+        self._restarted = isinstance(event, OperatorActed) and event.action == "restart"
+        if not self._beyond:
+            return
+        if isinstance(event, Expired):  # those that had expired on arrival are queued for no time
+            for ref in from_runs(event.refs):
+                self._beyond.pop(ref, None)
+        if not (isinstance(event, SessionClosed) and event.reason == "session_failed"):
+            for at, what in self._beyond.values():
+                self._found(Violation(Rule.QUEUE, at, what))
+        self._beyond.clear()
 
     def dropped(
         self,

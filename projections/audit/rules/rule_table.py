@@ -108,7 +108,7 @@ class Rule(StrEnum):
     QUEUE = (
         "queue",
         "messages that left queues",
-        "messages leave a queue from its head",
+        "messages leave a queue from its head, and no more wait than the limits permit",
     )
     EXPIRY = (
         "expiry",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
-_EARLY_MS: Final = 1000
-"""Milliseconds by which the time of a record may precede that of its events."""
 _LATE_MS: Final = 7_200_000
 """Milliseconds after its expiry from which an offline session that still exists is overdue."""
 _LEVEL_5: Final = 5
@@ -89,7 +87,7 @@ class SessionEnds:
             due_ms = self._due_ms(state, at)
             if due_ms == 0:
                 self._report(at, "the session expired, but it never does")
-            elif due_ms is not None and ms + _EARLY_MS < due_ms:
+            elif due_ms is not None and ms < due_ms:
                 early = (due_ms - ms + 999) // 1000
                 self._report(at, f"the session expired {early} s before its time")
 

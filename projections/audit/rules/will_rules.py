@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _LEVEL_5: Final = 5
-_EARLY_MS: Final = 1000
-"""Milliseconds by which the time of a record may precede that of its events."""
 _LATE_MS: Final = 3_600_000
 """Milliseconds after its delay from which a will that still exists is overdue."""
 _WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels"})
@@ -137,9 +135,8 @@ class WillAudit:
     def end_turn(self) -> None:
         """Report events that had to follow in the turn and did not."""
         if self._publication is not None:
-            owed, self._publication = self._publication, None
-            if owed.qos or owed.retain:
-                self._report(owed.fired, "the will fired, but its message is not recorded")
+            self._report(self._publication.fired, "the will fired, but its message is not recorded")
+            self._publication = None
         for at, what in self._required.values():
             self._report(at, what)
         self._required.clear()
@@ -265,7 +262,7 @@ class WillAudit:
             self._required["closed"] = at, "the will was published, but its connection continues"
             return
         self._cases(Rule.WILL)
-        if ms + _EARLY_MS < state.closed_ms + will.wait * 1000:
+        if ms < state.closed_ms + will.wait * 1000:
             self._required["ended"] = at, "the will was published before its delay had passed"
 
     def _on_cancelled(

@@ -111,7 +111,7 @@ def test_an_expired_message_is_not_sent() -> None:
     assert found.what == "message 51.0 was sent 1 s too late"
 
 
-@pytest.mark.parametrize("seconds", [NOW + 4, NOW + 5, NOW + 99])
+@pytest.mark.parametrize("seconds", [NOW + 5, NOW + 99])
 def test_a_message_expires_when_its_time_has_come(seconds: int) -> None:
     gone = Expired("s", "t", [M[0]], 0)
     assert rules(opened(), subscribed(), queued(M[0], expires=NOW + 5), (seconds, gone)) == []
@@ -120,7 +120,7 @@ def test_a_message_expires_when_its_time_has_come(seconds: int) -> None:
 @pytest.mark.parametrize("expires", [0, NOW + 5])
 def test_no_message_expires_before_its_time(expires: int) -> None:
     gone = Expired("s", "t", [M[0]], 0)
-    found = rules(opened(), subscribed(), queued(M[0], expires=expires), (NOW + 3, gone))
+    found = rules(opened(), subscribed(), queued(M[0], expires=expires), (NOW + 4, gone))
     assert found == [(Rule.EXPIRY, 3)]
 
 

@@ -1,0 +1,214 @@
+"""Random clients with incidents: every answer to an operator is true at every moment.
+
+Each incident is named while it lasts and with its subject, none is invented, none is reported as
+present after it ended. A preview of a message is compared with what then happens to one, ``why``
+with what each client did with each message. ``FOLDMQ_SEEDS=300`` takes more runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.inspection import problems, receiver_preview
+from actors.inspection.problems import ProblemSearch
+from actors.session import decisions
+from projections.clients import ClientHistories
+from simulation import answers
+from simulation.answers import run
+from simulation.incidents import INCIDENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Patch = pytest.MonkeyPatch
+
+SEEDS = max(6, int(os.environ.get("FOLDMQ_SEEDS", "0")))
+TELLING = (1, 0, 2, 3)
+"""Seeds of which one detects each mutant."""
+
+
+@functools.cache
+def outcome(seed: int) -> Counter[str]:
+    """What a run was like; it runs once."""
+    return run(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_answer_is_true(seed: int) -> None:
+    outcome(seed)
+
+
+@pytest.mark.slow
+def test_the_runs_contain_every_incident_and_every_kind_of_answer() -> None:
+    counts = sum((outcome(seed) for seed in range(6)), Counter())
+    assert not {incident.name for incident in INCIDENTS} - counts.keys()
+    for about in ("why: ", "preview: "):
+        assert {f"{about}dropped", f"{about}queued"} <= counts.keys()
+    titles = {key for key in counts if not key.startswith(("why: ", "preview: "))}
+    assert len(titles) >= len(INCIDENTS) + 9
+
+
+# ------------------------------------------------------------------------------------- mutants
+
+
+def looks_at_no_window(patch: Patch) -> None:
+    patch.setattr(ProblemSearch, "_window", lambda _search, _state: iter(()))
+
+
+def takes_a_window_for_full_when_one_is_left(patch: Patch) -> None:
+    window = ProblemSearch._window
+
+    def fuller(search: ProblemSearch, state: Any) -> Any:
+        held = [*state.subscriptions.values()]
+        for one in held:
+            one.outstanding += 1
+        found = [*window(search, state)]
+        for one in held:
+            one.outstanding -= 1
+        return iter(found)
+
+    patch.setattr(ProblemSearch, "_window", fuller)
+
+
+def looks_at_no_reader(patch: Patch) -> None:
+    patch.setattr(ProblemSearch, "_reader", lambda _search, _connection: iter(()))
+
+
+def looks_at_no_history(patch: Patch) -> None:
+    patch.setattr(ProblemSearch, "_of_history", lambda _search, _history: iter(()))
+
+
+def remembers_for_twice_as_long(patch: Patch) -> None:
+    patch.setattr(problems, "RECENT_MS", 2 * problems.RECENT_MS)
+
+
+def forgets_after_half_the_time(patch: Patch) -> None:
+    patch.setattr(problems, "RECENT_MS", problems.RECENT_MS // 2)
+
+
+def counts_connects_of_two_minutes(patch: Patch) -> None:
+    patch.setattr(problems, "_FLAPPING_MS", 2 * problems._FLAPPING_MS)
+
+
+def needs_one_more_takeover(patch: Patch) -> None:
+    patch.setattr(problems, "_DUPLICATE", problems._DUPLICATE + 1)
+
+
+def needs_one_takeover_less(patch: Patch) -> None:
+    patch.setattr(problems, "_DUPLICATE", problems._DUPLICATE - 1)
+
+
+def waits_for_half_a_minute_before_it_names_a_full_window(patch: Patch) -> None:
+    patch.setattr(problems, "_UNACKNOWLEDGED_MS", 3 * problems._UNACKNOWLEDGED_MS)
+
+
+def names_a_full_window_at_once(patch: Patch) -> None:
+    patch.setattr(problems, "_UNACKNOWLEDGED_MS", 0)
+
+
+def never_sees_a_queue_fill(patch: Patch) -> None:
+    patch.setattr(problems, "_FILLING", 1.0)
+
+
+def takes_a_drop_for_one_of_every_reason(patch: Patch) -> None:
+    dropped = ClientHistories.dropped
+
+    def at_once(histories: ClientHistories, client: str, reason: str, count: int, ms: int) -> None:
+        dropped(histories, client, reason, count, ms)
+        history = histories.find(client)
+        assert history.dropped_at is not None
+        history.dropped_at.update(dict.fromkeys(history.dropped_at, ms))
+
+    patch.setattr(ClientHistories, "dropped", at_once)
+
+
+def names_another_client(patch: Patch) -> None:
+    take = ProblemSearch._take
+    patch.setattr(ProblemSearch, "_take", lambda search, _client, found: take(search, "bob", found))
+
+
+def previews_a_message_as_sent_to_a_full_window(patch: Patch) -> None:
+    preview = decisions.preview_delivery
+
+    def sent(*args: Any) -> Any:
+        found = preview(*args)
+        return found._replace(outcome="sent") if found.outcome == "queued" else found
+
+    patch.setattr(receiver_preview.decisions, "preview_delivery", sent)
+
+
+def previews_no_full_queue(patch: Patch) -> None:
+    preview = decisions.preview_delivery
+
+    def queued(*args: Any) -> Any:
+        found = preview(*args)
+        return found._replace(outcome="queued") if found.outcome == "dropped" else found
+
+    patch.setattr(receiver_preview.decisions, "preview_delivery", queued)
+
+
+def looks_only_at_full_windows(patch: Patch) -> None:
+    patch.setattr(problems, "stalled", lambda _node, _name: None)
+
+
+def tells_what_is_over_as_present(patch: Patch) -> None:
+    patch.setattr(problems, "_LASTS_MS", 2 * problems._LASTS_MS)
+
+
+def takes_a_disconnect_for_a_failure(patch: Patch) -> None:
+    closed = ClientHistories.closed
+
+    def failed(histories: ClientHistories, client: str, reason: str, ms: int) -> None:
+        closed(histories, client, "error" if reason == "disconnect" else reason, ms)
+
+    patch.setattr(ClientHistories, "closed", failed)
+
+
+def previews_no_silent_member(patch: Patch) -> None:
+    patch.setattr(receiver_preview, "stalled", lambda _node, _name: None)
+
+
+MUTANTS: tuple[Callable[[Patch], None], ...] = (
+    looks_at_no_window,
+    takes_a_window_for_full_when_one_is_left,
+    looks_at_no_reader,
+    looks_at_no_history,
+    remembers_for_twice_as_long,
+    forgets_after_half_the_time,
+    counts_connects_of_two_minutes,
+    needs_one_more_takeover,
+    needs_one_takeover_less,
+    waits_for_half_a_minute_before_it_names_a_full_window,
+    names_a_full_window_at_once,
+    never_sees_a_queue_fill,
+    takes_a_drop_for_one_of_every_reason,
+    names_another_client,
+    previews_a_message_as_sent_to_a_full_window,
+    previews_no_full_queue,
+    looks_only_at_full_windows,
+    tells_what_is_over_as_present,
+    takes_a_disconnect_for_a_failure,
+    previews_no_silent_member,
+)
+
+
+@pytest.mark.plain
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_an_answer_that_is_not_true_is_detected(
+    mutant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    mutant(monkeypatch)
+    for seed in TELLING:
+        try:
+            run(seed)
+        except answers.WrongAnswerError as error:
+            print(f"caught by seed {seed}: {error}")
+            return
+    pytest.fail(f"a broker that {mutant.__name__} passes")
