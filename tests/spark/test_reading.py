@@ -441,6 +441,7 @@ def test_records_have_the_columns_of_their_frame(nats: Nats, new_log: NewLog) ->
     first, second = read(nats, log, rows="records")
     assert first == {
         "node": log.node, "seq": 1, "time": first["time"], "time_ms": 1_700_000_000_000,
+        "steady_ms": 1_700_000_000_000,
         "link": link_of(log.records[0]).hex(), "previous": "0" * 64, "part": 0, "last": True,
         "void": False, "events": 2, "entries": 4, "bytes": len(log.records[0]),
         "data": log.records[0],
