@@ -18,7 +18,7 @@ from actors.session import decisions
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from actors.inspection.inspector import Answer
     from actors.session import NodeContext, Session
@@ -64,6 +64,7 @@ class ProblemSearch:
         self._node = node
         self._client = client
         self._now = node.clock.steady_ms()
+        self._shown = node.clock.time_ms()
         self._found: list[Problem] = []
         self._total = 0
 
@@ -92,7 +93,7 @@ class ProblemSearch:
         return {
             "problems": self._found,
             "total": self._total,
-            "at_ms": self._node.clock.time_ms(),
+            "at_ms": self._shown,
             "refusals": [*self._refusals()],
         }
 
@@ -228,45 +229,50 @@ class ProblemSearch:
         user, groups = history.denied_as
         return {"permissions": path, "user": user, "groups": groups}
 
+    def _recent(self, at_ms: Iterable[int], most: int = RECENT_MS) -> list[int]:
+        """Return the ages of the events of the last ``most`` milliseconds.
+
+        Events later than now, before which the clock was set back, are left out.
+        """
+        return [age for at in at_ms if 0 <= (age := self._shown - at) <= most]
+
     def _of_history(self, history: ClientHistory) -> Iterator[Problem]:
-        since = self._now - RECENT_MS
-        recent = {
-            reason: self._now - at
+        drops = {
+            reason: ages[0]
             for reason, at in (history.dropped_at or {}).items()
-            if at >= since
+            if (ages := self._recent([at]))
         }
-        if history.dropped and recent:
-            by = {reason: history.dropped[reason] for reason in recent}
+        if history.dropped and drops:
+            by = {reason: history.dropped[reason] for reason in drops}
             yield {
                 "code": "drops",
                 "count": sum(by.values()),
                 "by": by,
                 "since_ms": history.since_ms,
-                "age_ms": min(recent.values()),
-                "ages_ms": recent,
+                "age_ms": min(drops.values()),
+                "ages_ms": drops,
             }
-        if history.denied and history.denied_ms >= since:
+        if history.denied and (ages := self._recent([history.denied_ms])):
             yield {
                 "code": "denied",
                 "count": history.denied_count,
                 "what": history.denied,
-                "age_ms": self._now - history.denied_ms,
-                "lasts": self._now - history.denied_ms <= _LASTS_MS,
+                "age_ms": ages[0],
+                "lasts": ages[0] <= _LASTS_MS,
                 **self._decided_by(history),
             }
-        connects = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
-        failed = sum(at >= self._now - _FLAPPING_MS for at in history.failed_ms)
-        taken = [at for at in history.taken_ms if at >= since]
+        connects = len(self._recent(history.opened_ms, _FLAPPING_MS))
+        failed = len(self._recent(history.failed_ms, _FLAPPING_MS))
+        taken = self._recent(history.taken_ms)
         if len(taken) >= _DUPLICATE:
-            age = self._now - taken[-1]
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
                 "recent_takeovers": len(taken),
                 "recent": connects,
                 "hosts": list(history.hosts),
-                "age_ms": age,
-                "lasts": age <= _lasting_ms(taken),
+                "age_ms": taken[-1],
+                "lasts": taken[-1] <= _lasting_ms(taken),
             }
         elif connects >= _FLAPPING and failed >= _FLAPPING - 1:
             yield {
@@ -279,6 +285,9 @@ class ProblemSearch:
             }
 
 
-def _lasting_ms(times: list[int]) -> int:
-    """Return the milliseconds after the last of several events for which they last."""
-    return max(_LASTS_MS, _PAUSES * (times[-1] - times[0]) // (len(times) - 1))
+def _lasting_ms(ages: list[int]) -> int:
+    """Return the milliseconds after the last of several events for which they last.
+
+    ``ages`` are theirs, the oldest first.
+    """
+    return max(_LASTS_MS, _PAUSES * (ages[0] - ages[-1]) // (len(ages) - 1))

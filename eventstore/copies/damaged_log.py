@@ -43,6 +43,7 @@ from eventstore.format import (
     GENESIS,
     INDEX_BITS,
     MAGIC,
+    NO_JUMPS,
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
@@ -471,7 +472,7 @@ class Rescue:
         self._software = software
         self._by = user_and_host()
         self._link = plan.before
-        self._time_ms = 0
+        self._time_ms, self._jumps = 0, NO_JUMPS
         self._last = 0
         self._entries = 0
         self._sessions: list[str] = []
@@ -521,7 +522,7 @@ class Rescue:
         )
         if not recorded:
             self._closing.append(LogCut(plan.begin, plan.before.hex(), self._time_ms, "salvage"))
-        self._link, self._time_ms = plan.before, 0
+        self._link, self._time_ms, self._jumps = plan.before, 0, NO_JUMPS
 
     def _sizes(self, wanted: set[Position]) -> dict[Position, int]:
         """Return the payload bytes of messages."""
@@ -544,11 +545,14 @@ class Rescue:
         """Yield the records of the new log up to the end of the damaged one."""
         holes = list(reversed(self._plan.holes))
         for sequence, data in self._plan.kept():
+            record = decode_record(sequence, data)
+            if not self._time_ms:
+                self._jumps = record.jumps
             while holes and holes[-1].first < sequence:
-                yield from self._fill(holes.pop(), decode_record(sequence, data).time_ms)
+                yield from self._fill(holes.pop(), record.time_ms)
             self._link = link_of(data)
             yield sequence, data
-            self._time_ms = decode_record(sequence, data).time_ms
+            self._time_ms, self._jumps = record.time_ms, record.jumps
         for hole in holes:
             yield from self._fill(hole, 0)
 
@@ -580,7 +584,12 @@ class Rescue:
 
     def _encode(self, events: Sequence[Event], time_ms: int) -> bytes:
         data = encode_record(
-            previous=self._link, node=self._node, time_ms=time_ms, events=events, payloads=[]
+            previous=self._link,
+            node=self._node,
+            time_ms=time_ms,
+            events=events,
+            payloads=[],
+            jumps=self._jumps,
         )
         self._link = link_of(data)
         return data
