@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from actors.authz import rules_file
-from actors.authz.rules_file import PermissionFileError
 from cli.common import text
 from cli.settings import ConfigError
 from cli.users import line_files
@@ -70,7 +69,7 @@ def import_acl(source: Path, output: Path | None) -> bool:
         sys.stderr.write(f"{source}:{number}: {text.escaped(reason, 500)}\n")
     try:
         rules_file.parse_rules(output or source, found.toml)
-    except PermissionFileError as error:
+    except rules_file.PermissionFileError as error:
         raise ConfigError(str(error)) from None
     if output is None:
         sys.stdout.write(found.toml)
@@ -138,7 +137,7 @@ def _refused(rule: _Line) -> str | None:
         lines += ["[[allow]]", 'both = ["#"]']
     try:
         rules_file.parse_rules(Path("rule"), "\n".join(lines))
-    except PermissionFileError as error:
+    except rules_file.PermissionFileError as error:
         return f"not translated: {str(error).partition('] 1: ')[2] or error}"
     return None
 
