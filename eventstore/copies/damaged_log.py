@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 20
 """Sessions that an event names."""
+_NAME_LENGTH: Final = 256
+"""Length of a name up to which it is named: an event must fit into a record."""
 _VOTES: Final = 3
 """Messages whose sequences decide on the first sequence of a run."""
 _EVENTS: Final = 256
@@ -576,7 +578,7 @@ class Rescue:
             self._source,
             self._by,
             self._software,
-            self._sessions[:_NAMED],
+            [one for one in self._sessions if len(one) <= _NAME_LENGTH][:_NAMED],
             len(self._sessions),
             begins_ms=begins_ms,
             ends_ms=ends_ms,
