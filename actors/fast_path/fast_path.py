@@ -419,6 +419,7 @@ class FastPath:
         if first == _PUBREC:
             self._answer(some.connections, b"\x62\x02", some.pids)
         for connection, session in zip(some.connections, some.sessions, strict=True):
+            connection.last_ack = connection.last_read
             waiting = session.state.queued or node.router.groups.await_room(session.name)
             if waiting and not session.stopped:
                 node.kernel.tell(session, Writable(connection))

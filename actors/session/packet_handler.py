@@ -186,6 +186,7 @@ class PacketHandler:
         known = [event for event in events if event is not None]
         for event in known:
             session.emit(event)
+            connection.last_ack = connection.last_read
         groups = self._node.router.groups
         waiting = session.state.queued or groups.await_room(session.name)
         if known and (waiting or self._delivery.resuming):

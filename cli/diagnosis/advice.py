@@ -150,13 +150,23 @@ def _unacknowledged(one: Mapping[str, Any], client: str) -> _Described:
         "does not acknowledge",
         (
             f"{text.count_of(one['count'], 'message')} unacknowledged ({of}), "
-            f"{_oldest(one)}{again}; the client last sent something "
+            f"{_oldest(one)}{again}; nothing was acknowledged for "
+            f"{text.duration(one['quiet_ms'])}, and the client last sent something "
             f"{text.duration(one['silent_ms'])} ago"
         ),
+        (f"the client hangs or is stopped, or never sends its acknowledgements{shared}"),
+        f"foldmq sessions show {client}",
+    )
+
+
+def _slow_acks(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "acknowledges slowly",
         (
-            "the client hangs, or processes messages more slowly than they come, or never sends "
-            f"its acknowledgements{shared}"
+            f"{text.count_of(one['count'], 'message')} unacknowledged, {_oldest(one)}; the last "
+            f"acknowledgement came {text.duration(one['quiet_ms'])} ago"
         ),
+        "the client processes messages more slowly than they come, or never acknowledges some",
         f"foldmq sessions show {client}",
     )
 
@@ -374,6 +384,7 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any], str], _Described]
     "drops": ("warning", _drops),
     "denied": ("warning", _denied),
     "flapping": ("warning", _flapping),
+    "slow_acks": ("warning", _slow_acks),
     "queue_filling": ("warning", _queue_filling),
     "stuck_publish": ("warning", _stuck_publish),
 }

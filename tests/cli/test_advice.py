@@ -46,8 +46,9 @@ PROBLEMS: list[dict[str, Any]] = [
     {"code": "flapping", "connects": 9, "recent": 5, "failed": 4, "last_close": "keep_alive"},
     {
         "code": "unacknowledged", "count": 2, "filters": {HOSTILE: 2}, "age_ms": 40_000,
-        "silent_ms": 40_000, "sent_again": True,
+        "silent_ms": 40_000, "quiet_ms": 40_000, "sent_again": True,
     },
+    {"code": "slow_acks", "count": 2, "filters": {}, "age_ms": 40_000, "quiet_ms": 900},
     {"code": "stuck_release", "count": 2, "age_ms": 40_000},
     {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
     {"code": "slow_reader", "unsent": 5000, "max_unsent": 9000, "address": "[::1]:4"},
@@ -70,7 +71,7 @@ def test_each_problem_has_evidence_cause_and_command(problem: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    "code", ["window_full", "receive_maximum", "stuck_release", "unacknowledged"]
+    "code", ["window_full", "receive_maximum", "stuck_release", "unacknowledged", "slow_acks"]
 )
 def test_deliveries_of_an_earlier_connection_are_older_than_known(code: str) -> None:
     (problem,) = [one for one in PROBLEMS if one["code"] == code]
