@@ -88,6 +88,7 @@ class InputActor(SocketActor):
         "caused",
         "identity",
         "ignores_input",
+        "last_ack",
         "last_read",
         "listener",
         "load",
@@ -116,6 +117,8 @@ class InputActor(SocketActor):
         """The identity of the client, once it is known."""
         self.ignores_input = False
         """Whether the connection is about to be closed, so that unhandled input is ignored."""
+        self.last_ack = -math.inf
+        """``last_read`` when the client last acknowledged a delivery."""
         self.last_read = -math.inf
         """Time of the last read after the CONNECT, in seconds of the broker's clock."""
         self.listener = listener

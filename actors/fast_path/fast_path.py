@@ -419,6 +419,7 @@ class FastPath:
         if first == _PUBREC:
             self._answer(some.connections, b"\x62\x02", some.pids)
         for connection, session in zip(some.connections, some.sessions, strict=True):
+            connection.last_ack = connection.last_read
             if session.awaits_acks and not session.stopped:
                 node.kernel.tell(session, Writable(connection))
 

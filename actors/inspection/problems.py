@@ -170,9 +170,9 @@ class ProblemSearch:
 
     def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
         """Yield the problems of deliveries that a connected client does not complete."""
-        ages = unfinished(self._node, actor, state)
+        ages = unfinished(actor, state, self._node)
         named = False
-        if ages.oldest_ms >= _UNACKNOWLEDGED_MS:
+        if ages.quiet_ms >= _UNACKNOWLEDGED_MS:
             for problem in self._window(state):
                 named = True
                 yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.resumed}
@@ -188,7 +188,8 @@ class ProblemSearch:
             figures = stalled(self._node, state.session)
             if figures is not None:
                 again = self._node.options.ack_wait and state.level < _MQTT_5
-                yield {"code": "unacknowledged", **figures, "sent_again": bool(again)}
+                kind = {"code": "slow_acks"} if figures["slow"] else {"code": "unacknowledged"}
+                yield {**kind, **figures, "sent_again": bool(again)}
 
     def _window(self, state: SessionState) -> Iterator[Problem]:
         limits = self._node.delivery_limits

@@ -31,31 +31,47 @@ class Overdue(NamedTuple):
     released_ms: int
     """Age of the oldest PUBREL without PUBCOMP; 0: there is none."""
 
+    quiet_ms: int
+    """Time since the last acknowledgement of any delivery, at most the age of the oldest one."""
+
     @property
     def oldest_ms(self) -> int:
         """Age of the oldest of them."""
-        return max(self)
+        return max(self.sent_ms, self.released_ms)
 
 
-def unfinished(node: NodeContext, actor: Session | None, state: SessionState) -> Overdue:
+_NONE: Final = Overdue(0, 0, 0)
+
+
+def unfinished(actor: Session | None, state: SessionState, node: NodeContext) -> Overdue:
     """Return the ages of the unfinished deliveries of a client; zeros if it is not connected.
 
-    They are also 0 while the broker has not handled all that the client has sent.
+    They are also 0 while the broker has not handled all that the client has sent, or has output for
+    it that waits for the disk.
     """
     connection = actor.connection if actor is not None else None
     if actor is None or connection is None or not (state.inflight or state.releasing):
-        return Overdue(0, 0)
+        return _NONE
     begun = 0
     if isinstance(connection, Connection):
-        if connection.unhandled or connection.paused:
-            return Overdue(0, 0)
+        if connection.unhandled or connection.paused or _waits_for_log(connection, node):
+            return _NONE
         begun = connection.connected_ms - node.clock.jumped_ms
     now_ms = node.clock.steady_ms()
-    ages = [
+    sent, released = (
         max(0, now_ms - max(begun, actor.oldest_delivery_ms(released=released))) if table else 0
         for table, released in ((state.inflight, False), (state.releasing, True))
-    ]
-    return Overdue(*ages)
+    )
+    oldest = max(sent, released)
+    quiet = min(float(oldest), 1000 * (node.clock.monotonic() - connection.last_ack))
+    return Overdue(sent, released, round(quiet))
+
+
+def _waits_for_log(connection: Connection, node: NodeContext) -> bool:
+    """Return whether output for a client waits longer than usual for the disk."""
+    oldest = node.journal.oldest
+    late = oldest is not None and node.clock.monotonic() - oldest >= _ANSWER_SECONDS
+    return late and connection.gated > 0
 
 
 def overdue_after_ms(node: NodeContext) -> int:
@@ -67,16 +83,18 @@ def overdue_after_ms(node: NodeContext) -> int:
 
 
 def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
-    """Return the figures of a client that does not acknowledge; None if it does.
+    """Return the figures of a client with overdue deliveries; None if there are none.
 
     ``count`` deliveries are unfinished, the oldest for ``age_ms``; ``filters`` has their numbers by
-    filter; the client last sent something ``silent_ms`` ago.
+    filter. The client has acknowledged nothing for ``quiet_ms``, and sent nothing for
+    ``silent_ms``; ``slow``: it does acknowledge, but not the oldest.
     """
     state, actor = node.state.sessions.live.get(name), node.directory.find_session(name)
     if state is None or actor is None:
         return None
-    age = unfinished(node, actor, state).oldest_ms
-    if age < overdue_after_ms(node):
+    ages = unfinished(actor, state, node)
+    age, after = ages.oldest_ms, overdue_after_ms(node)
+    if age < after:
         return None
     of = Counter(
         sent.subscription.filter
@@ -92,6 +110,8 @@ def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
         "count": len(state.inflight) + len(state.releasing),
         "filters": dict(of.most_common(_FILTERS)),
         "age_ms": age,
+        "quiet_ms": ages.quiet_ms,
+        "slow": ages.quiet_ms < after,
         "silent_ms": round(silent),
         "resumed": actor.resumed,
     }

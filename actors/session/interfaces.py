@@ -63,6 +63,8 @@ class ClientConnection(OutputSink, Paused, Protocol):
     host: str
     """Host of the client, without the port; empty if it is not known yet, or there is none."""
     identity: Verdict | None
+    last_ack: float
+    """``last_read`` when the client last acknowledged a delivery."""
     last_read: float
     """Time of the last read after the CONNECT, in seconds of the node's clock."""
     max_packet: int

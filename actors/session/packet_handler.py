@@ -229,6 +229,7 @@ class PacketHandler:
         known = [event for event in events if event is not None]
         for event in known:
             session.emit(event)
+            connection.last_ack = connection.last_read
         if known and session.awaits_acks:
             self._delivery.send_queued()
         return None

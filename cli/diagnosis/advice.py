@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cli.common import text
+from cli.diagnosis.next_commands import shell_word, show_session
 from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
 from protocol.mqtt5 import SHARE
@@ -72,7 +73,7 @@ def advise(problem: Mapping[str, Any]) -> Advice:
     """Return a problem of a client as text."""
     client = problem["client"]
     severity, describe = _KINDS.get(problem["code"], ("warning", _unknown))
-    title, evidence, cause, command = describe(problem, _quoted(client))
+    title, evidence, cause, command = describe(problem)
     if not problem.get("lasts", True):
         severity, title = "notice", _PAST[problem["code"]]
     return Advice(severity, text.name(client), title, evidence, cause, command)
@@ -81,11 +82,6 @@ def advise(problem: Mapping[str, Any]) -> Advice:
 def most_urgent_first(advice: Iterable[Advice]) -> list[Advice]:
     """Return advice in the order of severity, otherwise as it was."""
     return sorted(advice, key=lambda one: _SEVERITIES.index(one.severity))
-
-
-def _quoted(name: str) -> str:
-    """Return a name as a word of a shell command; an unprintable one as a pattern."""
-    return shlex.quote(name) if name.isprintable() else "'*'"
 
 
 def _begin(problem: Mapping[str, Any]) -> str:
@@ -111,7 +107,7 @@ def _behind(problem: Mapping[str, Any]) -> str:
 _Described = tuple[str, str, str, str]
 
 
-def _window_full(one: Mapping[str, Any], client: str) -> _Described:
+def _window_full(one: Mapping[str, Any]) -> _Described:
     return (
         "does not acknowledge: its window is full",
         (
@@ -122,11 +118,11 @@ def _window_full(one: Mapping[str, Any], client: str) -> _Described:
             "the client hangs, or processes messages more slowly than they come, or never sends "
             "its acknowledgements (setting max_ack_pending)"
         ),
-        f"foldmq actors tail --client {client}",
+        f"foldmq actors tail --client {shell_word(one['client'])}",
     )
 
 
-def _receive_maximum(one: Mapping[str, Any], client: str) -> _Described:
+def _receive_maximum(one: Mapping[str, Any]) -> _Described:
     return (
         "does not acknowledge: its Receive Maximum is reached",
         (
@@ -137,11 +133,11 @@ def _receive_maximum(one: Mapping[str, Any], client: str) -> _Described:
             "the client hangs, or processes messages more slowly than they come, or asked for too "
             "small a Receive Maximum"
         ),
-        f"foldmq actors tail --client {client}",
+        f"foldmq actors tail --client {shell_word(one['client'])}",
     )
 
 
-def _unacknowledged(one: Mapping[str, Any], client: str) -> _Described:
+def _unacknowledged(one: Mapping[str, Any]) -> _Described:
     of = ", ".join(f"{count:,} for {text.name(name)}" for name, count in one["filters"].items())
     shared = (
         "; what a member of a shared subscription was sent goes to the others when it disconnects"
@@ -153,18 +149,28 @@ def _unacknowledged(one: Mapping[str, Any], client: str) -> _Described:
         "does not acknowledge",
         (
             f"{text.count_of(one['count'], 'message')} unacknowledged ({of}), "
-            f"{_oldest(one)}{again}; the client last sent something "
+            f"{_oldest(one)}{again}; nothing was acknowledged for "
+            f"{text.duration(one['quiet_ms'])}, and the client last sent something "
             f"{text.duration(one['silent_ms'])} ago"
         ),
-        (
-            "the client hangs, or processes messages more slowly than they come, or never sends "
-            f"its acknowledgements{shared}"
-        ),
-        f"foldmq sessions show {client}",
+        (f"the client hangs or is stopped, or never sends its acknowledgements{shared}"),
+        show_session(one["client"]),
     )
 
 
-def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
+def _slow_acks(one: Mapping[str, Any]) -> _Described:
+    return (
+        "acknowledges slowly",
+        (
+            f"{text.count_of(one['count'], 'message')} unacknowledged, {_oldest(one)}; the last "
+            f"acknowledgement came {text.duration(one['quiet_ms'])} ago"
+        ),
+        "the client processes messages more slowly than they come, or never acknowledges some",
+        show_session(one["client"]),
+    )
+
+
+def _queue_full(one: Mapping[str, Any]) -> _Described:
     by_messages = one["queue"] != "queue_bytes"
     limit = "max_queued_messages" if by_messages else "max_queued_bytes"
     held = (
@@ -182,11 +188,11 @@ def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
         "loses messages: its queue is full",
         f"{held}; each further one{above} is dropped ({limit})",
         _why_queue_grows(one),
-        f"foldmq sessions show {client}",
+        show_session(one["client"]),
     )
 
 
-def _queue_filling(one: Mapping[str, Any], client: str) -> _Described:
+def _queue_filling(one: Mapping[str, Any]) -> _Described:
     return (
         "will lose messages soon: its queue is filling",
         (
@@ -194,7 +200,7 @@ def _queue_filling(one: Mapping[str, Any], client: str) -> _Described:
             f"{text.size(one['queued_bytes'])} of {text.size(one['max_queued_bytes'])}"
         ),
         _why_queue_grows(one),
-        f"foldmq sessions show {client}",
+        show_session(one["client"]),
     )
 
 
@@ -210,7 +216,7 @@ def _why_queue_grows(one: Mapping[str, Any]) -> str:
     )
 
 
-def _drops(one: Mapping[str, Any], client: str) -> _Described:
+def _drops(one: Mapping[str, Any]) -> _Described:
     reasons = sorted(one["by"].items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,}: {drop_text(reason)}" for reason, count in reasons[:_LISTED])
     return (
@@ -220,7 +226,7 @@ def _drops(one: Mapping[str, Any], client: str) -> _Described:
             f"{_since(one)} ago ({listed})"
         ),
         _CAUSES.get(reasons[0][0], "see the reasons above"),
-        f"foldmq log --type MessageDropped --session {client} -n 5",
+        f"foldmq log --type MessageDropped --session {shell_word(one['client'])} -n 5",
     )
 
 
@@ -234,14 +240,14 @@ _CAUSES = {
 }
 
 
-def _denied(one: Mapping[str, Any], client: str) -> _Described:
+def _denied(one: Mapping[str, Any]) -> _Described:
     asked = sorted(one["what"].items(), key=lambda item: -item[1])[:_LISTED]
     listed = ", ".join(f"{_asked(what)} {text.count_of(count, 'time')}" for what, count in asked)
     return (
         "is denied what it asks for",
         f"{listed}; the last {_since(one)} ago",
         "the permissions forbid it, or the client uses a wrong topic",
-        _permission_check(one, asked[0][0]) or f"foldmq sessions show {client}",
+        _permission_check(one, asked[0][0]) or show_session(one["client"]),
     )
 
 
@@ -270,7 +276,7 @@ def _asked(what: str) -> str:
     return f"{text.escaped(action)} {text.name(topic)}"
 
 
-def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
+def _duplicate(one: Mapping[str, Any]) -> _Described:
     hosts = one["hosts"]
     listed = " and ".join(text.escaped(host) or "a Unix socket" for host in hosts)
     if len(hosts) > 1:
@@ -291,7 +297,7 @@ def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
             f"minutes, the last {_since(one)} ago; {'' if len(hosts) > 1 else 'all '}from {listed}"
         ),
         cause,
-        f"foldmq log --type SessionOpened --session {client} -n 6",
+        f"foldmq log --type SessionOpened --session {shell_word(one['client'])} -n 6",
     )
 
 
@@ -300,7 +306,7 @@ def _capped(count: int) -> str:
     return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 
-def _flapping(one: Mapping[str, Any], client: str) -> _Described:
+def _flapping(one: Mapping[str, Any]) -> _Described:
     ended = f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
     return (
         "connects again and again",
@@ -310,20 +316,20 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
             f"DISCONNECT in the last minute{ended}"
         ),
         "the client fails after it connected, or its network does",
-        f"foldmq log --type SessionClosed --session {client} -n 6",
+        f"foldmq log --type SessionClosed --session {shell_word(one['client'])} -n 6",
     )
 
 
-def _stuck_release(one: Mapping[str, Any], client: str) -> _Described:
+def _stuck_release(one: Mapping[str, Any]) -> _Described:
     return (
         "does not complete QoS 2 deliveries",
         f"{text.count_of(one['count'], 'PUBREL')} without PUBCOMP, {_oldest(one)}",
         "the client hangs, or does not implement QoS 2",
-        f"foldmq actors tail --client {client}",
+        f"foldmq actors tail --client {shell_word(one['client'])}",
     )
 
 
-def _stuck_publish(one: Mapping[str, Any], client: str) -> _Described:
+def _stuck_publish(one: Mapping[str, Any]) -> _Described:
     state = "has sent nothing for half a minute" if one["connected"] else "is offline"
     return (
         "does not complete QoS 2 publications",
@@ -332,11 +338,11 @@ def _stuck_publish(one: Mapping[str, Any], client: str) -> _Described:
             f"delivered; the client {state}"
         ),
         "the client lost its state, hangs, or does not implement QoS 2",
-        f"foldmq sessions show {client}",
+        show_session(one["client"]),
     )
 
 
-def _slow_reader(one: Mapping[str, Any], client: str) -> _Described:
+def _slow_reader(one: Mapping[str, Any]) -> _Described:
     return (
         "reads too slowly",
         (
@@ -345,11 +351,11 @@ def _slow_reader(one: Mapping[str, Any], client: str) -> _Described:
             "(max_outbound_bytes)"
         ),
         "its network or the client is slower than the messages that it subscribed to",
-        f"foldmq sessions show {client}",
+        show_session(one["client"]),
     )
 
 
-def _no_member(one: Mapping[str, Any], client: str) -> _Described:
+def _no_member(one: Mapping[str, Any]) -> _Described:
     return (
         "has no connected member",
         (
@@ -357,15 +363,15 @@ def _no_member(one: Mapping[str, Any], client: str) -> _Described:
             f"{text.count_of(one['members'], 'member')} is connected"
         ),
         "all clients of the shared subscription are offline",
-        f"foldmq sessions show {client}",
+        show_session(one["client"]),
     )
 
 
-def _unknown(one: Mapping[str, Any], client: str) -> _Described:
-    return text.escaped(one["code"]), "", "", f"foldmq sessions show {client}"
+def _unknown(one: Mapping[str, Any]) -> _Described:
+    return text.escaped(one["code"]), "", "", show_session(one["client"])
 
 
-_KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any], str], _Described]]] = {
+_KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any]], _Described]]] = {
     "queue_full": ("problem", _queue_full),
     "window_full": ("problem", _window_full),
     "receive_maximum": ("problem", _receive_maximum),
@@ -377,6 +383,7 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any], str], _Described]
     "drops": ("warning", _drops),
     "denied": ("warning", _denied),
     "flapping": ("warning", _flapping),
+    "slow_acks": ("warning", _slow_acks),
     "queue_filling": ("warning", _queue_filling),
     "stuck_publish": ("warning", _stuck_publish),
 }

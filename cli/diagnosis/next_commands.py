@@ -25,6 +25,8 @@ SERVER_LOG: Final = "the log lines of the broker"
 """Stands for the command that shows them."""
 _STATUS: Final = "foldmq status"
 """The command where no other one is known to run."""
+_SHOW: Final = "sessions show "
+_SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
         *("actors", "backup", "config", "diff", "doctor", "log", "reload", "replay", "retained"),
@@ -44,6 +46,26 @@ _OF_CONNECTION: Final = (
     "nats_domain",
 )
 _PATHS: Final = frozenset({"data_dir", "config", *(one for one in _OF_CONNECTION[2:-1])})
+
+
+def shell_word(name: str) -> str:
+    """Return a name as a word of a command; an unprintable one as bash and zsh write it."""
+    if name.isprintable():
+        return shlex.quote(name)
+    return "$'" + "".join(map(_in_quotes, name)) + "'"
+
+
+def _in_quotes(char: str) -> str:
+    if char in "\\'":
+        return "\\" + char
+    if char.isprintable():
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode())
+
+
+def show_session(name: str) -> str:
+    """Return the command that shows a session."""
+    return f"foldmq {_SHOW_FLAGLIKE if name.startswith('-') else _SHOW}{shell_word(name)}"
 
 
 class NextCommands:
@@ -78,17 +100,20 @@ class NextCommands:
         """Return a command of an advice as it runs here."""
         if command == SERVER_LOG:
             command = next(filter(None, map(_log_command, self._pids)), _STATUS)
-        name, _, rest = command.partition(" ")
-        if name != "foldmq":
-            if shutil.which(name) is not None:
+        program, _, rest = command.partition(" ")
+        if program != "foldmq":
+            if shutil.which(program) is not None:
                 return command
             rest = _STATUS.partition(" ")[2]
+        name = ""
+        if rest.startswith(_SHOW_FLAGLIKE):  # flags come before a name that looks like one
+            rest, name = _SHOW_FLAGLIKE[:-4], " -- " + rest[len(_SHOW_FLAGLIKE) :]
         words = [self._program, rest]
         if rest.split(" ", 1)[0] in _WITH_FLAGS:
             words += self._flags
             if self._node is not None and "--node " not in rest:
                 words.append(f"--node {shlex.quote(self._node)}")
-        return " ".join(words)
+        return " ".join(words) + name
 
 
 def _absolute(name: str, value: object) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.common import text
 from cli.diagnosis.advice import Advice
-from cli.diagnosis.next_commands import SERVER_LOG
+from cli.diagnosis.next_commands import SERVER_LOG, shell_word, show_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -285,7 +284,8 @@ def _advice(one: Mapping[str, Any]) -> Advice:
     command, client = known.next, one.get("client") or ""
     if "{}" in command:
         usable = client and client.isprintable() and not client.endswith(" more)")
-        command = command.format(shlex.quote(client)) if usable else SERVER_LOG
+        filled = show_session(client) if command == _SESSION else command.format(shell_word(client))
+        command = filled if usable else SERVER_LOG
     return Advice(
         "notice" if known.fault and count < _MANY else "warning",
         f"a {noun}" if count == 1 else f"{noun}s",

@@ -179,14 +179,18 @@ def _stalled(row: Row) -> str:
     for one in row.get("stalled") or ():
         who = "it" if one["client"] == row["client"] else text.name(one["client"])
         count, age = text.count_of(one["count"], "message"), text.duration(one["age_ms"])
-        parts.append(f"{who} has not acknowledged {count} for {age}")
+        parts.append(
+            f"{who} acknowledges slowly: {count} open, the oldest for {age}"
+            if one["slow"]
+            else f"{who} has not acknowledged {count}, the oldest for {age}"
+        )
     return f", but {'; '.join(parts)}" if parts else ""
 
 
 def outcome_style(row: Row) -> Style | None:
     """Return the style of an outcome."""
-    if row.get("stalled"):
-        return "red"
+    if stalled := row.get("stalled"):
+        return "yellow" if all(one["slow"] for one in stalled) else "red"
     return _STYLES.get(_GROUPS.get(row["why"], ""))
 
 
@@ -209,9 +213,10 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 
         parts = ["sent to no client: no subscription matches"]
     parts += [f"{what} for {counts[what]:,}" for what in ("dropped", "denied") if counts[what]]
     lines = [f"{text.name(topic)}, a message at QoS {qos} now: {', '.join(parts)}"]
-    hanging = len({one["client"] for row in rows for one in row.get("stalled") or ()})
+    stalled = [one for row in rows for one in row.get("stalled") or ()]
+    hanging = len({one["client"] for one in stalled if not one["slow"]})
     if hanging:
-        lines[0] += f"; {text.count_of(hanging, 'receiver')} do not acknowledge"
+        lines[0] += f"; {text.count_of(hanging, 'receiver')} not acknowledging"
     if retained is None:
         lines.append("no retained message")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ PROBLEMS: list[dict[str, Any]] = [
     {"code": "flapping", "connects": 9, "recent": 5, "failed": 4, "last_close": "keep_alive"},
     {
         "code": "unacknowledged", "count": 2, "filters": {HOSTILE: 2}, "age_ms": 40_000,
-        "silent_ms": 40_000, "sent_again": True,
+        "silent_ms": 40_000, "quiet_ms": 40_000, "sent_again": True,
     },
+    {"code": "slow_acks", "count": 2, "filters": {}, "age_ms": 40_000, "quiet_ms": 900},
     {"code": "stuck_release", "count": 2, "age_ms": 40_000},
     {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
     {"code": "slow_reader", "unsent": 5000, "max_unsent": 9000, "address": "[::1]:4"},
@@ -59,12 +61,33 @@ PROBLEMS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def shell_words(command: str) -> list[str]:
+    """Return the words of a command as a shell reads it."""
+    printed = subprocess.run(
+        ["/bin/bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True, text=True
+    )
+    return printed.stdout.split("\0")[:-1]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["-v", "a b", "a -- b", "it's", HOSTILE, "-\x07'\\é\u202e"])
+def test_the_command_that_shows_a_session_names_it(name: str) -> None:
+    command = advise({"client": name, **PROBLEMS[0]}).next
+    words = shell_words(NextCommands(SourceFlags({"data_dir": "d"})).complete(command))
+    assert words[1:3] == ["sessions", "show"]
+    given = words[3:] if not name.startswith("-") else [words[-1], *words[3:-2]]
+    assert given == [name, "--data-dir", "d"]
+    if name.startswith("-"):
+        assert words[-2] == "--"
+
+
+@pytest.mark.system
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: str(one["code"]))
 def test_each_problem_has_evidence_cause_and_command(problem: dict[str, Any]) -> None:
     advice = advise({"client": HOSTILE, **problem})
     assert all(line.isprintable() for line in advice)
     assert advice.next.startswith("foldmq ")
-    assert "'*'" in advice.next  # a name that is not printable is no word of a command
+    assert shell_words(advice.next).count(HOSTILE) == 1  # also a name that is not printable
     if problem["code"] in _KINDS:
         assert advice.evidence
         assert advice.cause
@@ -73,7 +96,7 @@ def test_each_problem_has_evidence_cause_and_command(problem: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    "code", ["window_full", "receive_maximum", "stuck_release", "unacknowledged"]
+    "code", ["window_full", "receive_maximum", "stuck_release", "unacknowledged", "slow_acks"]
 )
 def test_deliveries_of_an_earlier_connection_are_older_than_known(code: str) -> None:
     (problem,) = [one for one in PROBLEMS if one["code"] == code]

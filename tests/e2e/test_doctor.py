@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,11 @@ from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
-from cli.diagnosis import advise
+from cli.diagnosis import NextCommands, advise, advise_on_refusals
+from cli.diagnosis.advice import _KINDS
+from cli.diagnosis.next_commands import SERVER_LOG
+from cli.diagnosis.refusal_advice import _REFUSALS
+from cli.logsource import SourceFlags
 from e2e.passwordfiles import add_user
 from e2e.tools import refused, run
 
@@ -83,6 +88,57 @@ def test_problems_are_found_with_their_clients(make_broker: Callable[..., Broker
     assert [one["subject"] for one in doctor(broker, "hall/door")[1]] == ["away"]
     out = run("doctor", "hall/door", "--data-dir", str(broker.data_dir), code=1).out
     assert "  away: dropped: queue full, 2 (max_queued_messages); offline" in out
+    clients.close()
+
+
+FIELDS: dict[str, Any] = {
+    "queue": "queue_messages", "queued": 9, "max_queued": 9, "queued_bytes": 9,
+    "max_queued_bytes": 9, "connected": True, "offline_ms": None, "filter": "a", "window": 5,
+    "outstanding": 5, "age_ms": 9, "quiet_ms": 9, "silent_ms": 9, "filters": {}, "count": 1,
+    "sent_again": True, "by": {"expired": 1}, "what": {"subscribe #": 1}, "takeovers": 3,
+    "recent_takeovers": 3, "recent": 3, "hosts": [""], "connects": 3, "failed": 3,
+    "last_close": "closed", "unsent": 9, "max_unsent": 9, "address": "", "members": 1,
+}  # fmt: skip
+"""The figures of all kinds of problems."""
+
+
+def test_each_suggested_command_runs_as_pasted(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    broker = make_broker()
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    suggested = {find.next for find in _REFUSALS.values() if "{}" not in find.next}
+    suggested |= {"nats server report jetstream", SERVER_LOG}
+    for client in ("-v", "it's"):
+        clients.connect(client, clean=False)
+        suggested |= {advise({"client": client, "code": code, **FIELDS}).next for code in _KINDS}
+        refusals = [
+            {"reason": one, "client": client, "count": 1, "recent": 1, "age_ms": 9}
+            for one in _REFUSALS
+        ]
+        suggested |= {one.next for one in advise_on_refusals(refusals)}
+    flags = SourceFlags({"data_dir": broker.data_dir})
+    pids = [run("status", "--data-dir", str(broker.data_dir), "--json").objects[0]["pid"]]
+    complete = NextCommands(flags, pids, elsewhere=True).complete
+    for command in sorted({complete(one) for one in suggested}):
+        bounded = command
+        if " actors tail " in command:  # until it is stopped
+            bounded = f"timeout -s INT 3 {command}"
+        elif " top " in command:  # needs a terminal
+            bounded += " --once"
+        done = subprocess.run(
+            ["/bin/bash", "-c", bounded],
+            cwd=tmp_path,
+            env=environment(),
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode in (0, 1, 124, 130), (command, done.stderr)
+        assert "Usage" not in done.stderr
+        assert "no session" not in done.stderr or "--type" in command, (command, done.stderr)
     clients.close()
 
 

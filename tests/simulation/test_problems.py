@@ -99,7 +99,28 @@ def test_the_age_is_that_of_the_oldest_delivery_left() -> None:
             assert 60_000 <= problems(world)["window_full"]["age_ms"] <= 67_000
             client.send(p.puback(3))
             await world.go(1)
-            assert codes(world) == {"unacknowledged"}  # the window is not full any more
+            assert codes(world) == {"slow_acks"}  # it acknowledges, and the window is not full
+
+    simulate(scenario)
+
+
+def test_a_client_that_acknowledges_slowly_is_no_problem() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0, max_ack_pending=20).running() as world:
+            client = await receives(world, 40)
+            found: list[set[str]] = []
+            for pid in range(1, 13):
+                await world.go(5)
+                client.send(p.puback(pid))
+                await world.go(1)
+                found.append(codes(world))
+            assert found[:4] == [set()] * 4  # its window is full all the time
+            assert found[6:] == [{"slow_acks"}] * 6
+            await world.go(40)
+            assert codes(world) == {"window_full"}
+            client.send(*[p.puback(pid) for pid in range(13, 16)])
+            await world.go(40)
+            assert codes(world) == {"window_full"}
 
     simulate(scenario)
 
