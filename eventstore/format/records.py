@@ -75,7 +75,7 @@ class ClockJumps(NamedTuple):
     """Stream sequence of the record with the last ClockJumped; 0: there was none."""
 
 
-NO_JUMPS: Final = ClockJumps()
+NO_JUMPS: Final[ClockJumps] = ClockJumps()
 
 
 def link_of(data: bytes) -> bytes:
