@@ -230,7 +230,7 @@ class ProblemSearch:
         user, groups = history.denied_as
         return {"permissions": path, "user": user, "groups": groups}
 
-    def _recent(self, at_ms: Iterable[int], most: int = RECENT_MS) -> list[int]:
+    def _recent(self, at_ms: Iterable[int], most: int) -> list[int]:
         """Return the ages of the events of the last ``most`` milliseconds.
 
         Events later than now, before which the clock was set back, are left out.
@@ -241,7 +241,7 @@ class ProblemSearch:
         drops = {
             reason: ages[0]
             for reason, at in (history.dropped_at or {}).items()
-            if (ages := self._recent([at]))
+            if (ages := self._recent([at], RECENT_MS))
         }
         if history.dropped and drops:
             by = {reason: history.dropped[reason] for reason in drops}
@@ -253,7 +253,7 @@ class ProblemSearch:
                 "age_ms": min(drops.values()),
                 "ages_ms": drops,
             }
-        if history.denied and (ages := self._recent([history.denied_ms])):
+        if history.denied and (ages := self._recent([history.denied_ms], RECENT_MS)):
             yield {
                 "code": "denied",
                 "count": history.denied_count,
@@ -264,7 +264,7 @@ class ProblemSearch:
             }
         connects = len(self._recent(history.opened_ms, _FLAPPING_MS))
         failed = len(self._recent(history.failed_ms, _FLAPPING_MS))
-        taken = self._recent(history.taken_ms)
+        taken = self._recent(history.taken_ms, RECENT_MS)
         if len(taken) >= _DUPLICATE:
             yield {
                 "code": "duplicate",

@@ -74,6 +74,7 @@ class FakeNode:
         self.connection = None
         self.most = 1 << 30
         self.journal = SimpleNamespace(has_room=lambda size, *_texts: size <= self.most)
+        self.retained_pace = SimpleNamespace(recorded_now=lambda _publisher, parts: parts)
 
     def session(self, name: str) -> Box:
         if name in self.passive:
