@@ -211,6 +211,7 @@ _RUNS: dict[type, Callable[[Any], list[Run]]] = {
     Delivered: attrgetter("refs"),
     Queued: attrgetter("refs"),
     Released: attrgetter("refs"),
+    InboundReplaced: attrgetter("refs"),
     Acked: attrgetter("pids"),
     Received: attrgetter("pids"),
     Completed: attrgetter("pids"),

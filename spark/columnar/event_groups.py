@@ -28,6 +28,7 @@ COUNTED_BY: Final = {
     "Delivered": "refs",
     "Queued": "refs",
     "Released": "refs",
+    "InboundReplaced": "refs",
     "Acked": "pids",
     "Received": "pids",
     "Refused": "pids",
