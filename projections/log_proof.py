@@ -84,7 +84,7 @@ class LogProof:
                     sequence,
                     _SALVAGED,
                     after,
-                    event.last,
+                    event.end,
                     *times,
                     event.records,
                     event.source,
@@ -107,9 +107,9 @@ class LogProof:
 
 def unproven_end(event: LogEndUnproven, at: int = 0, time_ms: int = 0) -> Doubt:
     """Return the doubt of an event in record ``at``; 0: no broker has recorded it yet."""
-    missing = max(0, event.noted - event.last)
-    times = (event.last_ms, time_ms)
-    return Doubt(at, event.reason, event.last, event.last, *times, missing, event.source, time_ms)
+    missing = max(0, event.noted - event.end)
+    times = (event.end_ms, time_ms)
+    return Doubt(at, event.reason, event.end, event.end, *times, missing, event.source, time_ms)
 
 
 def doubts_of(stored: Iterable[Sequence[Any]]) -> list[Doubt]:

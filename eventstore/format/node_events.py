@@ -233,7 +233,7 @@ class LogCut:
 
 @dataclass(slots=True)
 class LogSalvaged:
-    """``foldmq salvage`` gave up the records ``first`` to ``last``: they were damaged or lost.
+    """``foldmq salvage`` gave up the records ``first`` to ``end``: they were damaged or lost.
 
     Records without events stand in their places, and the record of this event in that of the last
     one. Its successor continues the lost record instead: ``link`` names it
@@ -242,10 +242,10 @@ class LogSalvaged:
 
     first: int
     """Stream sequence of the first record that was given up."""
-    last: int
+    end: int
     """Stream sequence of the last record that was given up."""
     link: str
-    """Link of the lost record ``last``, as the next record names it, in hexadecimal; empty if no
+    """Link of the lost record ``end``, as the next record names it, in hexadecimal; empty if no
     later record was kept."""
     records: int
     """Number of records that were given up."""
@@ -267,7 +267,7 @@ class LogSalvaged:
     begins_ms: int = 0
     """Time of the last record before ``first``, Unix time in milliseconds; 0: there is none."""
     ends_ms: int = 0
-    """Time of the first record after ``last``, Unix time in milliseconds; 0: none was kept."""
+    """Time of the first record after ``end``, Unix time in milliseconds; 0: none was kept."""
     e: Literal["LogSalvaged"] = "LogSalvaged"
     v: Literal[1] = 1
 
@@ -276,18 +276,18 @@ class LogSalvaged:
 class LogEndUnproven:
     """A broker started, and could not show that the log ended with the last acknowledged record.
 
-    Nothing can be said about the time between record ``last`` and this start.
+    Nothing can be said about the time between record ``end`` and this start.
     """
 
     reason: str
     """no_watermark: no watermark named the last record; copy: the data directory was a copy;
     restored: it was restored from a backup."""
-    last: int
+    end: int
     """Stream sequence of the last record of the log at that start."""
-    last_ms: int
+    end_ms: int
     """Time of that record, Unix time in milliseconds."""
     noted: int = 0
-    """Stream sequence of the last record that the watermark names: if it is later than ``last``,
+    """Stream sequence of the last record that the watermark names: if it is later than ``end``,
     the records between are missing; 0: there is no watermark."""
     source: str = ""
     """The backup from which the data directory was restored; empty: not known."""

@@ -347,8 +347,8 @@ def _cut(event: LogCut, _topics: Topics) -> str:
 
 def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
     which = f"record {event.first}"
-    if event.last > event.first:
-        which = f"records {event.first} to {event.last}"
+    if event.end > event.first:
+        which = f"records {event.first} to {event.end}"
     said = (
         f"{which} given up by foldmq salvage, run by {display.name(event.by)} on "
         f"{display.name(event.source)}: {display.count_of(event.records, 'record')}, "
@@ -363,7 +363,7 @@ def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
 
 
 def _unproven(event: LogEndUnproven, _topics: Topics) -> str:
-    return f"end of the log not proven: {cause(unproven_end(event, at=event.last + 1))}"
+    return f"end of the log not proven: {cause(unproven_end(event, at=event.end + 1))}"
 
 
 def _archived(event: LogArchived, _topics: Topics) -> str:

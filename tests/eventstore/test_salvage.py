@@ -118,7 +118,7 @@ def test_flipped_byte(old: Path, new: Path, bad: int, indexed: bool) -> None:
     assert str(hole) == f"record {bad} has a wrong checksum"
     check_kept(new, records, {bad})
     (event,) = given_up(new)
-    assert (event.first, event.last, event.records) == (bad, bad, 1)
+    assert (event.first, event.end, event.records) == (bad, bad, 1)
     assert event.link == ("" if bad == COUNT else link_of(records[bad - 1]).hex())
     assert (event.bytes, event.until, event.source) == (hole.bytes, COUNT, str(old))
     assert "@" in event.by
@@ -147,7 +147,7 @@ def test_several_holes(old: Path, new: Path) -> None:
     assert gaps(saved) == [(3, 4), (9, 9)]
     assert saved.records == COUNT - 3
     check_kept(new, records, {3, 4, 9})
-    assert [(one.first, one.last, one.records) for one in given_up(new)] == [(3, 4, 2), (9, 9, 1)]
+    assert [(one.first, one.end, one.records) for one in given_up(new)] == [(3, 4, 2), (9, 9, 1)]
 
 
 def test_a_salvaged_log_can_be_salvaged(old: Path, new: Path, tmp_path: Path) -> None:

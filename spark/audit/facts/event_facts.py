@@ -422,7 +422,7 @@ class FactMakers:
 
     def _given_up(self, event: LogSalvaged, at: Position) -> None:
         self._doubtful(event, at)
-        self._note(at, GIVEN_UP, {"first": event.first, "last": event.last, "until": event.until})
+        self._note(at, GIVEN_UP, {"first": event.first, "last": event.end, "until": event.until})
 
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)

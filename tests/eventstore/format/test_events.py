@@ -64,6 +64,7 @@ def test_entries_count_one_for_each_message() -> None:
         "Acked": 3,
         "Received": 2,
         "Refused": 2,
+        "InboundReplaced": 2,
         "Released": 3,
         "Assigned": 3,
         "Returned": 3,
