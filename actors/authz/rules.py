@@ -380,8 +380,10 @@ class Permissions:
         """
         if not self.rules:
             return True
+        # Without any rule everything would be allowed.
         possible, certain = (
-            index.access(None, (), client_id).may_publish(topic) for index in self._any_user()
+            bool(index.rules) and index.access(None, (), client_id).may_publish(topic)
+            for index in self._any_user()
         )
         return possible if possible == certain else None
 

@@ -551,7 +551,7 @@ def test_retained_messages_without_permission_are_listed_and_removed(place: Plac
     place.reload(RULES.replace('users = ["ann", "olga"]', 'users = ["olga"]'))
     assert permitted() == {topics["ann"]: False, topics["olga"]: True, shared_topic: None}
     only = run("retained", "ls", f"+/+/{topic}", "--not-permitted", *data).lines
-    assert [line.split()[-2:] for line in only[1:]] == [["no", topics["ann"]]]
+    assert [line.split()[-4:] for line in only[1:]] == [["no", "-", "-", topics["ann"]]]
     ran = run("retained", "rm", f"+/+/{topic}", "--not-permitted", "--yes", *data)
     assert ran.out.startswith("removed 1 retained message, recorded at ")
     assert permitted() == {topics["olga"]: True, shared_topic: None}

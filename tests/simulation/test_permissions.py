@@ -316,7 +316,6 @@ def test_a_will_that_is_denied_at_connect_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("rules", "permitted"),
     [
-        ("", {"a": True, "b": True}),
         (OPEN, {"a": True, "b": True}),
         (OPEN + "[[deny]]\npublish = ['b']\n", {"a": True, "b": False}),
         (OPEN + "[[deny]]\nclients = ['gone']\npublish = ['a']\n", {"a": False, "b": True}),
