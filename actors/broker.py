@@ -19,8 +19,7 @@ from actors.bridge import BridgeSupervisor
 from actors.connection import Admission
 from actors.exchange import LogExchange
 from actors.fast_path import FastPath, fail_turn
-from actors.inspection import BrokerInspection, Inspector, SysTopicTree
-from actors.inspection.retained_clearing import clear_denied
+from actors.inspection import BrokerInspection, Inspector, SysTopicTree, clear_denied
 from actors.kernel import ActorFailed, Kernel, LoopActor, TurnWork
 from actors.maintenance import (
     Projector,
