@@ -162,7 +162,7 @@ class Operations:
         refused: list[list[str]] = []
         for topic in topics:
             message = node.state.retained.current(topic)
-            if message is None:
+            if message is None or node.state.retained.get(topic) is None:
                 refused.append([topic, "no retained message"])
             elif denied_only and publisher_permitted(message, node) is not False:
                 refused.append([topic, "not known to be without permission any more"])

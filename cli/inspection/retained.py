@@ -122,6 +122,8 @@ async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) 
             "topic": topic,
             "qos": found["qos"],
             "position": format_position(found["ref"]),
+            "set_by": found["set_by"],
+            "permitted": found.get("permitted"),
         }
         if found["expires_ms"] is not None:
             about["expires"] = text.iso(found["expires_ms"])
