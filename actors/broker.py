@@ -19,7 +19,7 @@ from actors.bridge import BridgeSupervisor
 from actors.connection import Admission
 from actors.exchange import LogExchange
 from actors.fast_path import FastPath, fail_turn
-from actors.inspection import BrokerInspection, Inspector, SysTopicTree
+from actors.inspection import BrokerInspection, Inspector, SysTopicTree, clear_denied
 from actors.kernel import ActorFailed, Kernel, LoopActor, TurnWork
 from actors.maintenance import (
     Projector,
@@ -278,6 +278,8 @@ class Broker(LoopActor):
         self.node.publish_rules = _publish_rules(options)
         if self.node.publish_rules.max_levels != levels:
             self.node.router.routes.forget()
+        if permissions is not None and options.clear_denied_retained:
+            clear_denied(self.node)
         applied = applied_limits(options, self.node.permissions.permissions)
         if applied != before:
             self.node.emit(applied)

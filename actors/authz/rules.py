@@ -277,12 +277,27 @@ def _grants(sections: Iterable[RuleSet], action: Action) -> _Grants:
     return _Grants(allows, denies)
 
 
+def _for_every_user(rule: Rule) -> bool:
+    """Return whether a rule applies to all users in the same way."""
+    return not (rule.users or rule.groups or rule.anonymous or _names_user(rule.filter))
+
+
+def _widened(rule: Rule) -> Rule:
+    """Return a rule for all users that matches all topics that the given one can match."""
+    levels = ["+" if _names_user(level) else level for level in rule.filter.split("/")]
+    return rule._replace(filter="/".join(levels), users=(), groups=(), anonymous=False)
+
+
+def _names_user(text: str) -> bool:
+    return "%u" in text.replace("%%", "")
+
+
 class Permissions:
     """Rules, and the groups of users. Without any rule everything is allowed."""
 
     __slots__ = (
-        "_accesses", "_groups", "_like", "_memory", "_open", "_own", "_sections", "digest", "path",
-        "rules",
+        "_accesses", "_for_any_user", "_groups", "_like", "_memory", "_open", "_own", "_sections",
+        "digest", "path", "rules",
     )  # fmt: skip
 
     def __init__(
@@ -302,6 +317,8 @@ class Permissions:
         """Digest of rules and groups, independent of their order in the file; empty: there are no
         rules."""
         self._sections = RuleIndex(self.rules)
+        self._for_any_user: tuple[Permissions, Permissions] | None = None
+        """What some user and what every user may publish; None: not needed yet."""
         self._groups: dict[str, list[str]] = {}
         """Groups by user name."""
         self._like: list[tuple[NameSet, str]] = []
@@ -355,6 +372,34 @@ class Permissions:
             found = TopicAcl(rules, sections, names, self._memory)
             self._accesses[key] = found
         return found
+
+    def decides_publish(self, client_id: str, topic: str) -> bool | None:
+        """Return whether the rules let a client whose user is not known publish to a topic.
+
+        None: it depends on the user.
+        """
+        if not self.rules:
+            return True
+        # Without any rule everything would be allowed.
+        possible, certain = (
+            bool(index.rules) and index.access(None, (), client_id).may_publish(topic)
+            for index in self._any_user()
+        )
+        return possible if possible == certain else None
+
+    def _any_user(self) -> tuple[Permissions, Permissions]:
+        """Return what some user, and what every user, may publish."""
+        if self._for_any_user is None:
+            some, every = (
+                Permissions(
+                    _widened(rule) if rule.allow == allow else rule
+                    for rule in self.rules
+                    if rule.allow == allow or _for_every_user(rule)
+                )
+                for allow in (True, False)
+            )
+            self._for_any_user = some, every
+        return self._for_any_user
 
     def _kept_ready(self, own_rules: tuple[Rule, ...]) -> RuleIndex:
         """Return the indexed rules from a login, cached because many logins have the same rules."""

@@ -59,6 +59,8 @@ class BrokerOptions:
     """Limits of all clients, of an address and of a user."""
     close_denied: bool = False
     """Close a connection on a denied PUBLISH instead of dropping the message."""
+    clear_denied_retained: bool = False
+    """Remove retained messages when a reload withdraws their publisher's permission."""
     pseudonym_key: bytes = field(default=b"", repr=False)
     """Key for hashing client identifiers; empty: they are not hashed."""
     users_digest: str = ""

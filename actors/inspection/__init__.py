@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         shown,
         text,
     )
+    from actors.inspection.retained_clearing import clear_denied
     from actors.inspection.status import METRICS
     from actors.inspection.sys_topics import SysTopicTree
     from actors.inspection.views import client_of
@@ -30,6 +31,7 @@ else:
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
             "requests": "NotReady Refused TooLarge number optional shown text",
+            "retained_clearing": "clear_denied",
             "status": "METRICS",
             "sys_topics": "SysTopicTree",
             "views": "client_of",
@@ -45,6 +47,7 @@ __all__ = [
     "Refused",
     "SysTopicTree",
     "TooLarge",
+    "clear_denied",
     "client_of",
     "number",
     "optional",

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.connection import Connection
-from actors.inspection.requests import Refused, number, optional, shown, text
+from actors.inspection.requests import Refused, flag, number, optional, shown, text
+from actors.inspection.retained_clearing import clear_topics, publisher_permitted
 from actors.node import OperatorCommand
 from actors.session import Close, Kick, Remove, Session, Subscription
-from actors.session.decisions import by_text
 from eventstore.format import (
     INDEX_BITS,
     LOG_SESSION,
     NATS_SESSION,
     LogArchived,
-    RetainedCleared,
     WebAccessed,
 )
 from protocol.errors import FoldmqError
@@ -158,21 +157,23 @@ class Operations:
         """Remove the retained messages of some topics."""
         node = self._node
         topics = _names(request, "topics")
-        done = [topic for topic in topics if node.state.retained.get(topic) is not None]
-        command = OperatorCommand(
-            "clear_retained", by, done[0] if len(done) == 1 else f"{len(done)} topics", None
-        )
+        denied_only = flag(request, "not_permitted")
+        done: list[str] = []
+        refused: list[list[str]] = []
+        for topic in topics:
+            message = node.state.retained.current(topic)
+            if message is None or node.state.retained.get(topic) is None:
+                refused.append([topic, "no retained message"])
+            elif denied_only and publisher_permitted(message, node) is not False:
+                refused.append([topic, "not known to be without permission any more"])
+            else:
+                done.append(topic)
+        position = None
         if done:
-            command.carry_out(node)
-            for part in by_text(done, str):
-                node.emit(RetainedCleared(part))
+            command = clear_topics(node, done, by)
             yield command.answer
-        missing = set(topics).difference(done)
-        return {
-            "done": done,
-            "refused": [[topic, "no retained message"] for topic in sorted(missing)],
-            "position": command.answer.result() if done else None,
-        }
+            position = command.answer.result()
+        return {"done": done, "refused": sorted(refused), "position": position}
 
     def _archived(self, request: Mapping[str, Any], by: str) -> Work:
         """Record up to which record the log is archived, if the archive belongs to this log."""

@@ -261,23 +261,24 @@ class Queries:
     # Messages.
 
     def retained(self, request: Mapping[str, Any]) -> Listing:
-        """Retained messages on topics that match a filter."""
+        """Retained messages on topics that match a filter; or only those without permission."""
         self._check_retained()
         index = self._node.state.retained
-        topic_filter = _filter(request)
+        topic_filter, denied_only = _filter(request), flag(request, "not_permitted")
         topics: Iterable[str] = chain.from_iterable(index.parts())
         if topic_filter != "#" and not {"#", "+"} & set(topic_filter.split("/")):
             topics = [topic_filter]
         matcher: FilterTrie[bool] = FilterTrie()
         matcher.insert(topic_filter, topic_filter, value=True)
 
-        def row(topic: str) -> dict[str, Any] | None:
+        def shown_row(topic: str) -> dict[str, Any] | None:
             message = index.current(topic)
             if message is None or not matcher.match(topic):
                 return None
-            return views.retained_row(message, self._node)
+            row = views.retained_row(message, self._node)
+            return None if denied_only and row["permitted"] is not False else row
 
-        return Listing(topics, row, total=len(index), bytes=index.size)
+        return Listing(topics, shown_row, total=len(index), bytes=index.size)
 
     def retained_message(self, request: Mapping[str, Any]) -> Answer:
         """Return the retained message of a topic."""

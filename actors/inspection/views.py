@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from actors.connection import Connection
 from actors.inspection.inspector import Inspector
 from actors.inspection.requests import TooLarge
+from actors.inspection.retained_clearing import publisher_permitted
 from actors.node import ReadPause
 from actors.routing import is_shared
 from actors.session import Session, Subscription
@@ -297,6 +298,7 @@ def retained_row(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
         "size": len(message.payload),
         "ref": message.ref,
         "set_by": message.publisher or None,
+        "permitted": publisher_permitted(message, node),
         "expires_ms": expires_ms or None,
         "properties": properties_object(message.block),
     }

@@ -17,6 +17,7 @@ from protocol.mqtt import ReasonCode, is_reserved_filter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from actors.authn import Verdict
     from actors.authz import Permissions, TopicAcl
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
@@ -61,11 +62,14 @@ class Authorizer:
     def grant(self, connection: ClientConnection) -> None:
         """Set the permissions of a connection whose client has just been authenticated."""
         verdict = connection.identity
-        if verdict is None:
-            return
+        if verdict is not None:
+            access = self.access_of(connection, verdict)
+            connection.access = None if access.open else access
+
+    def access_of(self, connection: ClientConnection, verdict: Verdict) -> TopicAcl:
+        """Return the present permissions of an authenticated client."""
         user = None if verdict.claimed else verdict.user
-        access = self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
-        connection.access = None if access.open else access
+        return self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
 
     def without_denied_will(self, connection: ClientConnection, connect: Connect) -> str | None:
         """Remove a will without permission from a CONNECT; return its topic, None if none was."""

@@ -14,11 +14,49 @@ from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format import Position, format_position, sequence_of
 
+PERMITTED = {True: "yes", False: "no", None: "unknown"}
+"""Whether a publisher may still publish its message, in words."""
 
-def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
-    """Print the matching retained messages; raises UsageError for an invalid filter."""
+
+def run_list(
+    flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
+) -> None:
+    """Print the matching retained messages, or those without permission.
+
+    Raises UsageError for an invalid filter.
+    """
     check_filter(topic_filter)
-    asyncio.run(_list(flags, topic_filter, limit, as_json=as_json))
+    asyncio.run(_list(flags, topic_filter, limit, not_permitted=not_permitted, as_json=as_json))
+
+
+async def retained_rows(
+    brokers: LogBrokers, topic_filter: str, *, not_permitted: bool
+) -> tuple[list[tuple[LiveBroker, dict[str, Any]]], int]:
+    """Return retained messages by topic, each with a broker that knows it, and the number of all.
+
+    Every log has all of them, but only that of the publisher tells whether it is permitted.
+    """
+
+    async def ask(broker: LiveBroker) -> tuple[list[tuple[LiveBroker, dict[str, Any]]], int]:
+        about = {"filter": topic_filter, "not_permitted": not_permitted}
+        rows, total = await gather(LogBrokers([broker]), "retained", None, **about)
+        return [(broker, row) for row in rows], total
+
+    if not not_permitted:
+        found, total = await brokers.any(ask)
+        return sorted(found, key=_topic), total
+    parts = await brokers.each(ask)
+    by_topic = {
+        row["topic"]: (broker, row)
+        for _, (part, _) in parts
+        for broker, row in part
+        if row.get("permitted") is False  # an earlier version lists all
+    }
+    return sorted(by_topic.values(), key=_topic), max(total for _, (_, total) in parts)
+
+
+def _topic(found: tuple[LiveBroker, dict[str, Any]]) -> str:
+    return str(found[1]["topic"])
 
 
 def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
@@ -30,18 +68,18 @@ def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> 
     asyncio.run(_get(flags, topic, newline=newline, as_json=as_json))
 
 
-async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
-    async def ask(broker: LiveBroker) -> tuple[list[dict[str, Any]], int]:
-        rows, total = await gather(LogBrokers([broker]), "retained", None, filter=topic_filter)
-        rows.sort(key=lambda row: str(row["topic"]))
-        await add_setters(broker, rows[:limit])
-        return [brokers.labelled(broker, row) for row in rows[:limit]], total
-
+async def _list(
+    flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
+) -> None:
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        # Every log has all retained messages.
-        rows, total = await brokers.any(ask)
+        found, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        for broker in brokers.present:
+            await add_setters(broker, [row for source, row in found[:limit] if source is broker])
+        rows = [brokers.labelled(broker, row) for broker, row in found[:limit]]
+        if not_permitted:
+            brokers.check_complete()
     now_ms = round(time.time() * 1000)
     columns: list[Column[Row]] = [
         *([LOG_COLUMN] if brokers.several else []),
@@ -50,6 +88,7 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
         Column("SET", lambda row: _set(row, now_ms), right=True),
         Column("BY", lambda row: row.get("set_by"), name=True),
+        Column("PERMITTED", lambda row: PERMITTED[row.get("permitted")]),
         Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
         Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
         Column("TOPIC", lambda row: row["topic"], name=True),
@@ -83,6 +122,8 @@ async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) 
             "topic": topic,
             "qos": found["qos"],
             "position": format_position(found["ref"]),
+            "set_by": found["set_by"],
+            "permitted": found.get("permitted"),
         }
         if found["expires_ms"] is not None:
             about["expires"] = text.iso(found["expires_ms"])

@@ -32,6 +32,10 @@ _Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirma
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
 ]
+_NotPermitted = Annotated[
+    bool,
+    typer.Option("--not-permitted", help="Only those whose publishers may no longer publish them."),
+]
 _Age = Annotated[
     str | None,
     typer.Option(
@@ -374,13 +378,14 @@ def _retained_ls(
     topic_filter: Annotated[
         str, typer.Argument(metavar="FILTER", help="Only matching topics.", show_default=True)
     ] = "#",
+    not_permitted: _NotPermitted = False,
     limit: _Limit = None,
     as_json: _JsonLines = False,
 ) -> None:
     """List retained messages."""
     from cli.inspection import retained
 
-    retained.run_list(source, topic_filter, limit, as_json=as_json)
+    retained.run_list(source, topic_filter, limit, not_permitted=not_permitted, as_json=as_json)
 
 
 @retained_app.command("get")
@@ -406,14 +411,19 @@ def _retained_get(
 @with_broker_flags
 def _retained_rm(
     source: SourceFlags,
-    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic or topic filter.")],
+    topic_filter: Annotated[
+        str | None,
+        typer.Argument(metavar="FILTER", help="Topic or topic filter.", show_default=False),
+    ] = None,
+    not_permitted: _NotPermitted = False,
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
     """Remove retained messages."""
     from cli.operator import bulk_change, remove
 
-    remove.clear(source, topic_filter, bulk_change.ChangeOptions(yes, dry_run))
+    manner = bulk_change.ChangeOptions(yes, dry_run)
+    remove.clear(source, topic_filter, manner, not_permitted=not_permitted)
 
 
 @with_broker_flags

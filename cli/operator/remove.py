@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import clients_of, gather, left_out, log_broker, session_selection
+from cli.inspection import clients_of, gather, left_out, log_broker, retained, session_selection
 from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
 from cli.logsource import SourceFlags, check_filter
 from cli.operator.bulk_change import (
@@ -35,10 +35,18 @@ def purge(
     asyncio.run(_purge(flags, session_selection(match, False, older_than), manner))
 
 
-def clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
-    """Remove the matching retained messages; raises UsageError for an invalid filter."""
+def clear(
+    flags: SourceFlags, topic_filter: str | None, manner: ChangeOptions, *, not_permitted: bool
+) -> None:
+    """Remove the matching retained messages, or those of them without permission.
+
+    Raises UsageError for an invalid filter, and without a selection.
+    """
+    if topic_filter is None and not not_permitted:
+        raise UsageError("give FILTER or --not-permitted to select retained messages")
+    topic_filter = "#" if topic_filter is None else topic_filter
     check_filter(topic_filter)
-    asyncio.run(_clear(flags, topic_filter, manner))
+    asyncio.run(_clear(flags, topic_filter, manner, not_permitted=not_permitted))
 
 
 async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
@@ -104,26 +112,37 @@ async def remove_offline(
         await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
 
 
-async def _clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
-    async def ask(broker: LiveBroker) -> tuple[LiveBroker, list[dict[str, Any]]]:
-        rows, _ = await gather(LogBrokers([broker]), "retained", None, filter=topic_filter)
-        return broker, rows
-
+async def _clear(
+    flags: SourceFlags, topic_filter: str, manner: ChangeOptions, *, not_permitted: bool
+) -> None:
     async with open_brokers(flags) as brokers:
         if flags.verbose:
             log_broker(brokers)
-        # Every log has all retained messages, and removes those that another one removed.
-        broker, rows = await brokers.any(ask)
-        if not rows:
-            raise Refused(f"no retained message on {text.name(topic_filter)}")
-        rows.sort(key=lambda row: str(row["topic"]))
+        # What one log removes, the others take from it.
+        found, _ = await retained.retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        if not found:
+            brokers.check_complete()
+            which = "without permission " if not_permitted else ""
+            raise Refused(f"no retained message {which}on {text.name(topic_filter)}")
         done = ChangeResult()
-        lines = [f"  {text.name(row['topic'])}  {text.size(row['size'])}" for row in rows]
-        what = f"remove {text.count_of(len(rows), 'retained message')}"
+        lines = [
+            f"  {text.name(row['topic'])}  {text.size(row['size'])}"
+            + (f"  by {text.name(row['set_by'])}" if not_permitted else "")
+            for _, row in found
+        ]
+        what = f"remove {text.count_of(len(found), 'retained message')}"
         if await confirmed(lines, what, manner):
-            for portion in portions(row["topic"] for row in rows):
-                await change(broker, "clear_retained", done, topics=portion)
+            for broker in brokers.present:
+                own = [row["topic"] for source, row in found if source is broker]
+                with brokers.leaving_out(broker):
+                    for portion in portions(own):
+                        await change(
+                            broker, "clear_retained", done,
+                            topics=portion, not_permitted=not_permitted,
+                        )  # fmt: skip
         tell(done, "removed", "retained message", manner)
+        if not_permitted:
+            brokers.check_complete()
 
 
 def _without(brokers: LogBrokers) -> str:

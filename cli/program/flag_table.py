@@ -39,6 +39,7 @@ FLAGS: Final[tuple[tuple[str, str, str | None, str | None, str], ...]] = (
     ('auth_cache', 'text', 'TIME', 'Authentication and permissions', 'How long to cache an answer of the auth callout that specifies no lifetime. 0 disables caching. [default: 1m]'),
     ('permissions', 'text', 'FILE', 'Authentication and permissions', 'TOML file with the topics that clients may publish and subscribe to. Default: every client may use every topic.'),
     ('denied_publish', 'text', 'drop|close', 'Authentication and permissions', 'What to do with a publication that is not permitted: acknowledge and drop it, or close the connection. [default: drop]'),
+    ('clear_denied_retained', 'flag', None, 'Authentication and permissions', 'When the permissions are reloaded, remove the retained messages whose publishers may no longer publish them.'),
     ('pseudonyms', 'flag', None, 'Authentication and permissions', 'Store a keyed hash instead of each client identifier, in the log and everywhere else.'),
     ('data_dir', 'text', 'DIR', 'Log and retention', 'Directory of the event log; only one broker may use it at a time. [default: foldmq-data]'),
     ('sync', 'text', 'always|TIME', 'Log and retention', 'When the embedded NATS server syncs to disk: "always" before it acknowledges, or at this interval. An interval is faster, but a power loss can lose acknowledged messages. [default: always]'),

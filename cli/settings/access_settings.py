@@ -80,6 +80,11 @@ class AccessFields(BaseModel):
         description="What to do with a publication that is not permitted: acknowledge and drop "
         "it, or close the connection.",
     )
+    clear_denied_retained: bool = Field(
+        default=False,
+        description="When the permissions are reloaded, remove the retained messages whose "
+        "publishers may no longer publish them.",
+    )
     pseudonyms: bool = Field(
         default=False,
         description="Store a keyed hash instead of each client identifier, in the log and "

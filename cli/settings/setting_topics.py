@@ -14,7 +14,7 @@ _TOPICS: Final = {
     "Authentication and permissions": (
         "allow_anonymous password_file auth_method jwt_keys jwt_issuer jwt_audience "
         "jwt_user_claim jwt_groups_claim auth_subject auth_nats_user auth_timeout auth_cache "
-        "permissions denied_publish pseudonyms"
+        "permissions denied_publish clear_denied_retained pseudonyms"
     ),
     "Log and retention": (
         "data_dir sync keep keep_bytes keep_until_archived index_bytes commit_timeout"

@@ -422,7 +422,7 @@ def test_retained_messages_are_listed(data: tuple[str, str]) -> None:
     assert [row["topic"] for row in rows(data, "retained", "ls", "+")] == ["big", "lamp"]
     lines = run("retained", "ls", *data).lines
     (lamp,) = [line for line in lines if line.endswith("lamp")]
-    assert re.fullmatch(r" *\d+\.\d+ +1 +2 B +\d+ \w+ ago +sensor +- +- +lamp", lamp)
+    assert re.fullmatch(r" *\d+\.\d+ +1 +2 B +\d+ \w+ ago +sensor +yes +- +- +lamp", lamp)
     assert len(run("retained", "ls", *data, "--limit", "2").lines) == 3
 
 

@@ -13,6 +13,7 @@ from harness.packets import Connack, Puback, Publish, Pubrec, Will
 from harness.waiting import until
 
 from e2e.bridging import Visitor, mqtt_subscribed
+from e2e.tools import refused, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -523,3 +524,50 @@ def test_drops_are_in_the_log(place: Place) -> None:
         ("verify", "--data-dir", str(place.broker.data_dir)), environment(), 60
     )
     assert code == 0, out + err
+
+
+# ------------------------------------------------------------------ retained messages
+
+
+def test_retained_messages_without_permission_are_listed_and_removed(place: Place) -> None:
+    data = ("--data-dir", str(place.broker.data_dir))
+    topic, topics = unique("kept"), {}
+    for user in ("ann", "olga"):
+        writer = place.client(user, f"{topic}-{user}", clean=False)
+        topics[user] = f"own/{user}/{topic}"
+        writer.publish(topics[user], b"x", 1, retain=True)
+        writer.close()
+    shared_topic = f"open/{topic}"
+    left = place.client("bob", unique("left"))
+    left.publish(shared_topic, b"x", 1, retain=True)
+    left.close()
+
+    def permitted() -> dict[str, bool | None]:
+        rows = run("retained", "ls", f"+/+/{topic}", "--json", *data).objects
+        rows += run("retained", "ls", shared_topic, "--json", *data).objects
+        return {row["topic"]: row["permitted"] for row in rows}
+
+    assert permitted() == {topics["ann"]: True, topics["olga"]: True, shared_topic: None}
+    place.reload(RULES.replace('users = ["ann", "olga"]', 'users = ["olga"]'))
+    assert permitted() == {topics["ann"]: False, topics["olga"]: True, shared_topic: None}
+    only = run("retained", "ls", f"+/+/{topic}", "--not-permitted", *data).lines
+    assert [line.split()[-4:] for line in only[1:]] == [["no", "-", "-", topics["ann"]]]
+    ran = run("retained", "rm", f"+/+/{topic}", "--not-permitted", "--yes", *data)
+    assert ran.out.startswith("removed 1 retained message, recorded at ")
+    assert permitted() == {topics["olga"]: True, shared_topic: None}
+    why = refused("retained", "rm", f"+/+/{topic}", "--not-permitted", "--yes", *data, code=1)
+    assert why == f"no retained message without permission on +/+/{topic}"
+    assert "--not-permitted" in refused("retained", "rm", "--yes", *data, code=2)
+
+
+def test_the_setting_removes_them_when_the_permissions_are_reloaded(place: Place) -> None:
+    topic = f"own/ann/{unique('kept')}"
+    writer = place.client("ann", unique("writer"))
+    writer.publish(topic, b"x", 1, retain=True)
+    place.reload(config=place.config + "clear_denied_retained = true\n")
+    data = ("--data-dir", str(place.broker.data_dir))
+    assert run("retained", "get", topic, *data).out == "x\n"
+    place.reload(RULES.replace('users = ["ann", "olga"]', 'users = ["olga"]'))
+    until(lambda: not run("retained", "ls", topic, "--json", *data).objects, "the removal", 15)
+    (acted,) = run("log", "--type", "OperatorActed", "--json", "-n", "1", *data).objects
+    assert (acted["by"], acted["action"]) == ("clear_denied_retained", "clear_retained")

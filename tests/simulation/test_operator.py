@@ -25,17 +25,10 @@ from eventstore.format import (
 from simulation.chaos import errors_of_the_broker
 from simulation.checking import acknowledged
 from simulation.fold import compare
+from simulation.inspection import ask, change
 from simulation.network import SimClient
 from simulation.rebuilding import rebuilt_later
 from simulation.world import World, simulate
-
-
-async def ask(world: World, endpoint: str, **request: Any) -> dict[str, Any]:
-    return await world.broker.inspection.inspector.ask_for(endpoint, request)
-
-
-async def change(world: World, do: str, **request: Any) -> dict[str, Any]:
-    return await ask(world, "change", do=do, by="ann@desk", **request)
 
 
 def events(world: World, *kinds: type) -> list[Any]:

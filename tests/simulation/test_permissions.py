@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,15 @@ from harness import packets as p
 from eventstore.format import (
     Acked,
     MessageDropped,
+    OperatorActed,
     Refused,
+    RetainedCleared,
     SessionClosed,
     WillFired,
     from_runs,
 )
 from simulation.checking import check_promises
+from simulation.inspection import ask, change
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics
 from simulation.world import World
@@ -305,5 +309,81 @@ def test_a_will_that_is_denied_at_connect_is_recorded() -> None:
         await world.go(2)
         assert not any(isinstance(event, WillFired) for event in world.disk.events())
         assert dropped(world) == [("s", "not_permitted", 1)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("rules", "permitted"),
+    [
+        (OPEN, {"a": True, "b": True}),
+        (OPEN + "[[deny]]\npublish = ['b']\n", {"a": True, "b": False}),
+        (OPEN + "[[deny]]\nclients = ['gone']\npublish = ['a']\n", {"a": False, "b": True}),
+        (OPEN + "[[deny]]\nusers = ['u']\npublish = ['a']\n", {"a": None, "b": True}),
+        (OPEN + "[[deny]]\nanonymous = true\npublish = ['a']\n", {"a": None, "b": True}),
+        ("[[allow]]\nusers = ['u']\npublish = ['a']\n", {"a": None, "b": False}),
+        ("[[allow]]\nusers = ['*']\npublish = ['%u']\n", {"a": None, "b": None}),
+        ("[[allow]]\npublish = ['%c/#']\n", {"a": False, "b": False}),
+    ],
+)
+def test_of_a_publisher_without_session_only_what_holds_for_every_user_is_known(
+    rules: str, permitted: dict[str, bool | None]
+) -> None:
+    async def scenario(world: World) -> None:
+        sender = await world.connect("gone", clean=True)
+        for number, topic in enumerate(permitted, 1):
+            sender.send(p.publish(topic, b"x", 1, number, retain=True))
+        await world.go(1)
+        sender.transport.drop()
+        await world.go(1)
+        assert "gone" not in world.broker.node.state.sessions
+        permit(world, rules)
+        rows = (await ask(world, "retained"))["rows"]
+        assert {row["topic"]: row["permitted"] for row in rows} == permitted
+        rows = (await ask(world, "retained", not_permitted=True))["rows"]
+        denied = {topic for topic, allowed in permitted.items() if allowed is False}
+        assert {row["topic"] for row in rows} == denied
+
+    run(scenario)
+
+
+def test_only_retained_messages_without_permission_are_removed_on_request() -> None:
+    async def scenario(world: World) -> None:
+        sender = await world.connect("s")
+        for number, topic in enumerate(("a", "b"), 1):
+            sender.send(p.publish(topic, b"x", 1, number, retain=True))
+        await world.go(1)
+        permit(world, OPEN + "[[deny]]\nclients = ['s']\npublish = ['b']\n")
+        answer = await change(world, "clear_retained", topics=["a", "b"], not_permitted=True)
+        assert answer["done"] == ["b"]
+        assert answer["refused"] == [["a", "not known to be without permission any more"]]
+        assert [row["topic"] for row in (await ask(world, "retained"))["rows"]] == ["a"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_reload_removes_retained_messages_whose_publisher_lost_its_permission(
+    clears: bool,
+) -> None:
+    async def scenario(world: World) -> None:
+        node = world.broker.node
+        node.options = dataclasses.replace(node.options, clear_denied_retained=clears)
+        sender, other = await world.connect("s"), await world.connect("t")
+        for number in range(1, 301):
+            sender.send(p.publish(f"s/{number}", b"x", 1, number, retain=True))
+            other.send(p.publish(f"t/{number}", b"x", 1, number, retain=True))
+            await world.go(0.01)
+        await world.go(1)
+        permit(world, OPEN + "[[deny]]\nclients = ['s']\npublish = ['#']\n")
+        await world.go(3)
+        left = {topic for topic in node.state.retained.topics() if topic.startswith("s/")}
+        assert len(left) == (0 if clears else 300)
+        assert len(node.state.retained) == 300 + len(left)
+        acted = [event for event in world.disk.events() if isinstance(event, OperatorActed)]
+        assert {event.by for event in acted} == ({"clear_denied_retained"} if clears else set())
+        cleared = [event for event in world.disk.events() if isinstance(event, RetainedCleared)]
+        assert sum(len(event.topics) for event in cleared) == 300 - len(left)
+        assert all(len(event.topics) <= 64 for event in cleared)
 
     run(scenario)
