@@ -25,6 +25,7 @@ from eventstore.format import (
     Delivered,
     Expired,
     Followed,
+    InboundReplaced,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -416,7 +417,7 @@ def _drops(reason: str, how: str) -> Any:
     return makes
 
 
-_UNTOLD_DROPS: Final = {"not_permitted": "k"} | dict.fromkeys(
+_UNTOLD_DROPS: Final = {"not_permitted": "k", "lost": "m"} | dict.fromkeys(
     ("slow_reader", "reserved_topic", "topic_levels", "packet_too_large", "payload_format"), "l"
 )
 for _reason in DROP_REASONS:
@@ -495,6 +496,21 @@ def _releases(moment: Moment) -> Iterator[list[Told]]:
     for state in moment.connected:
         for pid, ref in state.inbound.items():
             yield [Released(state.session, [pid], [ref])]
+
+
+@forges(InboundReplaced, "of a message that waits for its PUBREL", "b")
+def _replaces(moment: Moment) -> Iterator[list[Told]]:
+    for state in moment.connected:
+        for pid, ref in state.inbound.items():
+            yield [InboundReplaced(state.session, [pid], [ref])]
+
+
+@forges(InboundReplaced, "of a message that does not wait")
+def _replaces_nothing(moment: Moment) -> Iterator[list[Told]]:
+    for state in moment.connected:
+        for one in moment.messages.values():
+            if one.qos == 2 and one.at:
+                yield [InboundReplaced(state.session, [_UNUSED], [one.ref])]
 
 
 @forges(Released, "of a message that was released before")
@@ -627,7 +643,7 @@ def _subscribes_to_retained(moment: Moment) -> Iterator[list[Told]]:
                 yield [Subscribed(state.session, [(one.topic, 1)])]
 
 
-@forges(Subscribed, "again, at another QoS", "b")
+@forges(Subscribed, "again, at another QoS")
 def _subscribes_higher(moment: Moment) -> Iterator[list[Told]]:
     for state, held in moment.held():
         yield [Subscribed(state.session, [(held.filter, 0)])]

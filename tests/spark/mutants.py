@@ -37,6 +37,10 @@ LEFT_OUT: Final = frozenset({"e", "v", "properties", "blocks_at"})
 BASE: Final = 1 << 20
 
 
+APART: Final = frozenset({"ClockJumped", "LogEndUnproven", "LogSalvaged"})
+"""Events that say what is known of the log itself: they have tests of their own."""
+
+
 class Mutant(NamedTuple):
     """A log to which one thing was done."""
 
@@ -64,6 +68,8 @@ def mutants(whole: list[Record]) -> Iterator[Mutant]:
         first.setdefault(record.raw_events[0]["e"], number)
     for kind in get_args(Event):
         name = kind.__name__
+        if name in APART:
+            continue
         number = first[name]
         for harm in HARMS:
             yield Mutant(name, harm, _HARMS[harm](whole, number))
@@ -205,6 +211,7 @@ WHY: Final = {
     "j": "it concerns another log: it is found if [all logs](#several-logs) are audited",
     "k": "the log has only a digest of the permissions",
     "l": "QoS 0 messages and refused publications are in the log only as a number",
+    "m": "the record of the salvage to which it belongs may have been cut off",
 }
 """Why an audit does not tell."""
 
@@ -228,7 +235,7 @@ UNTOLD: Final[dict[str, dict[str, str]]] = {
     "OperatorActed": {"by": "e"},
     "Received": {"reasons": "b"},
     "Redelivered": {"lost": "f", "twice": "c"},
-    "Refused": {"reasons": "b"},
+    "Refused": {"moved": "a", "reasons": "b"},
     "RetainedExpired": {"moved": "a"},
     "SessionClosed": {"code": "b", "expiry": "b"},
     "SessionOpened": {

@@ -22,6 +22,7 @@ from eventstore.format import (
     Delivered,
     Expired,
     Followed,
+    InboundReplaced,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -227,6 +228,9 @@ def _deliveries(tale: SoundLogWriter) -> None:
     (ref,) = turn(tale.publishes("q", qos=2, pid=6))
     turn(Released("p", [6], [ref]), Delivered("s", "q", 2, [4], [ref]))
     turn(Refused("s", [4], [0x83]))
+    (ref,) = turn(tale.publishes("unread", qos=2, pid=8))
+    _, ref = turn(InboundReplaced("p", [8], [ref]), tale.publishes("unread", qos=2, pid=8))
+    turn(Released("p", [8], [ref]))
 
 
 def _wills(tale: SoundLogWriter) -> Position:
