@@ -157,7 +157,7 @@ class PeerStage(Stage):
     client and the seconds that it has ``waited``, as its node reports them, and ``via``, that node.
     """
 
-    __slots__ = ("_answered", "_client", "_head", "_late", "_listener", "_nonce")
+    __slots__ = ("_answered", "_client", "_connection", "_head", "_late", "_listener", "_nonce")
 
     def __init__(self, listener: PeerListener) -> None:
         super().__init__(asyncio.Protocol())
@@ -167,6 +167,7 @@ class PeerStage(Stage):
         self._answered = False
         """Whether the client was sent anything."""
         self._client: ForwardedClient | None = None
+        self._connection: Connection | None = None
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -201,7 +202,8 @@ class PeerStage(Stage):
             self.lower.close()
             return
         self._client = client
-        self._upper = cast("asyncio.Protocol", listener.connection(client))
+        self._connection = listener.connection(client)
+        self._upper = cast("asyncio.Protocol", self._connection)
         self._upper.connection_made(self)
         if rest and not self.is_closing():
             self._upper.data_received(rest)
@@ -230,8 +232,13 @@ class PeerStage(Stage):
             super().abort()
 
     def _defer(self) -> bool:
-        """Leave a client without an answer to the node that leads next; return whether it is."""
-        defers = self._client is not None and not self._answered and self._listener.defers
+        """Leave a client without an answer to the node that leads next; return whether it is.
+
+        Not if its CONNECT was handled: that one may take effect, and its will must not do so twice.
+        """
+        connection = self._connection
+        unhandled = connection is not None and not connection.connected_ms
+        defers = unhandled and not self._answered and self._listener.defers
         if defers and not self.is_closing():
             self.write(PeerAnswer.LATER.value)
         return defers
