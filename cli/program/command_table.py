@@ -25,7 +25,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "passwd", "cli.users.passwd_command", "Manage the users of a password file."
             ),
-            CommandEntry("acl", "cli.users.acl_command", "Check the permissions of a client."),
+            CommandEntry(
+                "acl",
+                "cli.users.acl_command",
+                "Check the permissions of a client, or import rules.",
+            ),
         ),
     ),
     (

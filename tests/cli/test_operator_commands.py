@@ -499,7 +499,7 @@ def test_topics_are_checked(topic: str) -> None:
 @pytest.mark.parametrize("topic_filter", ["a/#/b", "a/#/", "a+", ""])
 def test_filters_are_checked(topic_filter: str) -> None:
     with pytest.raises(UsageError, match="filter"):
-        retained.run_list(SourceFlags(), topic_filter, None, as_json=False)
+        retained.run_list(SourceFlags(), topic_filter, None, not_permitted=False, as_json=False)
     with pytest.raises(UsageError, match="filter"):
         remove.clear(SourceFlags(), topic_filter, ASK)
     with pytest.raises(UsageError, match="filter"):
