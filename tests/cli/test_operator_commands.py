@@ -501,7 +501,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         retained.run_list(SourceFlags(), topic_filter, None, not_permitted=False, as_json=False)
     with pytest.raises(UsageError, match="filter"):
-        remove.clear(SourceFlags(), topic_filter, ASK)
+        remove.clear(SourceFlags(), topic_filter, ASK, not_permitted=False)
     with pytest.raises(UsageError, match="filter"):
         tail.trace_target(None, None, topic_filter)
 

@@ -70,7 +70,9 @@ def play(clients: Clients) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("operator")
-    broker = Broker(directory, args=QUIET, config="session_expiry = '7d'\n", forked=True)
+    broker = Broker(
+        directory, args=QUIET, config="session_expiry = '7d'\nack_wait = '1h'\n", forked=True
+    )
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
