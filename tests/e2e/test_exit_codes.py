@@ -60,7 +60,8 @@ OTHERS = {
     # these neither read a log nor ask a broker
     "serve", "passwd", "acl check", "pub", "sub", "web-token add", "web-token ls",
     "web-token rm", "config check", "completion", "complete", "version", "pseudonym",
-    # tests of their own: the page waits for its broker; salvage is below; copies, reloads and imports have files of their own; Spark in tests/cli
+    # tests of their own: the page waits for its broker; salvage is below; copies,
+    # reloads and imports have files of their own; Spark in tests/cli
     # nodes asks a cluster: test_cluster.py
     "web", "salvage", "backup", "restore", "reload", "acl import", "nodes",
     "nodes move",
