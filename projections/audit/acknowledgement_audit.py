@@ -73,6 +73,12 @@ class AcknowledgementAudit:
         self.open.clear()
         self._resending = None
 
+    def interrupted(self) -> None:
+        """Forget the session and its connection: records are lost."""
+        self.ended()
+        self.forget()
+        self._saw_opening = False
+
     def sent(self, state: SessionState, pids: list[int], at: Position) -> None:
         """Check messages that are sent for the first time."""
         self._report_all(self._unfinished.sent(state.receive_maximum, pids, at))

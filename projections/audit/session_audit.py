@@ -236,7 +236,7 @@ class SessionAudit:
         self._queue.clear()
         self._order.clear()
         self._local.clear()
-        self._answers.forget()
+        self._answers.interrupted()
         self._in_turn.clear()
         self._off.clear()
         outline, shared = self._outline, self._tell_shared

@@ -33,7 +33,8 @@ _CUT: Final = ("cut", "first")
 def find_unknown_repetitions(facts: FactTables, logs: Mapping[str, LogSummary]) -> DataFrame:
     """Return repeated messages that did not exist."""
     told = facts.of(CARRIED).where(
-        (F.col("ref") >= position_of("begin", logs)) & (F.col("at") < position_of("trusted", logs))
+        (F.col("ref") >= position_of("complete", logs))
+        & (F.col("at") < position_of("trusted", logs))
     )
     there = facts.of(EFFECT, SENT, WILL, RETAINED).select("node", "ref")
     lost = told.select("node", "at", "ref", "topic").join(there, ["node", "ref"], "left_anti")
@@ -62,7 +63,9 @@ def find_changed_repetitions(facts: FactTables) -> DataFrame:
         )
         .drop("session")
     )
-    what = F.concat(F.lit("repeats message "), position_text("ref"), F.lit(" with another content"))
+    what = F.concat(
+        F.lit("repeats message "), position_text("ref"), F.lit(" with different content")
+    )
     return violation_rows(other.dropDuplicates(["node", "at"]), Rule.CHECKPOINT, "at", what)
 
 

@@ -91,7 +91,7 @@ def changed_repetitions(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> It
 
 def _is_judged(log: LogSummary, ref: Position, at: Position) -> bool:
     """Return whether a message that is repeated at a position must have been in the log before."""
-    return ref >= log.begin and at < log.trusted
+    return ref >= log.complete and at < log.trusted
 
 
 def _differs(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

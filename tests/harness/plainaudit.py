@@ -264,7 +264,7 @@ class _Plain:
             was = there.get(one["ref"])
             if was is None:
                 log, ref = self._log, one["ref"]
-                judged = ref >= log.begin and one["at"] < log.trusted
+                judged = ref >= log.complete and one["at"] < log.trusted
                 if judged and ref not in {held["ref"] for held in facts.retained}:
                     yield Wrong(Rule.CHECKPOINT, one["at"], None, "repeated, but never there")
                 continue

@@ -129,3 +129,20 @@ def test_any_lost_records(seed: int, tmp_path: Path) -> None:
                 tables = (session.inflight, session.releasing)
                 sent = sum(one.subscription is held for table in tables for one in table.values())
                 assert held.outstanding == sent
+
+
+@pytest.mark.parametrize(
+    ("seed", "first", "last"),
+    [
+        pytest.param(3, 34, 35, id="the opening of a connection"),
+        pytest.param(35, 61, 64, id="the opening of another one"),
+        pytest.param(3, 34, 54, id="the beginning of a turn"),
+        pytest.param(25, 97, 117, id="the beginning of another one"),
+    ],
+)
+def test_lost_records_explain_what_follows(
+    seed: int, first: int, last: int, tmp_path: Path
+) -> None:
+    """Behind a hole, a checkpoint repeats a session whose connection or messages were lost."""
+    records = history(seed)
+    assert problems(salvaged(tmp_path, records, set(range(first, last + 1)))) == []

@@ -25,12 +25,13 @@ STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE, FO
     "started", "stopped", "limits", "acted", "cleared", "archived", "filters", "shared",
     "followed",
 )  # fmt: skip
-BRIDGED_LATER, DOUBT, GIVEN_UP = "bridged later", "doubt", "given up"
+BRIDGED_LATER, DOUBT, GIVEN_UP, TORN = "bridged later", "doubt", "given up", "torn"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 FILTERS: filters with wildcards, some of them several times. SHARED_THERE: the log has shared
 subscriptions. FOLLOWED: the log takes messages of another one. BRIDGED_LATER: NATS is reported to
-have messages that come later in the log. DOUBT: nothing can be said about a part of the log."""
+have messages that come later in the log. DOUBT: nothing can be said about a part of the log. TORN:
+a record of a turn that is not whole, behind its beginning: its events did not happen."""
 
 
 class LogNote(NamedTuple):

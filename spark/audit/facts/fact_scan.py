@@ -28,6 +28,7 @@ from spark.audit.facts.chain_check import (
     PIECE,
     PROBLEM,
     RATES,
+    TORN,
     LogNote,
     LogPiece,
     RecordLink,
@@ -114,6 +115,8 @@ class FactScan:
         if not found.void:
             self._take_events(record)
             self._packs.counted(len(raw), size - len(record.payload))
+        elif record.part:
+            self._note(position(record.sequence, 0), TORN, {})
         self._keep_link(link)
 
     def finish(self) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,7 @@ from spark.audit.facts.chain_check import (
     REPEATED,
     STARTED,
     STOPPED,
+    TORN,
     ChainBreak,
     LogNote,
     LogPiece,
@@ -79,6 +80,9 @@ class LogSummary:
     ``BEYOND_ALL``."""
     unsure: Position
     """Start of the first turn whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
+    complete: Position = 0
+    """Position from which all messages are in the log: its begin, or the end of a log of which
+    records were given up."""
     checkpoints: tuple[Checkpoint, ...] = ()
     cuts: tuple[RecordedCut, ...] = ()
     outline: LogOutline = field(default_factory=LogOutline)
@@ -147,7 +151,9 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             )
     lost = [note.values for note in notes[GIVEN_UP]]
     # Behind the end of the damaged log, the salvage dropped what was lost.
-    holes = sorted({one[name] + 1 for one in lost for name in ("last", "until")})
+    ends = {one[name] + 1 for one in lost for name in ("last", "until")}
+    torn = {sequence_of(note.at) for note in notes[TORN]}
+    holes = sorted({_behind_turn(one, torn) for one in ends})
     judged = [note for note in cuts if not holes or note.values["first"] > holes[-1]]
     if holes:
         behind = position(holes[-1], 0)
@@ -172,7 +178,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
         borders = {position(one["first"], 0) for one in lost}
-        borders |= {position(one, 0) for one in holes}
+        borders |= {position(one, 0) for one in ends}
         complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
     breaks = complete + breaks
     outline = replace(
@@ -193,6 +199,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         whole,
         trusted,
         _unsure(pieces, notes, trusted),
+        position(holes[-1], 0) if holes else begin,
         tuple(checkpoints),
         tuple(_judged_cuts(judged, begin)),
         outline,
@@ -212,6 +219,13 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             tuple(_doubts(notes)),
         )
     )
+
+
+def _behind_turn(record: int, torn: set[int]) -> int:
+    """Return the first record behind a turn whose beginning was given up before a record."""
+    while record in torn:
+        record += 1
+    return record
 
 
 def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:

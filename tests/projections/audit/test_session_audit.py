@@ -44,6 +44,7 @@ from projections.audit import (
     Violation,
 )
 from projections.audit.ordering_rules import RedeliveryOrder, TopicOrder
+from projections.audit.rules import LogOutline
 from projections.state import SessionFold, encode_session
 from protocol.mqtt import matches
 
@@ -633,3 +634,33 @@ def test_many_packets_are_sent_again() -> None:
         event = Redelivered("s", [[first, 500, 1]], "resumed")
         assert list(resending.again(event, at(9))) == []
     assert not resending
+
+
+def test_lost_records_may_contain_the_beginning_of_a_connection() -> None:
+    """What was in flight, and on which connection, is not known behind them."""
+    state = SessionFold("s")
+    events = [
+        replace(opened(), generation=1, receive_maximum=2),
+        Subscribed("s", [("t", 1)]),
+        delivered([1, 2], [0, 1]),
+    ]
+    for index, event in enumerate([*events[:2], delivered([3, 4], [2, 3])]):
+        state.take(event, position(101, index), 0)
+    assert state.state is not None
+    (kept,) = encode_session(state.state)
+    behind = [SessionSnapshot("s", kept), Redelivered("s", [3, 4], "resumed")]
+
+    def violations(*holes: int) -> list[Violation]:
+        audit = SessionAudit("s", position(105, 0), outline=LogOutline(holes=holes))
+        for index, event in enumerate(events[:2]):
+            audit.take(event, position(101, index), 0)
+        for number in (0, 1):
+            expect(audit, position(102, number), Message(number), M[number])
+        audit.take(events[2], position(102, 2), 0)
+        for index, event in enumerate(behind):
+            audit.take(event, position(104, index), 0)
+        audit.finish()
+        return audit.violations
+
+    assert violations()
+    assert not violations(position(104, 0))
