@@ -101,6 +101,9 @@ def test_every_metric_is_there_and_well_formed(
     for meter in meters:
         family = families[meter.name.removesuffix("_total")]
         assert (family.type, family.documentation) == (meter.kind, meter.help)
+        if meter.name.startswith("foldmq_certificate_"):
+            assert not family.samples  # this broker has no certificate
+            continue
         labels = {label for sample in family.samples for label in sample.labels}
         assert labels - {"le"} == set(meter.labels)
         assert family.samples
