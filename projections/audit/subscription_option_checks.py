@@ -58,7 +58,7 @@ class OwnMessages:
             return found
         for number, ref in enumerate(refs):
             topic = self._topics.get(ref)
-            if topic is not None and not _matches_another(state, topic):
+            if topic is not None and _matches_no_local_only(state, topic):
                 found.append(_own(ref, at + number))
         return found
 
@@ -83,12 +83,17 @@ def _is_no_local(state: SessionState) -> bool:
     return False
 
 
-def _matches_another(state: SessionState, topic: str) -> bool:
-    """Return whether a topic matches a subscription without No Local."""
-    return any(
-        held.active and not held.options & NO_LOCAL and matches(held.filter, topic)
+def _matches_no_local_only(state: SessionState, topic: str) -> bool:
+    """Return whether a topic matches subscriptions, all of them with No Local.
+
+    A message that matches no subscription is another violation.
+    """
+    options = [
+        held.options
         for held in state.subscriptions.values()
-    )
+        if held.active and matches(held.filter, topic)
+    ]
+    return bool(options) and all(value & NO_LOCAL for value in options)
 
 
 def _own(ref: Position, at: Position) -> Violation:

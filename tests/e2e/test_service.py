@@ -56,9 +56,8 @@ def line_with(text: str, *words: str) -> str:
 
 def test_port_taken(make_broker: Callable[..., Broker]) -> None:
     own = make_broker()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", own.port))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        own.port = taken.getsockname()[1]
         result = run(*own.command()[1:])
     assert result.returncode not in (0, None)
     assert "Traceback" not in result.stderr

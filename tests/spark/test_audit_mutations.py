@@ -52,6 +52,7 @@ OF_A_SESSION = {
     Rule.PROGRESS,
     Rule.WILL,
     Rule.EXPIRY,
+    Rule.NO_LOCAL,
     Rule.OWNERSHIP,
 }
 """The rules that are checked session by session."""

@@ -204,6 +204,12 @@ def test_another_subscription_may_bring_a_client_its_own_messages() -> None:
     assert rules(*steps) == [(Rule.NO_LOCAL, 4)]
 
 
+def test_a_message_that_matches_no_subscription_is_not_an_own_message() -> None:
+    elsewhere = Subscribed("s", [("u", 1)], options=[NO_LOCAL])
+    for steps in ([opened(), own(retain=True)], [opened(), elsewhere, own()]):
+        assert Rule.NO_LOCAL not in {rule for rule, _ in rules(*steps, delivered(OWN))}
+
+
 def test_own_messages_are_not_expected_with_no_local() -> None:
     spans = SubscriptionSpans("s")
     for at, event in enumerate([opened(), subscribed(), subscribed(NO_LOCAL)], 1):
