@@ -56,7 +56,8 @@ def _log(
             "-n",
             metavar="COUNT",
             min=1,
-            help="Only the last COUNT events, or with --from the first COUNT.",
+            help="Only the last COUNT events, or with --from the first COUNT. Without -n, --from "
+            "and --to: 50, or all with --json.",
         ),
     ] = None,
     follow: Annotated[
@@ -79,7 +80,7 @@ def _log(
     from cli.history import log_events
 
     wanted = log_events.event_selection(
-        session, topic, types or (), (start, end), count, follow=follow
+        session, topic, types or (), (start, end), count, follow=follow, brief=not as_json
     )
     log_events.run_events(source, wanted, log_events.EventOutput(as_json, payload))
 

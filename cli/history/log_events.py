@@ -54,6 +54,7 @@ from projections.replay import (
 from projections.several_logs import LogEntry, MergedReader, short_name
 
 _FOLLOW_SHOWS = 10
+_BRIEF_SHOWS = 50
 _POLL_SECONDS = 0.2
 _SESSION_LIMIT = 40
 
@@ -69,6 +70,8 @@ class Selection:
     end: PointSpec | None = None
     count: int | None = None
     follow: bool = False
+    brief: bool = False
+    """The last events only, with a notice if there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +90,23 @@ def event_selection(
     count: int | None,
     *,
     follow: bool,
+    brief: bool = False,
 ) -> Selection:
-    """Read the selection from the flags; raises UsageError."""
+    """Read the selection from the flags; raises UsageError.
+
+    ``brief``: without a range or a count, only the last events.
+    """
     start, end = (parse_point(one) if one is not None else None for one in bounds)
     if follow and end is not None:
         raise UsageError("-f and --to cannot be combined")
     if follow and count is None and start is None:
         count = _FOLLOW_SHOWS
+    brief = brief and count is None and start is None and end is None
     if topic is not None:
         check_filter(topic)
     chosen = tuple(_event_type(one) for one in types)
-    return Selection(session, topic, chosen, start, end, count, follow)
+    count = _BRIEF_SHOWS if brief else count
+    return Selection(session, topic, chosen, start, end, count, follow, brief)
 
 
 def _event_type(given: str) -> type:
@@ -129,7 +138,12 @@ async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
         printer = _LogPrinter(reader, look)
         ends = await _points(logs, wanted.end, end_at)
         if wanted.count is not None and wanted.start is None:
-            for entry in await reader.latest(wanted.count, ends, ended=not wanted.follow):
+            count = wanted.count + wanted.brief
+            entries = await reader.latest(count, ends, ended=not wanted.follow)
+            if wanted.brief and len(entries) == count:
+                write_notice(f"the last {wanted.count} events; --from 1 prints all")
+                del entries[0]
+            for entry in entries:
                 if is_between(entry.entry.time_ms, wanted.start, wanted.end):
                     await printer.print(entry)
         else:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.program import HELP_ALL, help_all_parameter
 from cli.settings import flag_of
 
 _FROM_SETTINGS = {
@@ -110,6 +111,7 @@ def _with_flags(
 ) -> Callable[..., None]:
     def run(**values: Any) -> None:
         settings = {key: values.pop(key) for key in _FROM_SETTINGS}
+        del values[HELP_ALL]
         source = SourceFlags(
             {key: value for key, value in settings.items() if value is not None},
             config=values.pop("config"),
@@ -128,6 +130,7 @@ def _with_flags(
     parameters += [_parameter(*other, section) for other in others]
     verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help, section)
     parameters.append(verbose.replace(default=False))
+    parameters.append(help_all_parameter("Also show the flags for an external NATS server."))
     # typer builds its command from the signature and the annotations.
     made: Any = functools.wraps(command)(run)
     made.__signature__ = inspect.Signature(parameters)
@@ -140,7 +143,12 @@ def _parameter(
     key: str, kind: object, decls: tuple[str, ...], metavar: str | None, text: str, section: str
 ) -> inspect.Parameter:
     option = typer.Option(
-        *decls, help=text, show_default=False, metavar=metavar, rich_help_panel=section
+        *decls,
+        help=text,
+        show_default=False,
+        metavar=metavar,
+        rich_help_panel=section,
+        hidden=key in _NATS_HELP,
     )
     return inspect.Parameter(
         key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from cli.program.command_group import CommandGroup
     from cli.program.command_table import GROUPS, HIDDEN, CommandEntry
     from cli.program.deferred_import import defer
-    from cli.program.help_pages import PageCommand, Program
+    from cli.program.help_pages import HELP_ALL, PageCommand, Program, help_all_parameter
     from cli.program.process_end import end_process
     from cli.program.setting_flags import with_settings_flags
     from cli.program.version_command import show_version
@@ -21,7 +21,7 @@ else:
             "command_group": "CommandGroup",
             "command_table": "CommandEntry GROUPS HIDDEN",
             "deferred_import": "defer",
-            "help_pages": "PageCommand Program",
+            "help_pages": "HELP_ALL PageCommand Program help_all_parameter",
             "process_end": "end_process",
             "setting_flags": "with_settings_flags",
             "version_command": "show_version",
@@ -30,6 +30,7 @@ else:
 
 __all__ = [
     "GROUPS",
+    "HELP_ALL",
     "HIDDEN",
     "CommandEntry",
     "CommandGroup",
@@ -38,6 +39,7 @@ __all__ = [
     "argv_secrets",
     "defer",
     "end_process",
+    "help_all_parameter",
     "show_version",
     "with_settings_flags",
 ]

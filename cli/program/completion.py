@@ -130,7 +130,8 @@ def _flag_that_waits(command: Any, word: str) -> Any:
 
 def _flags(command: Any, begin: str) -> Iterator[Completion]:
     for parameter in command.params:
-        if parameter.param_type_name == "argument" or parameter.hidden:
+        of_no_page = parameter.hidden and parameter.rich_help_panel is None
+        if parameter.param_type_name == "argument" or of_no_page:
             continue
         for word in (*parameter.opts, *parameter.secondary_opts):
             if word.startswith(begin):

@@ -5,9 +5,11 @@ The section of a flag is its ``rich_help_panel``; flags without one are options.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,29 +18,65 @@ from cli.common import has_colours, painted
 from cli.program.plain_values import convert_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _OPTIONS = "Options"
+_ALL = "foldmq.help_all"
+HELP_ALL = "help_all"
+"""Name of the parameter of --help-all."""
 _HEADING = re.compile(r"(?m)^(Usage:|[A-Z][^\n]*:$)")
 
 
 def in_sections(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write arguments and flags of a command, each section in the order of its first flag."""
+    """Write arguments and flags of a command, each section in the order of its first flag.
+
+    Hidden flags with a section are rarely used: they are on the page of --help-all only.
+    """
     arguments: list[tuple[str, str]] = []
     sections: dict[str, list[tuple[str, str]]] = {_OPTIONS: []}
     for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
+        title = getattr(parameter, "rich_help_panel", None)
+        with _shown(parameter, also=title is not None and _ALL in ctx.meta):
+            record = parameter.get_help_record(ctx)
         if record is None:
             continue
         if parameter.param_type_name == "argument":
             arguments.append(record)
         else:
-            title = getattr(parameter, "rich_help_panel", None) or _OPTIONS
-            sections.setdefault(title, []).append(record)
+            sections.setdefault(title or _OPTIONS, []).append(record)
     for title, records in (("Arguments", arguments), *sections.items()):
         if records:
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+@contextmanager
+def _shown(parameter: Any, *, also: bool) -> Iterator[None]:
+    hidden = getattr(parameter, "hidden", False)
+    if hidden and also:
+        parameter.hidden = False
+    try:
+        yield
+    finally:
+        if hidden:
+            parameter.hidden = True
+
+
+def help_all_parameter(text: str) -> inspect.Parameter:
+    """Return the flag --help-all, whose page has the rarely used flags too."""
+    option = typer.Option(
+        "--help-all", help=text, show_default=False, is_eager=True, callback=_print_all
+    )
+    return inspect.Parameter(
+        HELP_ALL, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+    )
+
+
+def _print_all(ctx: typer.Context, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
 
 
 def with_bold_headings(page: str) -> str:
@@ -48,41 +86,35 @@ def with_bold_headings(page: str) -> str:
     return _HEADING.sub(lambda found: painted(found[0], "bold", sys.stdout), page)
 
 
-class PageCommand(TyperCommand):
+class _Page:
+    """What commands and groups have in common."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc] # of the command
+        convert_plainly(parameters)
+        return parameters
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the help page."""
+        return with_bold_headings(super().get_help(ctx))  # type: ignore[misc] # of the command
+
+
+class PageCommand(_Page, TyperCommand):
     """A command whose help page has sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags."""
         in_sections(self, ctx, formatter)
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters."""
-        parameters: list[Any] = super().get_params(ctx)
-        convert_plainly(parameters)
-        return parameters
 
-    def get_help(self, ctx: Any) -> str:
-        """Return the help page."""
-        return with_bold_headings(super().get_help(ctx))
-
-
-class PageGroup(TyperGroup):
+class PageGroup(_Page, TyperGroup):
     """A group of commands whose help page has sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags, then the commands."""
         in_sections(self, ctx, formatter)
         self.format_commands(ctx, formatter)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters."""
-        parameters: list[Any] = super().get_params(ctx)
-        convert_plainly(parameters)
-        return parameters
-
-    def get_help(self, ctx: Any) -> str:
-        """Return the help page."""
-        return with_bold_headings(super().get_help(ctx))
 
 
 class Program(typer.Typer):
@@ -95,6 +127,7 @@ class Program(typer.Typer):
                 "rich_markup_mode": None,
                 "add_completion": False,
                 "pretty_exceptions_enable": False,
+                "context_settings": {"help_option_names": ["-h", "--help"]},
                 **options,
             }
         )

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from cli.program.flag_table import FLAGS
+from cli.program.help_pages import HELP_ALL, help_all_parameter
+from cli.settings import USUAL_SETTINGS
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
@@ -23,9 +25,12 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
 
     def run(**values: Any) -> None:
         config = values.pop("config")
+        del values[HELP_ALL]
         serve(config, {name: value for name, value in values.items() if _given(value)})
 
     parameters = [_parameter(*flag) for flag in FLAGS]
+    known = sum(topic is not None for _, _, _, topic, _ in FLAGS)
+    parameters.append(help_all_parameter(f"Show all {known} flags and exit."))
     # typer builds its command from the signature and the annotations.
     command: Any = functools.wraps(serve)(run)
     command.__signature__ = inspect.Signature(parameters)
@@ -41,7 +46,7 @@ def _given(value: object) -> bool:
 def _parameter(
     name: str, kind: str, metavar: str | None, topic: str | None, text: str
 ) -> inspect.Parameter:
-    """Return the parameter of a flag; one without a topic is hidden."""
+    """Return the parameter of a flag; one without a topic is on no help page."""
     decl = "--" + name.replace("_", "-")
     option = typer.Option(
         f"{decl}/--no-{decl[2:]}" if kind == "flag" else decl,
@@ -49,7 +54,7 @@ def _parameter(
         show_default=False,
         metavar=metavar,
         rich_help_panel=topic,
-        hidden=topic is None,
+        hidden=name not in USUAL_SETTINGS,
     )
     of = Path | None if name == "config" else _KINDS[kind]
     return inspect.Parameter(

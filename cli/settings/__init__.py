@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         flag_of,
         read_layers,
     )
+    from cli.settings.setting_topics import USUAL_SETTINGS
     from cli.settings.settings import (
         MIN_KEPT,
         RELOADABLE,
@@ -31,6 +32,7 @@ else:
             "socket_binding": "ListenError bind raise_unless_default probe",
             "log_settings": "LogLocationSettings LogSettings load_log_settings",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
+            "setting_topics": "USUAL_SETTINGS",
             "settings": "MIN_KEPT RELOADABLE Settings check_settings load_settings settings",
         },
     )
@@ -40,6 +42,7 @@ __all__ = [
     "MIN_KEPT",
     "PREFIX",
     "RELOADABLE",
+    "USUAL_SETTINGS",
     "ConfigError",
     "ListenError",
     "LogLocationSettings",

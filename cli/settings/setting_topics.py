@@ -63,5 +63,36 @@ _TOPICS: Final = {
 TOPIC_OF: Final = {name: title for title, names in _TOPICS.items() for name in names.split()}
 """The topic of each setting, by its name."""
 
+USUAL_SETTINGS: Final = frozenset(
+    [
+        "config",
+        "listen",
+        "tls_cert",
+        "tls_key",
+        "tls_client_ca",
+        "allow_anonymous",
+        "password_file",
+        "permissions",
+        "data_dir",
+        "sync",
+        "keep",
+        "keep_bytes",
+        "nats_url",
+        "cluster",
+        "processes",
+        "session_expiry",
+        "max_queued_messages",
+        "max_connections",
+        "max_packet_size",
+        "publish_rate",
+        "nats_listen",
+        "bridge",
+        "web",
+        "metrics",
+        "log_level",
+        "log_format",
+    ]
+)
+"""The settings of ``foldmq serve --help``; ``--help-all`` shows all of them."""
 SETTING_NAMES: Final = tuple(name for name in TOPIC_OF if name != "config")
 """The names of all settings, by topic; ``config`` is a flag only."""

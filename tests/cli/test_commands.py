@@ -20,6 +20,8 @@ from harness.broker import free_port
 
 from cli.clients import client_session, connection, message_text
 from cli.common.units import Address
+from cli.settings import USUAL_SETTINGS, flag_of
+from cli.settings.setting_topics import SETTING_NAMES
 
 pytestmark = pytest.mark.system
 
@@ -114,9 +116,25 @@ def test_help(name: str) -> None:
 
 
 def test_serve_help_names_every_setting() -> None:
-    text = foldmq("serve", "--help").stdout.decode()
-    for flag in ("--listen", "--data-dir", "--nats-url", "--config", "--max-ack-pending", "--sync"):
-        assert flag in text
+    text = foldmq("serve", "--help-all").stdout.decode()
+    for name in ("config", *SETTING_NAMES):
+        assert flag_of(name) in text, name
+
+
+def test_help_shows_the_usual_settings_and_help_all_the_others() -> None:
+    text = foldmq("serve", "-h").stdout.decode()
+    for name in USUAL_SETTINGS:
+        assert f" {flag_of(name)} " in text, name
+    assert "--max-ack-pending" not in text
+    assert "--help-all" in text
+
+
+@pytest.mark.parametrize("command", [["sessions", "ls"], ["log"], ["log", "verify"], ["why"]])
+def test_flags_for_an_external_nats_server_are_one_line(command: list[str]) -> None:
+    text = foldmq(*command, "-h").stdout.decode()
+    assert "--nats-url" in text
+    assert "--nats-creds" not in text
+    assert "--nats-creds" in foldmq(*command, "--help-all").stdout.decode()
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_help_pages_have_sections() -> None:
     output = CliRunner().invoke(program([]), ["all", "--help"]).output
     assert output.index("Options:") < output.index("--count") < output.index("Others:")
     assert output.index("Others:") < output.index("--below")
-    serve = CliRunner().invoke(foldmq, ["serve", "--help"]).output
+    serve = CliRunner().invoke(foldmq, ["serve", "--help-all"]).output
     for title in ("Listeners:", "TLS:", "Limits:", "Log and retention:"):
         assert f"\n{title}\n" in serve
     assert "\nOther:\n" not in serve
