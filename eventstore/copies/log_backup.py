@@ -264,8 +264,8 @@ class _Restore:
         if split_log_name(log) is not None:
             raise UsageError(
                 "one of several logs cannot be restored as another node: each names the others, "
-                "and would take their messages again; restore without --new-node, and read the result "
-                "with foldmq log or replay"
+                "and would take their messages again; restore without --new-node, and read the "
+                "result with foldmq log or replay"
             )
         return self._node
 
