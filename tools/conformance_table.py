@@ -33,7 +33,8 @@ Written by `tools/conformance_table.py` from the marks in `tests/`; do not edit.
 
 Each row is a normative statement of the OASIS standard, paraphrased. *Binds* names the side that
 must fulfil it. Statements that bind clients are tested where the server must detect a violation.
-The tests connect to a running broker over real sockets.
+Tests in `tests/conformance*` and `tests/e2e` connect to a running broker over real sockets; the
+others call a part of it.
 
 """
 

@@ -2,7 +2,7 @@
 
 The log is cut when it has filled three quarters of ``keep_bytes``. If clients fill the rest before
 the cut is done, the cut first gets a larger share of the time (:attr:`LogQuota.pressed`), then
-input waits (``Journal.ceiling``) until the log is cut. The records that remain after a cut are
+input waits (``Journal.limit_appends``) until the log is cut. The records that remain after it are
 needed: the limit is raised by their size, so that input does not wait forever.
 """
 

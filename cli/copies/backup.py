@@ -59,13 +59,13 @@ def run_restore(source: str, target: Path, *, new_node: bool) -> None:
     if new_node:
         lines.append(f"the new directory is node {done.node}; the backup is of {manifest.node}")
     else:
+        other = "" if manifest.several else " (--new-node makes it another node)"
         lines.append(
-            f"the new directory is node {done.node} again: never run it beside the original "
-            "(--new-node makes it another node)"
+            f"the new directory is node {done.node} again: never run it beside the original{other}"
         )
     lines.append(
         "not in a backup: configuration, password file, permissions, certificates, web tokens"
     )
-    processes = f" --processes {done.manifest.several}" if done.manifest.several else ""
+    processes = f" --processes {manifest.several}" if manifest.several else ""
     lines.append(f"continue with: foldmq serve --data-dir {target}{processes}")
     typer.echo("\n".join(lines))

@@ -75,7 +75,7 @@ class StateClient:
                 )
             except nats.errors.NoRespondersError:
                 if self._broker is None:
-                    raise NoBroker(self._node, "no broker is running") from None
+                    raise NoBroker(self._node, "it is not running, or hangs") from None
                 await asyncio.sleep(_AGAIN)  # it may be reconnecting to NATS
                 continue
             except (TimeoutError, nats.errors.Error, OSError):

@@ -278,12 +278,12 @@ class LimitFields(BaseModel):
     max_queued_messages: int = Field(
         default=_OPTIONS.max_queued_messages,
         ge=1,
-        description="Maximum number of messages queued for one offline session.",
+        description="Maximum number of messages queued for one session.",
     )
     max_queued_bytes: Size = Field(
         default=_OPTIONS.max_queued_bytes,
         ge=1,
-        description="Maximum number of payload bytes queued for one offline session.",
+        description="Maximum number of payload bytes queued for one session.",
     )
     takeover_delay: Seconds = Field(
         default=_OPTIONS.takeover_delay,

@@ -29,7 +29,7 @@ from eventstore.copies.backup_files import (
 )
 from eventstore.copies.fresh_log import begin_log, finish_directory, fresh_store, new_directory
 from eventstore.datadir import DataDir
-from eventstore.errors import CorruptLog, EventStoreError
+from eventstore.errors import CorruptLog, EventStoreError, UsageError
 from eventstore.format import ChainChecker, Followed, Record, decode_record, sequence_of
 from eventstore.nats import LOG_STREAM_PREFIX
 from eventstore.partitions import directory_name, split_log_name
@@ -234,7 +234,8 @@ async def restore(
     """Restore a backup into a new data directory; with ``new_node`` as another node.
 
     Raises BadBackup when the backup is damaged, NoLog when there is none, DataDirError when
-    ``target`` is not empty, and DiskFull. In these cases ``target`` is unchanged.
+    ``target`` is not empty, DiskFull, and UsageError when one of several logs would get another
+    node. In these cases ``target`` is unchanged.
     """
     reader = BackupReader(source)
     with new_directory(target) as new:
@@ -260,8 +261,13 @@ class _Restore:
         """Return the name of a log, or of the node, in the new directory."""
         if self._node is None:
             return log
-        parts = split_log_name(log)
-        return self._node if parts is None else f"{self._node}-p{parts[1]}"
+        if split_log_name(log) is not None:
+            raise UsageError(
+                "one of several logs cannot be restored as another node: each names the others, "
+                "and would take their messages again; restore without --new-node, and read the "
+                "result with foldmq log or replay"
+            )
+        return self._node
 
     async def run(self, progress: Progress) -> int:
         """Restore; return the number of records."""

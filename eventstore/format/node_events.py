@@ -32,7 +32,7 @@ class BrokerStarted:
 class LimitsApplied:
     """The limits and permissions that apply from now on.
 
-    Recorded at a start and when SIGHUP changed them, and repeated in each checkpoint.
+    Recorded at a start and when a reload changed them, and repeated in each checkpoint.
     """
 
     limits: dict[str, Any]

@@ -286,8 +286,8 @@ def stopped(external: Nats, on_external: Callable[..., Broker]) -> tuple[str, ..
 
 def test_a_foreign_nats_without_a_broker(stopped: tuple[str, ...]) -> None:
     assert refused("verify", *stopped, code=69) == (
-        "no broker answers for node n1 (no broker is running): start it, or give --stored to check "
-        "the stored projections"
+        "no broker answers for node n1 (it is not running, or hangs): start it, or give --stored "
+        "to check the stored projections"
     )
     found = verified(*stopped, "--stored")
     assert (found["broker"], found["projections"]["sessions"]) == (None, 2)

@@ -56,7 +56,7 @@ def made(count: int = COUNT) -> list[bytes]:
 
 
 async def _write(
-    folder: Path, records: list[bytes], *, noted: int | None = None, first: int = 1
+    folder: Path, records: list[bytes], noted: int | None, first: int, log: str
 ) -> None:
     with DataDir(folder) as data:
         data.write_private(folder / "node", "n1\n")
@@ -65,15 +65,15 @@ async def _write(
         client = await connect(
             ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
         )
-        await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
-        await request_stream(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
+        await ensure_stream(client, f"FOLDMQ_LOG_{log}", [f"foldmq.log.{log}"])
+        await request_stream(client, "", f"STREAM.PURGE.FOLDMQ_LOG_{log}", {"seq": first}, 10)
         for record in records:
-            await client.request("foldmq.log.n1", record, timeout=TIMEOUT)
+            await client.request(f"foldmq.log.{log}", record, timeout=TIMEOUT)
         await disconnect(client)
         await server.stop()
         if noted is not None:
             link = link_of(records[noted - 1]) if noted <= len(records) else GENESIS
-            Watermark(folder / "log.mark", "FOLDMQ_LOG_n1").write(noted, link)
+            Watermark(folder / "log.mark", f"FOLDMQ_LOG_{log}").write(noted, link)
 
 
 @contextlib.asynccontextmanager
@@ -103,8 +103,15 @@ async def _stored(folder: Path) -> list[bytes]:
     return links
 
 
-def write(folder: Path, records: list[bytes], *, noted: int | None = None, first: int = 1) -> None:
-    asyncio.run(_write(folder, records, noted=noted, first=first))
+def write(
+    folder: Path,
+    records: list[bytes],
+    *,
+    noted: int | None = None,
+    first: int = 1,
+    log: str = "n1",
+) -> None:
+    asyncio.run(_write(folder, records, noted, first, log))
 
 
 def stored(folder: Path) -> list[bytes]:

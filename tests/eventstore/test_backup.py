@@ -14,7 +14,7 @@ from eventstore.copies import RESTORED, BackupResult, RestoreResult, back_up, re
 from eventstore.copies.backup_files import MANIFEST, BadBackup
 from eventstore.copies.log_backup import NoContinuation
 from eventstore.datadir import DataDir
-from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog
+from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UsageError
 from eventstore.format import Event, LogCut, encode_record, link_of
 from eventstore.reading import LogSource, open_log, silent
 
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 
-def backed_up(folder: Path, target: Path | IO[bytes]) -> BackupResult:
+def backed_up(
+    folder: Path, target: Path | IO[bytes], logs: tuple[str, ...] = ("n1",)
+) -> BackupResult:
     async def run() -> BackupResult:
         async with opened_for_reading(folder) as client:
-            source: LogSource = await open_log(client, "FOLDMQ_LOG_n1", "here", live=False)
-            return await back_up({"": source}, target, str(target), "1", 5, silent)
+            sources: dict[str, LogSource] = {
+                log: await open_log(client, f"FOLDMQ_LOG_{log}", "here", live=False) for log in logs
+            }
+            return await back_up(sources, target, str(target), "1", 5, silent)
 
     return asyncio.run(run())
 
@@ -98,6 +102,21 @@ def test_as_another_node(node: Path, place: Path, new: Path) -> None:
     back = restored(place, new, new_node=True)
     assert DataDir(new).node() == back.node != "n1"
     assert list(new.rglob(f"FOLDMQ_LOG_{back.node}"))
+
+
+def test_several_logs_keep_their_node(node: Path, place: Path, new: Path) -> None:
+    """Their records name each other by the node: under another one messages would come twice."""
+    logs = ("n1-p0", "n1-p1")
+    for log in logs:
+        write(node, made(), log=log)
+    backed_up(node, place, logs)
+    stream = io.BytesIO()
+    backed_up(node, stream, logs)
+    for source in (place, io.BytesIO(stream.getvalue())):
+        with pytest.raises(UsageError, match="cannot be restored as another node"):
+            restored(source, new, new_node=True)
+        assert not new.exists()
+    assert restored(place, new).manifest.several == 2
 
 
 def test_a_log_that_was_cut(node: Path, place: Path, new: Path) -> None:
