@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from actors.broker import Broker
+from actors.inspection.status import resident_and_peak
 from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import ReloadOutcome, watch_loop
@@ -146,6 +147,8 @@ class Service:
                 log.info("stopped while starting")
                 self._notifier.stopping("stopped while starting")
                 return
+            broker.node.dropped_lines = logging_setup.dropped_lines
+            broker.node.memory = resident_and_peak
             self._notifier.ready(self._describe)
             garbage = GarbageCollector(lambda: broker.kernel.turns)
             beside = [
@@ -157,7 +160,7 @@ class Service:
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
                 self._watch_certificates(broker),
-                _count_dropped_lines(broker),
+                _say_dropped_lines(),
             ]
             tasks = [asyncio.create_task(one) for one in beside]
             try:
@@ -559,10 +562,10 @@ class Service:
         return later
 
 
-async def _count_dropped_lines(broker: Broker) -> None:
+async def _say_dropped_lines() -> None:
     while True:
         await asyncio.sleep(1.0)
-        broker.node.counters.lines_dropped = logging_setup.dropped_lines()
+        logging_setup.dropped_lines()
 
 
 def _now_ms() -> int:
