@@ -70,6 +70,8 @@ T = TypeVar("T")
 _DRAIN_LEAST = 1.0
 """Seconds to drain when the log could not be written for ``commit_timeout`` before the stop."""
 _HOUR = 3600.0
+_STORE_KNOWN = 15.0
+"""Seconds between two writes of the users who logged in."""
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 
 
@@ -126,6 +128,7 @@ class Service:
         """What was logged of certificates that have expired or will soon."""
         self._node = ""
         self._bound: LogBound
+        self._datadir: DataDir
         self._log_owner: DataDir | None = None
         """The data directory whose embedded NATS server has the log; None: an external one has."""
         self._largest = 0
@@ -161,6 +164,7 @@ class Service:
                 watch_loop(broker.node.counters, broker.admission.sample),
                 self._watch_certificates(broker),
                 _say_dropped_lines(),
+                self._store_known_users(),
             ]
             tasks = [asyncio.create_task(one) for one in beside]
             try:
@@ -176,6 +180,11 @@ class Service:
                 reason = f"the leadership was handed over to node {self._moves_to}"
                 raise SteppedDown(reason, self._listeners.inheritance(), ordered=True)
         log.info("stopped")
+
+    async def _store_known_users(self) -> None:
+        while True:
+            await asyncio.sleep(_STORE_KNOWN)
+            await asyncio.to_thread(self._access.store_known_users, self._datadir)
 
     @property
     def _restarts(self) -> bool:
@@ -242,7 +251,10 @@ class Service:
         options = make_options(
             settings, self._node, self._largest, self._key, users, self._bound.bytes
         )
-        self._access = Access(settings, self._node, store.clients, secret)
+        self._access = access = Access(settings, self._node, store.clients, secret)
+        access.load_known_users(datadir)
+        stack.callback(lambda: access.store_known_users(datadir))
+        self._datadir = datadir
         self._authenticator = self._access.authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
