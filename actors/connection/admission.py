@@ -71,8 +71,13 @@ class Admission:
         self._looking, self._looked = _LOOKING, 0.0
         """Seconds left for looking for them, and when that was last computed."""
 
-    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
-        """Accept connections on bound, listening sockets."""
+    def listen(
+        self,
+        options: ListenerOptions,
+        sockets: Sequence[socket.socket],
+        clients: Sequence[socket.socket] = (),
+    ) -> None:
+        """Accept connections on bound, listening sockets, and those accepted before a restart."""
         listener = Listener(self._node, self, options)
         self.listeners[options.name] = listener
         kernel = self._node.kernel
@@ -84,6 +89,8 @@ class Admission:
             )
             acceptor.start()
             self.acceptors.append(acceptor)
+        for client in clients:
+            acceptor.adopt(client)
         self.limits.change(self._node.options.bounds, self._quotas())
 
     def close(self) -> None:

@@ -134,6 +134,11 @@ class ConnectHandshake:
         self._below += size
         self.hold()
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was received yet, by the stages below neither."""
+        return not self._seen and not self._below
+
     def hold(self) -> None:
         """Update the bytes buffered for this connection, which is closed if they are too many."""
         self._connection.listener.admission.hold(self._connection, max(self._below, self._seen))

@@ -344,7 +344,7 @@ class Service:
         holding = self._listeners.options(settings, largest_packet(self._largest))
         for own, options in zip(settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
-            edges.listen(options, bound)
+            edges.listen(options, bound, self._listeners.clients(options.name))
             self._places[options.name] = where
             member.listening.append(str(where))
 
@@ -389,7 +389,7 @@ class Service:
                 where, bound = self._places[options.name], waiting[options.name]
             else:
                 where, bound = self._listeners.bind(own)
-            broker.admission.listen(options, bound)
+            broker.admission.listen(options, bound, self._listeners.clients(options.name))
             found.append(where)
         return found
 
@@ -478,6 +478,11 @@ class Service:
         log.info("draining: new connections are refused, pending events are written")
         if self._process is not None:
             self._process.stop_taking()
+        if self._restarts:
+            for connection in list(broker.admission.connections):
+                client = connection.leave_socket()
+                if client is not None:
+                    self._listeners.keep_client(connection.listener.options.name, client)
         limit = self._settings.commit_timeout
         # A log that cannot be written gets no more time than before the stop.
         patience = max(_DRAIN_LEAST, limit - broker.outage_seconds())

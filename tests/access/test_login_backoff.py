@@ -298,5 +298,5 @@ def test_known_users_are_known_after_a_restart(clock: ManualClock) -> None:
     assert ranks == [LoginRank.NEW, LoginRank.KNOWN, LoginRank.KNOWN]
     assert after.rank(THERE, "ann") is LoginRank.NEW
     for broken in ("", "zz", "00" * 65):
-        with pytest.raises(ValueError, match="size|hexadecimal|unpack"):
+        with pytest.raises(ValueError, match=r"size|hexadecimal|unpack"):
             after.load_known_users(broken)
