@@ -229,7 +229,8 @@ class NodeContext:
         else:
             what = (
                 "the last record of the log is older than max_clock_gap: this time does not count, "
-                "and nothing expires because of it; max_clock_gap = 0 lets any time count"
+                "and nothing expires because of it; foldmq sessions purge removes sessions that "
+                "should have, and with max_clock_gap = 0 any time counts at later starts"
             )
         _log.warning(what, by=duration(abs(ms)), position=format_position(at))
 
