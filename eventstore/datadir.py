@@ -12,6 +12,7 @@
     jetstream/         store of this server
     index/             the index of the log; it may be removed
     pseudonym.key      key of the hashes that replace client identifiers, where configured
+    known.logins       keyed hashes of the users who logged in, and of their addresses
     nats-clients/      the same files of the NATS server for NATS clients
     (eventstore.server.client_server)
 

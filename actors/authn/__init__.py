@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         AuthResult,
         Credentials,
         Verdict,
-        failed_recently,
+        login_rank,
     )
     from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
     from actors.authn.jwt_keys import KeySet, load_keys
@@ -31,7 +31,7 @@ else:
             "backends": "make_backends",
             "callout": "Callout CalloutMethod CalloutOptions",
             "backend_selection": "BackendSelection LOCKED_OUT",
-            "credentials": "AuthResult Authenticator Credentials Verdict failed_recently",
+            "credentials": "AuthResult Authenticator Credentials Verdict login_rank",
             "enhanced": "Challenge Exchange Outcome Step make_methods",
             "jwt_keys": "KeySet load_keys",
             "jwt_tokens": "TokenOptions Tokens",
@@ -62,8 +62,8 @@ __all__ = [
     "TokenOptions",
     "Tokens",
     "Verdict",
-    "failed_recently",
     "load_keys",
+    "login_rank",
     "make_backends",
     "make_methods",
     "network",

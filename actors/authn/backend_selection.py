@@ -19,7 +19,7 @@ import structlog
 
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.enhanced import Exchange, Outcome
-from actors.authn.login_backoff import network
+from actors.authn.login_backoff import LoginRank, network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +37,9 @@ LOCKED_OUT: Final = Verdict(
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 _NO_METHOD: Final = Verdict(AuthResult.UNAVAILABLE, reason="the method is no longer configured")
 
-_LATE: Final = 1.0
-"""Seconds before the answer to a wrong login from an address with many failures."""
+_LATE: Final = 5.0
+"""Seconds before the answer to a wrong login from an address with many failures. Who guesses over
+many connections there waits for the answers most of the time, and others find room to log in."""
 _MAX_ABANDONED: Final = 100
 """Maximum number of checks that continue after their client has left. Few passwords are verified
 concurrently, so more checks than that are for the same credentials."""
@@ -89,11 +90,11 @@ class BackendSelection:
         """The number of users in the databases of the backends."""
         return sum(backend.user_count for backend in self._backends)
 
-    def failed_recently(self, credentials: Credentials) -> bool:
-        """Return whether logins of this user or from this address failed recently."""
-        return self._backoff is not None and self._backoff.failed_recently(
-            credentials.address, self._who(credentials)
-        )
+    def rank(self, credentials: Credentials) -> LoginRank:
+        """Return the order in which a login is verified, and admitted if very many wait."""
+        if self._backoff is None:
+            return LoginRank.NEW
+        return self._backoff.rank(credentials.address, self._who(credentials))
 
     async def check(self, credentials: Credentials) -> Verdict:
         """Ask the responsible backend; end immediately if the user becomes slowed meanwhile.
@@ -110,10 +111,8 @@ class BackendSelection:
         if not await self._turn(backend.method, credentials.address, user):
             return LOCKED_OUT
         if self._backoff is not None:
-            suspect = functools.partial(
-                self._backoff.failed_recently, credentials.address, self._who(credentials)
-            )
-            credentials = credentials._replace(suspect=suspect)
+            rank = functools.partial(self._backoff.rank, credentials.address, user)
+            credentials = credentials._replace(rank=rank)
         attempt = asyncio.create_task(backend.check(credentials))
         key = (_where(credentials), self._who(credentials))
         self._attempts.setdefault(key, set()).add(attempt)
@@ -221,7 +220,7 @@ class BackendSelection:
     async def _turn(self, method: str, address: str, user: str | None) -> bool:
         """Wait until a login of a slowed user may be verified; return False if too many wait."""
         backoff = self._backoff
-        if backoff is None or not backoff.holds(address, user):
+        if backoff is None or not backoff.slows(address, user):
             return True
         wait = backoff.reserve(address, user)
         if wait is None:
@@ -240,7 +239,7 @@ class BackendSelection:
         again = exchange.reauthenticates and exchange.user == credentials.username
         if exchange.in_turn or again or self._backoff is None:
             return True
-        if not self._backoff.holds(credentials.address, exchange.user):
+        if not self._backoff.slows(credentials.address, exchange.user):
             return True
         exchange.in_turn = await self._turn(method.label, credentials.address, exchange.user)
         return exchange.in_turn

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from actors.authn.login_backoff import LoginRank
+
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
@@ -36,9 +38,8 @@ class Credentials(NamedTuple):
     """Whether the listener allows clients with neither a user name nor a certificate."""
     certificate_user: str | None = None
     """User of the client certificate, if the listener takes users from certificates."""
-    suspect: Callable[[], bool] | None = None
-    """Returns whether logins of this user, or from this address, failed recently: they are verified
-    after others."""
+    rank: Callable[[], LoginRank] = lambda: LoginRank.NEW
+    """Returns the order in which it is verified."""
 
 
 class Verdict(NamedTuple):
@@ -102,10 +103,7 @@ class Authenticator(Source, Protocol):
         """
 
 
-def failed_recently(authenticator: object, credentials: Credentials) -> bool:
-    """Return whether logins like this one have recently failed with an authenticator.
-
-    False for authenticators without a backoff.
-    """
-    ask = getattr(authenticator, "failed_recently", None)
-    return ask is not None and bool(ask(credentials))
+def login_rank(authenticator: object, credentials: Credentials) -> LoginRank:
+    """Return the rank of a login with an authenticator: NEW for one without a backoff."""
+    rank: Callable[[Credentials], LoginRank] | None = getattr(authenticator, "rank", None)
+    return LoginRank.NEW if rank is None else rank(credentials)

@@ -6,15 +6,16 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from actors.authn.login_backoff import network_key
+from actors.authn.login_backoff import LoginRank, network_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
-_AddressQueue: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
-"""Waiting callers, each with a function that returns whether it goes last."""
+_Rank: TypeAlias = "Callable[[], LoginRank]"
+_AddressQueue: TypeAlias = "dict[asyncio.Future[None], _Rank]"
+"""Waiting callers, each with a function that returns its rank."""
 _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _AddressQueue]]"
 """Queues of addresses, by network; the next network is the first, and in it the next queue."""
 
@@ -24,13 +25,13 @@ class FairQueue:
 
     Networks (:func:`actors.authn.login_backoff.network_key`) are served in rotation, and so are the
     addresses of each network. A client with a thousand logins from one address, or one from each
-    address of a network, delays only itself; a single login from elsewhere is next. Callers that go
-    ``last`` wait in separate queues, served when the others are empty.
+    address of a network, delays only itself; a single login from elsewhere is next. Callers of each
+    :class:`LoginRank` wait in separate queues, served when those before are empty.
     """
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._queues: tuple[_Queue, _Queue] = OrderedDict(), OrderedDict()
+        self._queues: list[_Queue] = [OrderedDict() for _ in LoginRank]
 
     @property
     def waiting(self) -> int:
@@ -42,17 +43,17 @@ class FairQueue:
             for lane in queues.values()
         )
 
-    async def enter(self, lane: str, *, last: Callable[[], bool] | None = None) -> None:
+    async def enter(self, lane: str, rank: _Rank = lambda: LoginRank.NEW) -> None:
         """Wait for a turn; :meth:`leave` must follow, unless this is cancelled.
 
-        ``lane`` is an address, or a name for callers without one. ``last`` returns, at each turn,
-        whether the caller goes last.
+        ``lane`` is an address, or a name for callers without one. ``rank`` is called again at each
+        turn: a caller whose rank got worse waits for those before it.
         """
         if self._free:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        _add(self._queues[last is not None and last()], lane, turn, last)
+        _add(self._queues[rank()], lane, turn, rank)
         try:
             await turn
         except asyncio.CancelledError:
@@ -65,34 +66,33 @@ class FairQueue:
 
     def leave(self) -> None:
         """End a turn; the next queue of the next network gets one."""
-        for queue in self._queues:
+        for number, queue in enumerate(self._queues):
             while queue:
-                name, turn, last = _next(queue)
-                if queue is self._queues[0] and last is not None and last():
-                    _add(self._queues[1], name, turn, last)
+                name, turn, rank = _next(queue)
+                now = rank()
+                if now > number:
+                    _add(self._queues[now], name, turn, rank)
                 elif not turn.done():
                     turn.set_result(None)
                     return
         self._free += 1
 
 
-def _add(
-    queue: _Queue, name: str, turn: asyncio.Future[None], last: Callable[[], bool] | None
-) -> None:
-    queue.setdefault(network_key(name), OrderedDict()).setdefault(name, {})[turn] = last
+def _add(queue: _Queue, name: str, turn: asyncio.Future[None], rank: _Rank) -> None:
+    queue.setdefault(network_key(name), OrderedDict()).setdefault(name, {})[turn] = rank
 
 
-def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] | None]:
+def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], _Rank]:
     """Remove and return the next caller; its network and its queue move to the end."""
     where, queues = queue.popitem(last=False)
     name, lane = queues.popitem(last=False)
     turn = next(iter(lane))
-    last = lane.pop(turn)
+    rank = lane.pop(turn)
     if lane:
         queues[name] = lane
     if queues:
         queue[where] = queues
-    return name, turn, last
+    return name, turn, rank
 
 
 def _forget(queue: _Queue, name: str, turn: asyncio.Future[None]) -> None:

@@ -99,7 +99,7 @@ class Tokens:
                 self._verify,
                 credentials.username,
                 token,
-                last=credentials.suspect,
+                rank=credentials.rank,
             ),
         )
         if verdict.accepted:

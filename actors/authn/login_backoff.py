@@ -2,13 +2,15 @@
 
 Failures are counted within a time window: those of one user from one address, and those from one
 address for any user. While a user is slowed at an address, its logins there are verified one after
-the other, with growing pauses; while an address is slowed, its failed logins are answered late. A
-right password gets in all the same. A user is never slowed at all addresses: otherwise any client
-could slow any user.
+the other, with growing pauses; while an address is slowed, so are those of all users that have not
+logged in there before, and failed logins are answered late. A right password gets in all the same.
+A user is never slowed at all addresses: otherwise any client could slow any user. Users who logged
+in at an address are known there: their logins are verified first, also after a restart.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import ipaddress
 import os
@@ -30,11 +32,25 @@ _PAUSE_DOUBLES: Final = 50
 """Number of logins after which that doubles, up to the rate at which failures are counted."""
 _LONGEST_WAIT: Final = 8.0
 """Seconds that a login of a slowed user waits at most: clients give up later."""
+_ADDRESS_PAUSE: Final = 0.1
+"""Seconds between the logins of unknown users from a slowed address."""
 _USER: Final = b"u"
 _ADDRESS: Final = b"a"
 _NAME: Final = b"n"
 _SITE: Final = b"s"
 """First byte of the key of a record, of a user name that failed somewhere, or of a network."""
+
+
+class LoginRank(enum.IntEnum):
+    """The order in which waiting logins are verified."""
+
+    KNOWN = 0
+    """The user has logged in from this address, and is not slowed there."""
+    NEW = 1
+    SUSPECT = 2
+    """Logins of this user, or from this address, failed recently."""
+    GUESS = 3
+    """Both did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +69,21 @@ class BackoffOptions:
     duration: float = 60.0
     """Duration of a lockout. Attempts during a lockout do not extend it."""
     remembered: int = 20_000
-    """Maximum number of tracked users and addresses; the least recent are dropped first."""
+    """Maximum number of tracked users and addresses, and of known users; the least recent are
+    dropped first."""
 
 
 class _Record:
-    __slots__ = ("failures", "next_trial", "since", "trials", "until")
+    __slots__ = ("failures", "next_trial", "since", "trials", "until", "whole_address")
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, *, whole_address: bool = False) -> None:
         self.failures = 0
         self.since = since
         self.until = 0.0
         self.next_trial = 0.0
         """While it is slowed: when the next login may be verified."""
         self.trials = 0
+        self.whole_address = whole_address
 
 
 class LoginBackoff:
@@ -84,6 +102,9 @@ class LoginBackoff:
         """When a login of a user last failed, from any address."""
         self._sites: OrderedDict[bytes, _Record] = OrderedDict()
         """Failures of whole networks; they lock no client out."""
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        """Keys of users at addresses from which they logged in, the latest last."""
+        self._stored = True
 
     @property
     def options(self) -> BackoffOptions:
@@ -108,13 +129,27 @@ class LoginBackoff:
         return len(self._records)
 
     def holds(self, address: str, user: str | None) -> bool:
-        """Return whether logins of this user from here are slowed: see :meth:`reserve`."""
+        """Return whether this user is slowed here, not only the whole address."""
         return bool(self._records) and self._in_force(self._user_key(address, user), self._clock())
+
+    def slows(self, address: str, user: str | None) -> bool:
+        """Return whether logins of this user from here have to wait: see :meth:`reserve`."""
+        return bool(self._records) and self._slowed(address, user) is not None
+
+    def _slowed(self, address: str, user: str | None) -> _Record | None:
+        """Return the record that slows the logins of a user at an address, or None."""
+        now, key = self._clock(), self._user_key(address, user)
+        if self._in_force(key, now):
+            return self._records[key]
+        where = self._address_key(address)
+        if key in self._known or where is None or not self._in_force(where, now):
+            return None
+        return self._records[where]
 
     def reserve(self, address: str, user: str | None) -> float | None:
         """Return in how many seconds a slowed login may be verified; None: too many wait."""
-        record, now = self._records.get(self._user_key(address, user)), self._clock()
-        if record is None or now >= record.until:
+        record, now = self._slowed(address, user), self._clock()
+        if record is None:
             return 0.0
         wait = max(0.0, record.next_trial - now)
         if wait > _LONGEST_WAIT:
@@ -125,7 +160,7 @@ class LoginBackoff:
 
     def give_back(self, address: str, user: str | None) -> None:
         """Take back a reservation whose client has left before its time."""
-        record = self._records.get(self._user_key(address, user))
+        record = self._slowed(address, user)
         if record is not None and record.trials:
             record.trials -= 1
             record.next_trial -= self._pause(record)
@@ -135,24 +170,32 @@ class LoginBackoff:
         return bool(self._records) and self._in_force(self._address_key(address), self._clock())
 
     def _pause(self, record: _Record) -> float:
+        if record.whole_address:
+            return _ADDRESS_PAUSE
         most = self.options.duration / max(1, self.options.failures)
         return min(most, _FIRST_PAUSE * 2.0 ** min(16, record.trials // _PAUSE_DOUBLES))
 
-    def failed_recently(self, address: str, user: str | None) -> bool:
-        """Return whether logins from here, or of this user from anywhere, failed recently.
-
-        They are not rejected, but other logins are verified first. An attacker with many addresses
-        uses each only once, so several failures count for the whole network.
-        """
+    def rank(self, address: str, user: str | None) -> LoginRank:
+        """Return the order in which a login is verified, and admitted if very many wait."""
+        key = self._user_key(address, user)
+        if key in self._known and not self._in_force(key, self._clock()):
+            return LoginRank.KNOWN
         since = self._clock() - self.options.window
+        name_failed = self._names.get(self._name_key(user), since) > since
+        return LoginRank(LoginRank.NEW + name_failed + self._fails(address, since))
+
+    def _fails(self, address: str, since: float) -> bool:
+        """Return whether logins from an address failed since a time.
+
+        An attacker with many addresses uses each only once, so several failures count for the whole
+        network.
+        """
         key = self._address_key(address)
         record = self._records.get(key) if key is not None else None
         if record is not None and record.since > since:
             return True
         site = self._sites.get(self._digest(_SITE, network_key(address))) if key else None
-        if site is not None and site.since > since and site.failures >= _NETWORK_FAILURES:
-            return True
-        return self._names.get(self._name_key(user), since) > since
+        return site is not None and site.since > since and site.failures >= _NETWORK_FAILURES
 
     def failed(self, address: str, user: str | None) -> tuple[str, ...]:
         """Count a failed login; return the new lockouts: "user", "address" or both."""
@@ -173,13 +216,36 @@ class LoginBackoff:
         return tuple(found)
 
     def succeeded(self, address: str, user: str | None) -> None:
-        """Reset the failures of a user at an address.
+        """Reset the failures of a user at an address, where it is known from now on.
 
         Those of the address itself stay: otherwise one account would be enough to guess all others.
         """
         self._names.pop(self._name_key(user), None)
-        if self._records:
-            self._records.pop(self._user_key(address, user), None)
+        key = self._user_key(address, user)
+        self._records.pop(key, None)
+        if key not in self._known:
+            self._stored = False
+        self._known[key] = None
+        self._known.move_to_end(key)
+        if len(self._known) > self._options.remembered:
+            self._known.popitem(last=False)
+
+    def known_users(self) -> str | None:
+        """Return the known users and their addresses as keyed hashes; None: as the last time."""
+        if self._stored:
+            return None
+        self._stored = True
+        return "".join(f"{line.hex()}\n" for line in (self._key, *self._known))
+
+    def load_known_users(self, text: str) -> None:
+        """Load what :meth:`known_users` returned, before the first login.
+
+        Raises ValueError if it is invalid.
+        """
+        key, *known = map(bytes.fromhex, text.split())
+        if not 0 < len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
+            raise ValueError("the key has a wrong size")
+        self._key, self._known = key, OrderedDict.fromkeys(known[-self._options.remembered :])
 
     def _count_site(self, address: str, now: float) -> None:
         """Count a failure of the network of an address."""
@@ -205,7 +271,7 @@ class LoginBackoff:
         if record is not None and now < record.until:
             return False
         if record is None or record.until or now - record.since >= self.options.window:
-            record = self._records[key] = _Record(now)
+            record = self._records[key] = _Record(now, whole_address=key.startswith(_ADDRESS))
         record.failures += 1
         self._records.move_to_end(key)
         while len(self._records) > self.options.remembered:

@@ -213,7 +213,7 @@ class PasswordFile:
                 stored,
                 password,
                 begun=lambda: self._verifying.add(key),
-                last=credentials.suspect,
+                rank=credentials.rank,
             )
         finally:
             self._verifying.discard(key)

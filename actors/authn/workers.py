@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.authn.fair_queue import FairQueue
+from actors.authn.login_backoff import LoginRank
 from actors.kernel import lower_thread_priority
 
 if TYPE_CHECKING:
@@ -40,16 +41,15 @@ class Workers:
         work: Callable[..., T],
         *arguments: Any,
         begun: Callable[[], object] | None = None,
-        last: Callable[[], bool] | None = None,
+        rank: Callable[[], LoginRank] = lambda: LoginRank.NEW,
     ) -> T:
         """Return the result of ``work(*arguments)``; once it runs, it cannot be cancelled.
 
-        ``begun`` is called when a thread takes it. ``last`` returns, at each turn, whether it waits
-        until nothing else does.
+        ``begun`` is called when a thread takes it. ``rank`` is as for :meth:`FairQueue.enter`.
         """
         self._running += 1
         try:
-            await self._queue.enter(queue_name, last=last)
+            await self._queue.enter(queue_name, rank)
         except BaseException:
             self._left()
             raise

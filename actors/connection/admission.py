@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authn import Outcome, failed_recently
+from actors.authn import Outcome, login_rank
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
@@ -71,8 +71,13 @@ class Admission:
         self._looking, self._looked = _LOOKING, 0.0
         """Seconds left for looking for them, and when that was last computed."""
 
-    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
-        """Accept connections on bound, listening sockets."""
+    def listen(
+        self,
+        options: ListenerOptions,
+        sockets: Sequence[socket.socket],
+        clients: Sequence[socket.socket] = (),
+    ) -> None:
+        """Accept connections on bound, listening sockets, and those accepted before a restart."""
         listener = Listener(self._node, self, options)
         self.listeners[options.name] = listener
         kernel = self._node.kernel
@@ -84,6 +89,8 @@ class Admission:
             )
             acceptor.start()
             self.acceptors.append(acceptor)
+        for client in clients:
+            acceptor.adopt(client)
         self.limits.change(self._node.options.bounds, self._quotas())
 
     def close(self) -> None:
@@ -324,10 +331,11 @@ class Admission:
 
     def _has_too_many_logins(self, connection: Connection, credentials: Credentials) -> bool:
         """Return whether too many logins are waiting, and count the refusal."""
-        most = _MAX_LOGINS
-        if self._logins >= most // 2 and failed_recently(self.authenticator, credentials):
-            most //= 2  # the rest is for clients without recent failures
-        if self._logins < most:
+        # Part of them is for clients without recent failures, and part for known ones.
+        share = _MAX_LOGINS // 4
+        if self._logins < 2 * share:
+            return False
+        if self._logins < (4 - login_rank(self.authenticator, credentials)) * share:
             return False
         self.limits.refused.add(
             "logins", self._now(), client=connection.client_id, address=connection.address

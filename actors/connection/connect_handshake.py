@@ -94,7 +94,8 @@ class ConnectHandshake:
             self._set_deadline(_LATE)
             return
         allowed = connection.listener.options.connect_timeout
-        kept = min(connection.kept_waiting, allowed)
+        # A login that is being verified has its CONNECT in time: others are verified before it.
+        kept = allowed if self.authenticating else min(connection.kept_waiting, allowed)
         now = connection.now
         left = self.began + allowed + kept - now
         if left > 0:
@@ -132,6 +133,11 @@ class ConnectHandshake:
         """Count bytes read by a stage, which may be buffered."""
         self._below += size
         self.hold()
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was received yet, by the stages below neither."""
+        return not self._seen and not self._below
 
     def hold(self) -> None:
         """Update the bytes buffered for this connection, which is closed if they are too many."""

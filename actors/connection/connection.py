@@ -10,6 +10,8 @@ supervised like any other.
 
 from __future__ import annotations
 
+import os
+import socket
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -287,6 +289,22 @@ class Connection(InputActor):
         """Close at once, without waiting for output at the gate."""
         self._end(reason)
         self._close_now()
+
+    def leave_socket(self) -> socket.socket | None:
+        """Close the connection if its client has sent nothing; return a duplicate of the socket.
+
+        The client notices nothing: another process may continue.
+        """
+        handshake, transport = self._handshake, self._transport
+        if handshake is None or not handshake.untouched or self._ended or transport is None:
+            return None
+        inner: socket.socket | None = transport.get_extra_info("socket")
+        if inner is None or self.via:
+            return None
+        self.pause(ReadPause.DRAIN)
+        left = socket.socket(fileno=os.dup(inner.fileno()))
+        self.abort("broker_stopped")
+        return left
 
     def _violated(self, error: ProtocolError) -> None:
         """Close after a protocol error, which the decoder found."""

@@ -268,6 +268,8 @@ class SysTopicTree:
             "shared_subscriptions/count": len(node.router.groups),
             "retained messages/count": len(node.state.retained),
         }
+        resident, peak = node.memory()
+        values |= {"heap/current": resident, "heap/maximum": peak}
         values.update(self._load.values())
         found = dict(starmap(_payload, values.items())) | self._stored()
         if not len(self._topics):

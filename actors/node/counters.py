@@ -94,11 +94,6 @@ class Counters:
 
     started_ms: int
     """Unix time in milliseconds."""
-    lines_dropped: int = counted(
-        "foldmq_log_lines_dropped_total",
-        "Lines of the broker's log that were lost because stderr was not read.",
-        "lines_dropped",
-    )
     accepted: int = counted(
         "foldmq_connections_accepted_total", "Accepted connections.", "connections.accepted"
     )

@@ -79,6 +79,7 @@ class NodeContext:
         "directory",
         "draining",
         "dropped",
+        "dropped_lines",
         "exchange",
         "failed",
         "handing_over",
@@ -87,6 +88,7 @@ class NodeContext:
         "last_jump",
         "limits",
         "log",
+        "memory",
         "messages",
         "observers",
         "options",
@@ -170,6 +172,10 @@ class NodeContext:
         """History of each client; recovery replaces it by that from the log and the projections."""
         self.dropped: Counter[str] = Counter()
         """Number of dropped messages by reason, since the start."""
+        self.dropped_lines: Callable[[], int] = int
+        """Returns the number of lines of the broker's log that were lost."""
+        self.memory: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the resident bytes of the process, and their peak."""
         self.paused: dict[Paused, None] = {}
         """Connections that are not read because too much output waits for the disk, in the order in
         which they were paused."""
@@ -223,7 +229,8 @@ class NodeContext:
         else:
             what = (
                 "the last record of the log is older than max_clock_gap: this time does not count, "
-                "and nothing expires because of it; max_clock_gap = 0 lets any time count"
+                "and nothing expires because of it; foldmq sessions purge removes sessions that "
+                "should have, and with max_clock_gap = 0 any time counts at later starts"
             )
         _log.warning(what, by=duration(abs(ms)), position=format_position(at))
 

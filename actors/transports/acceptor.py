@@ -132,13 +132,7 @@ class SocketAcceptor:
                     return
                 # The client has already left, or the network reported an error (accept(2)).
                 continue
-            # A Unix socket has no address.
-            host = address[0] if isinstance(address, tuple) else ""
-            if self._admit(host):
-                client.setblocking(False)
-                self._take(client)
-            else:
-                client.close()
+            self._settle(client, address)
             if self._descriptors.last(client.fileno()):
                 self._pause("the rest is reserved for the broker")
                 return
@@ -146,6 +140,24 @@ class SocketAcceptor:
             self._loop.remove_reader(self._listener.fileno())
             self._due = self._loop.time() + _BREAK
             self._break = self._loop.call_later(_BREAK, self._end_break)
+
+    def adopt(self, client: socket.socket) -> None:
+        """Take a connection that this process accepted before it restarted."""
+        try:
+            address = client.getpeername()
+        except OSError:  # the client has left
+            client.close()
+            return
+        self._settle(client, address)
+
+    def _settle(self, client: socket.socket, address: Any) -> None:
+        # A Unix socket has no address.
+        host = address[0] if isinstance(address, tuple) else ""
+        if self._admit(host):
+            client.setblocking(False)
+            self._take(client)
+        else:
+            client.close()
 
     def _end_break(self) -> None:
         self._break = None

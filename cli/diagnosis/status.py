@@ -96,14 +96,19 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
     yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
     yield from _counters(found)
-    if found.get("lines_dropped"):
-        lines = text.count_of(found["lines_dropped"], "line")
-        yield _fact("stderr", f"{lines} of the broker's log dropped, because it was not read")
+    yield from _dropped_lines(found.get("lines_dropped", 0))
     log = found["log"]
     yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
     yield from _proof(found)
     yield _fact("process", _process(found))
     yield from _memory(found)
+
+
+def _dropped_lines(count: int) -> Iterator[str]:
+    """Yield a line if lines of the broker's log were lost."""
+    if count:
+        lines = text.count_of(count, "line")
+        yield _fact("stderr", f"{lines} of the broker's log dropped, because it was not read")
 
 
 def crash_text(found: Mapping[str, Any]) -> str:
@@ -181,6 +186,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     others = sessions["total"] - sessions["connected"] - sessions["logs"]
     yield _fact("sessions", f"{sessions['connected']:,} connected, {others:,} offline or shared")
     yield from _counters(total, "in each log")
+    yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
     yield _fact("logs", _stored(total["log"] or {}))
     for status in found:
         yield from _proof(status)

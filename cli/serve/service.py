@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from actors.broker import Broker
+from actors.inspection.status import resident_and_peak
 from actors.kernel import SystemClock
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import ReloadOutcome, watch_loop
@@ -69,6 +70,8 @@ T = TypeVar("T")
 _DRAIN_LEAST = 1.0
 """Seconds to drain when the log could not be written for ``commit_timeout`` before the stop."""
 _HOUR = 3600.0
+_STORE_KNOWN = 15.0
+"""Seconds between two writes of the users who logged in."""
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 
 
@@ -125,6 +128,7 @@ class Service:
         """What was logged of certificates that have expired or will soon."""
         self._node = ""
         self._bound: LogBound
+        self._datadir: DataDir
         self._log_owner: DataDir | None = None
         """The data directory whose embedded NATS server has the log; None: an external one has."""
         self._largest = 0
@@ -146,6 +150,8 @@ class Service:
                 log.info("stopped while starting")
                 self._notifier.stopping("stopped while starting")
                 return
+            broker.node.dropped_lines = logging_setup.dropped_lines
+            broker.node.memory = resident_and_peak
             self._notifier.ready(self._describe)
             garbage = GarbageCollector(lambda: broker.kernel.turns)
             beside = [
@@ -157,7 +163,8 @@ class Service:
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
                 self._watch_certificates(broker),
-                _count_dropped_lines(broker),
+                _say_dropped_lines(),
+                self._store_known_users(),
             ]
             tasks = [asyncio.create_task(one) for one in beside]
             try:
@@ -173,6 +180,11 @@ class Service:
                 reason = f"the leadership was handed over to node {self._moves_to}"
                 raise SteppedDown(reason, self._listeners.inheritance(), ordered=True)
         log.info("stopped")
+
+    async def _store_known_users(self) -> None:
+        while True:
+            await asyncio.sleep(_STORE_KNOWN)
+            await asyncio.to_thread(self._access.store_known_users, self._datadir)
 
     @property
     def _restarts(self) -> bool:
@@ -239,7 +251,10 @@ class Service:
         options = make_options(
             settings, self._node, self._largest, self._key, users, self._bound.bytes
         )
-        self._access = Access(settings, self._node, store.clients, secret)
+        self._access = access = Access(settings, self._node, store.clients, secret)
+        access.load_known_users(datadir)
+        stack.callback(lambda: access.store_known_users(datadir))
+        self._datadir = datadir
         self._authenticator = self._access.authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
@@ -329,7 +344,7 @@ class Service:
         holding = self._listeners.options(settings, largest_packet(self._largest))
         for own, options in zip(settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
-            edges.listen(options, bound)
+            edges.listen(options, bound, self._listeners.clients(options.name))
             self._places[options.name] = where
             member.listening.append(str(where))
 
@@ -374,7 +389,7 @@ class Service:
                 where, bound = self._places[options.name], waiting[options.name]
             else:
                 where, bound = self._listeners.bind(own)
-            broker.admission.listen(options, bound)
+            broker.admission.listen(options, bound, self._listeners.clients(options.name))
             found.append(where)
         return found
 
@@ -463,6 +478,11 @@ class Service:
         log.info("draining: new connections are refused, pending events are written")
         if self._process is not None:
             self._process.stop_taking()
+        if self._restarts:
+            for connection in list(broker.admission.connections):
+                client = connection.leave_socket()
+                if client is not None:
+                    self._listeners.keep_client(connection.listener.options.name, client)
         limit = self._settings.commit_timeout
         # A log that cannot be written gets no more time than before the stop.
         patience = max(_DRAIN_LEAST, limit - broker.outage_seconds())
@@ -559,10 +579,10 @@ class Service:
         return later
 
 
-async def _count_dropped_lines(broker: Broker) -> None:
+async def _say_dropped_lines() -> None:
     while True:
         await asyncio.sleep(1.0)
-        broker.node.counters.lines_dropped = logging_setup.dropped_lines()
+        logging_setup.dropped_lines()
 
 
 def _now_ms() -> int:

@@ -83,8 +83,13 @@ class Edges:
 
     # Listeners.
 
-    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
-        """Accept clients on bound, listening sockets."""
+    def listen(
+        self,
+        options: ListenerOptions,
+        sockets: Sequence[socket.socket],
+        clients: Sequence[socket.socket] = (),
+    ) -> None:
+        """Accept clients on bound, listening sockets, and those accepted before a restart."""
         self._options[options.name] = options
         self._limits.change(self._bounds, self._quotas())
         for bound in sockets:
@@ -93,6 +98,8 @@ class Edges:
             )
             acceptor.start()
             self._acceptors.append((options.name, acceptor))
+        for client in clients:
+            acceptor.adopt(client)
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from actors.authn.fair_queue import FairQueue, SingleFlight
+from actors.authn.login_backoff import LoginRank
 from actors.authn.workers import Workers
 
 
@@ -231,12 +232,13 @@ async def test_work_that_fails_in_its_thread() -> None:
 async def test_low_priority_work_waits_until_nothing_else_waits() -> None:
     queues, order = FairQueue(1), list[str]()
 
-    async def wait(name: str, *, last: bool) -> None:
-        await queues.enter(name[0], last=lambda: last)
+    async def wait(name: str, rank: LoginRank) -> None:
+        await queues.enter(name[0], lambda: rank)
         order.append(name)
 
-    names = ("a1", False), ("x1", True), ("x2", True), ("y1", True), ("b1", False), ("b2", False)
-    tasks = [asyncio.create_task(wait(name, last=last)) for name, last in names]
+    new, last = LoginRank.NEW, LoginRank.SUSPECT
+    names = ("a1", new), ("x1", last), ("x2", last), ("y1", last), ("b1", new), ("b2", new)
+    tasks = [asyncio.create_task(wait(*name)) for name in names]
     await settle()
     tasks[3].cancel()
     await settle()
@@ -248,11 +250,27 @@ async def test_low_priority_work_waits_until_nothing_else_waits() -> None:
     assert queues.waiting == 0
 
 
+async def test_known_users_go_first_also_from_an_address_with_many_waiting() -> None:
+    queues, order = FairQueue(1), list[str]()
+
+    async def wait(name: str, rank: LoginRank) -> None:
+        await queues.enter(name[0], lambda: rank)
+        order.append(name)
+
+    ranks = [LoginRank.NEW, *[LoginRank.SUSPECT] * 3, LoginRank.NEW, LoginRank.KNOWN]
+    tasks = [asyncio.create_task(wait(f"a{at}", rank)) for at, rank in enumerate(ranks)]
+    await settle()
+    for _ in tasks:
+        queues.leave()
+        await settle()
+    assert order == ["a0", "a5", "a4", "a1", "a2", "a3"]
+
+
 async def test_one_that_turns_out_to_be_last_meanwhile_waits_for_others() -> None:
     queues, order, suspects = FairQueue(1), list[str](), set[str]()
 
     async def wait(name: str) -> None:
-        await queues.enter(name, last=lambda: name in suspects)
+        await queues.enter(name, lambda: LoginRank.SUSPECT if name in suspects else LoginRank.NEW)
         order.append(name)
 
     tasks = [asyncio.create_task(wait(name)) for name in "abcd"]

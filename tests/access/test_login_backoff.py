@@ -8,8 +8,8 @@ from harness.manual_clock import ManualClock
 
 from actors.authn.backend_selection import BackendSelection
 from actors.authn.backends import make_backends
-from actors.authn.credentials import Credentials, failed_recently
-from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
+from actors.authn.credentials import Credentials, login_rank
+from actors.authn.login_backoff import BackoffOptions, LoginBackoff, LoginRank, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 
@@ -192,17 +192,17 @@ def test_a_name_is_not_taken_for_another(clock: ManualClock) -> None:
 
 def test_recent_failures_make_a_user_or_an_address_suspect(clock: ManualClock) -> None:
     guard = backoff(clock)
-    assert not guard.failed_recently(HERE, "ann")
+    assert guard.rank(HERE, "ann") is not LoginRank.SUSPECT
     guard.failed(HERE, "ann")
-    assert guard.failed_recently(THERE, "ann")
-    assert guard.failed_recently(HERE, "bob")
-    assert not guard.failed_recently(THERE, "bob")
-    assert not guard.failed_recently("", "bob")  # a Unix socket is everybody's address
+    assert guard.rank(THERE, "ann") is LoginRank.SUSPECT
+    assert guard.rank(HERE, "bob") is LoginRank.SUSPECT
+    assert guard.rank(THERE, "bob") is not LoginRank.SUSPECT
+    assert guard.rank("", "bob") is not LoginRank.SUSPECT  # a Unix socket is everybody's address
     guard.succeeded(THERE, "ann")
-    assert not guard.failed_recently(THERE, "ann")
-    assert guard.failed_recently(HERE, "ann")  # by the address
+    assert guard.rank(THERE, "ann") is LoginRank.KNOWN
+    assert guard.rank(HERE, "ann") is LoginRank.SUSPECT  # by the address
     clock.now += 60
-    assert not guard.failed_recently(HERE, "ann")
+    assert guard.rank(HERE, "ann") is not LoginRank.SUSPECT
 
 
 def test_logins_from_a_network_with_many_failures_are_suspect(clock: ManualClock) -> None:
@@ -211,24 +211,24 @@ def test_logins_from_a_network_with_many_failures_are_suspect(clock: ManualClock
     for number in range(7):
         guard.failed(f"203.0.113.{number}", f"user-{number}")
         guard.failed(f"2001:db8:1:{number}::1", f"user-{number}")
-    assert not guard.failed_recently("203.0.113.200", "ann")
-    assert not guard.failed_recently("2001:db8:1:99::1", "ann")
+    assert guard.rank("203.0.113.200", "ann") is not LoginRank.SUSPECT
+    assert guard.rank("2001:db8:1:99::1", "ann") is not LoginRank.SUSPECT
     guard.failed("203.0.113.7", "user-7")
     guard.failed("2001:db8:1:7::1", "user-7")
-    assert guard.failed_recently("203.0.113.200", "ann")
-    assert guard.failed_recently("2001:db8:1:99::1", "ann")
+    assert guard.rank("203.0.113.200", "ann") is LoginRank.SUSPECT
+    assert guard.rank("2001:db8:1:99::1", "ann") is LoginRank.SUSPECT
     assert not guard.holds("203.0.113.200", "ann")
-    assert not guard.failed_recently("203.0.114.200", "ann")
-    assert not guard.failed_recently("2001:db8:2:99::1", "ann")
+    assert guard.rank("203.0.114.200", "ann") is not LoginRank.SUSPECT
+    assert guard.rank("2001:db8:2:99::1", "ann") is not LoginRank.SUSPECT
     clock.now += 60
-    assert not guard.failed_recently("203.0.113.200", "ann")
+    assert guard.rank("203.0.113.200", "ann") is not LoginRank.SUSPECT
 
 
 def test_without_a_backoff_no_network_is_suspect(clock: ManualClock) -> None:
     guard = backoff(clock, failures=0)
     for number in range(20):
         guard.failed(f"203.0.113.{number}", f"user-{number}")
-    assert not guard.failed_recently("203.0.113.200", "ann")
+    assert guard.rank("203.0.113.200", "ann") is not LoginRank.SUSPECT
 
 
 def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: ManualClock) -> None:
@@ -236,18 +236,67 @@ def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: ManualCl
     for number in range(100):
         guard.failed(f"203.0.113.{number}", "ann")
     assert not guard.holds(HERE, "ann")
-    assert guard.failed_recently(HERE, "ann")
+    assert guard.rank(HERE, "ann") is LoginRank.SUSPECT
 
 
 def test_without_recorded_failures_no_login_is_suspect() -> None:
     shown = Credentials("ann", b"x", address=HERE)
-    assert not failed_recently(Anonymous(), shown)
+    assert login_rank(Anonymous(), shown) is LoginRank.NEW
 
 
 def test_a_chain_suspects_whom_its_backoff_suspects(clock: ManualClock) -> None:
     guard = backoff(clock)
     chain = BackendSelection(make_backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)
-    assert not failed_recently(chain, shown)
+    assert login_rank(chain, shown) is LoginRank.NEW
     guard.failed(HERE, "bob")
-    assert failed_recently(chain, shown)
+    assert login_rank(chain, shown) is LoginRank.SUSPECT
+
+
+def test_a_known_user_is_neither_slowed_nor_last_at_an_address_with_many_failures(
+    clock: ManualClock,
+) -> None:
+    guard = backoff(clock, failures=3, address_failures=5)
+    guard.succeeded(HERE, "ann")
+    for number in range(5):
+        guard.failed(HERE, f"user {number}")
+    assert guard.rank(HERE, "ann") is LoginRank.KNOWN
+    assert not guard.slows(HERE, "ann")
+    assert guard.rank(HERE, "bob") is LoginRank.SUSPECT
+    assert guard.rank(THERE, "ann") is LoginRank.NEW
+    for _ in range(3):
+        guard.failed(HERE, "ann")
+    assert guard.rank(HERE, "ann") is LoginRank.GUESS
+    assert guard.slows(HERE, "ann")
+
+
+def test_guesses_over_many_names_are_verified_at_a_bounded_rate(clock: ManualClock) -> None:
+    guard = backoff(clock, failures=3, address_failures=5)
+    for number in range(5):
+        guard.failed(HERE, f"user {number}")
+    waits = [guard.reserve(HERE, f"name {number}") for number in range(90)]
+    assert waits[:3] == [0.0, pytest.approx(0.1), pytest.approx(0.2)]
+    assert waits[79] is not None
+    assert waits[-1] is None, "too many wait"
+    assert guard.reserve(THERE, "name 1") == 0.0
+    clock.now += 60
+    assert guard.reserve(HERE, "name 1") == 0.0
+
+
+def test_known_users_are_known_after_a_restart(clock: ManualClock) -> None:
+    guard = backoff(clock, remembered=2)
+    assert guard.known_users() is None
+    for user in ("gone", "ann", "bob"):
+        guard.succeeded(HERE, user)
+    stored = guard.known_users()
+    assert stored is not None
+    assert "ann" not in stored
+    assert guard.known_users() is None, "nothing has changed"
+    after = backoff(clock, remembered=2)
+    after.load_known_users(stored)
+    ranks = [after.rank(HERE, user) for user in ("gone", "ann", "bob")]
+    assert ranks == [LoginRank.NEW, LoginRank.KNOWN, LoginRank.KNOWN]
+    assert after.rank(THERE, "ann") is LoginRank.NEW
+    for broken in ("", "zz", "00" * 65):
+        with pytest.raises(ValueError, match=r"size|hexadecimal|unpack"):
+            after.load_known_users(broken)

@@ -153,7 +153,7 @@ def test_a_broker_whose_output_is_not_read_serves(tmp_path: Path, processes: str
         status = ["status", "--data-dir", str(tmp_path / "data")]
         code, out, err = forkserver.run(status, environment(), 60)
         assert code == 0, err
-        assert processes != "1" or b"of the broker's log dropped" in out
+        assert b"of the broker's log dropped" in out
         rest_of(reader)
         found: list[str] = []
 

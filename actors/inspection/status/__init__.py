@@ -7,7 +7,11 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from actors.inspection.status.broker_status import status
     from actors.inspection.status.log_storage import LogStorage
-    from actors.inspection.status.process_memory import memory_use, own_bytes
+    from actors.inspection.status.process_memory import (
+        memory_use,
+        own_bytes,
+        resident_and_peak,
+    )
     from actors.inspection.status.status_metrics import (
         DROPPED,
         METRICS,
@@ -20,7 +24,7 @@ else:
         {
             "broker_status": "status",
             "log_storage": "LogStorage",
-            "process_memory": "memory_use own_bytes",
+            "process_memory": "memory_use own_bytes resident_and_peak",
             "status_metrics": "DROPPED METRICS StatusSources log_sessions",
         },
     )
@@ -33,5 +37,6 @@ __all__ = [
     "log_sessions",
     "memory_use",
     "own_bytes",
+    "resident_and_peak",
     "status",
 ]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from typing import TYPE_CHECKING, Any
 
-from actors.inspection.status.process_memory import resident
+from actors.inspection.status.process_memory import resident_and_peak
 from actors.inspection.status.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports import TlsStats
 from eventstore.metric_types import put_counters, set_path
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from actors.transports import Handshakes
 
 _MAX_DOUBTS = 16
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def status(sources: StatusSources) -> dict[str, Any]:
@@ -101,9 +99,8 @@ def _put_values(
 
 def process() -> dict[str, Any]:
     """Return resident memory (bytes) and processor time (seconds) of this process."""
-    used, found = resource.getrusage(resource.RUSAGE_SELF), resident()
-    rss = found[0] if found is not None else used.ru_maxrss * _MAXRSS_UNIT
-    return {"rss": rss, "cpu_s": round(used.ru_utime + used.ru_stime, 3)}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {"rss": resident_and_peak()[0], "cpu_s": round(used.ru_utime + used.ru_stime, 3)}
 
 
 def _tls_pool(admission: Admission) -> Handshakes | None:

@@ -8,6 +8,7 @@ resident memory.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from projections.state import OutstandingTotals
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 _CONNECTION: Final = 4_000
 """Bytes of a connection, without TLS."""
@@ -46,6 +48,15 @@ def resident() -> tuple[int, int] | None:
     with open("/proc/self/statm", "rb", buffering=0) as statm:  # noqa: PTH123 - the fastest way
         _, rss, shared, *_ = statm.read().split()
     return int(rss) * _PAGE, int(shared) * _PAGE
+
+
+def resident_and_peak() -> tuple[int, int]:
+    """Return the resident bytes of this process and their peak since it started.
+
+    Both are the peak where the system says no more.
+    """
+    found, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    return (peak, peak) if found is None else (found[0], max(found[0], peak))
 
 
 def own_bytes() -> int:

@@ -190,6 +190,13 @@ BROKER_VALUES = (
         labels=("setting", "listener"),
         read=_ends,
     ),
+    _value(
+        "foldmq_log_lines_dropped_total",
+        "Lines of the broker's log that were lost because stderr was not read.",
+        "lines_dropped",
+        lambda sources: sources.node.dropped_lines(),
+        kind="counter",
+    ),
     _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
     _value(
         "foldmq_cluster_epoch",

@@ -8,6 +8,8 @@ import hmac
 import time
 from typing import TYPE_CHECKING
 
+import structlog
+
 from actors.authn import (
     BackendSelection,
     BackoffOptions,
@@ -28,6 +30,7 @@ from actors.kernel import SystemClock
 from cli.logsource import cluster_key, read_cluster_key
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
+from eventstore.errors import EventStoreError
 from eventstore.nats import PRIVATE_PREFIX, RequestClient
 
 if TYPE_CHECKING:
@@ -36,11 +39,14 @@ if TYPE_CHECKING:
     from cli.settings import Settings
     from eventstore.nats import ConnectionOptions
 
+log = structlog.get_logger("foldmq")
 
 PSEUDONYM_KEY = "pseudonym.key"
 """File in the data directory."""
 SCRAM_SECRET = "scram.key"  # noqa: S105 - the name of a file
 """File with the secret from which the salts of users without SCRAM keys are derived."""
+KNOWN_LOGINS = "known.logins"
+"""File with keyed hashes of the users who logged in, and of their addresses."""
 _SECRET_SIZE = 32
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
@@ -93,6 +99,28 @@ class Access:
     def reloaded(self, settings: Settings) -> None:
         """Apply new settings to the login backoff."""
         self._backoff.options = backoff_options(settings)
+
+    def load_known_users(self, datadir: DataDir) -> None:
+        """Read the users who logged in before this start; without the file, none are known."""
+        file = datadir.path / KNOWN_LOGINS
+        try:
+            self._backoff.load_known_users(file.read_text("ascii"))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            log.warning(
+                "file ignored: no login takes precedence yet", file=str(file), why=str(error)
+            )
+
+    def store_known_users(self, datadir: DataDir) -> None:
+        """Write the users who logged in, if there are new ones."""
+        text = self._backoff.known_users()
+        if text is None:
+            return
+        try:
+            datadir.write_private(datadir.path / KNOWN_LOGINS, text)
+        except EventStoreError as error:
+            log.warning("known users not stored", why=str(error))
 
     def _callout(self, settings: Settings) -> Callout | None:
         if settings.auth_subject is None or self._nats is None:

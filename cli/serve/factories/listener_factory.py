@@ -56,6 +56,8 @@ class Listeners:
         self._inherited = _inherited_sockets()
         self._kept: dict[str, list[socket.socket]] | None = None
         """Duplicates of the listening sockets, by endpoint; None: none are kept."""
+        self._clients: dict[str, list[socket.socket]] = {}
+        """Inherited sockets of clients that have sent nothing, by endpoint."""
         self.options(settings, settings.max_packet_size)
 
     def options(self, settings: Settings, max_packet_size: int) -> list[ListenerOptions]:
@@ -138,7 +140,8 @@ class Listeners:
         where = own.listen[0].endpoint
         name = str(where)
         if inherited := self._inherited.pop(name, None):
-            bound = inherited
+            bound = [one for one in inherited if _listens(one)]
+            self._clients[name] = [one for one in inherited if not _listens(one)]
             if where.place is None:
                 self._files.append(Path(where.path))
         elif where.place is None:
@@ -170,6 +173,17 @@ class Listeners:
     def keep(self) -> None:
         """Keep duplicates of the sockets that are bound from now on, for :meth:`inheritance`."""
         self._kept = {}
+
+    def keep_client(self, name: str, client: socket.socket) -> None:
+        """Pass a client of a listener to the restarted process, too."""
+        if self._kept is not None and name in self._kept:
+            self._kept[name].append(client)
+        else:
+            client.close()
+
+    def clients(self, name: str) -> list[socket.socket]:
+        """Return, once, the clients of a listener that were kept before the restart."""
+        return self._clients.pop(name, [])
 
     def close_kept(self) -> None:
         """Close the duplicates: clients are refused when the listeners are closed."""
@@ -203,8 +217,12 @@ class Listeners:
                 file.unlink()
 
 
+def _listens(bound: socket.socket) -> bool:
+    return bool(bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
 def _inherited_sockets() -> dict[str, list[socket.socket]]:
-    """Return the listening sockets that this process had before it restarted, by endpoint."""
+    """Return the sockets of listeners and clients from before the restart, by endpoint."""
     found: dict[str, list[socket.socket]] = {}
     for name, numbers in json.loads(os.environ.pop(SOCKETS_VARIABLE, "{}")).items():
         found[name] = [socket.socket(fileno=number) for number in numbers]

@@ -20,6 +20,7 @@ from cli.web.pages.time_axis_values import (
     axis_about,
     moment_of,
     moments_compared,
+    notes_on_clocks,
     pins_compared,
     place_text,
     shared_moment,
@@ -181,6 +182,7 @@ class SessionPages:
         async with self._link.log(log) as source:
             point = _within(history, await point_at(source, moment))
             past = await self._past(source, history, point, offset)
+            past["notes"] = await notes_on_clocks({log: source}, moment)
         view = past.pop("view")
         if view is not None:
             view["log"] = log
@@ -195,7 +197,7 @@ class SessionPages:
         topics = MessageTopics(source, history.carried)
         view = None
         if seen.state is not None:
-            view = view_of(seen.state, offset, _PART)
+            view = view_of(seen.state, offset, _PART, as_of.jumped_ms)
             view["now_ms"] = as_of.record_ms
             await describe_messages(view, source, topics)
         number = seen.number

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 _MAX_RECORDS = 32
 
 
-def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
-    """Return a session with ``most`` items of each list, starting at ``offset``."""
+def view_of(state: SessionState, offset: int, most: int, jumped_ms: int) -> dict[str, Any]:
+    """Return a session with ``most`` items of each list, starting at ``offset``.
+
+    ``jumped_ms`` is the sum of the jumps of the clock, which times in states do not include.
+    """
+
+    def sent(item: tuple[int, InFlight]) -> dict[str, Any]:
+        return _sent(item) | {"sent_ms": item[1].sent_ms + jumped_ms}
+
     will = state.will
     oldest = min(filter(None, map(_oldest, state.waiting.values())), default=None)
     return {
@@ -31,7 +38,7 @@ def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
         "connected": state.connected,
         "clean": state.clean,
         "user": state.user,
-        "closed_ms": None if state.connected else state.closed_ms,
+        "closed_ms": None if state.connected else state.closed_ms + jumped_ms,
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "level": state.level,
@@ -47,8 +54,8 @@ def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
         if will is None
         else {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref},
         "subscriptions": _part(state.subscriptions.values(), offset, most, _subscription),
-        "inflight": _part(state.inflight.items(), offset, most, _sent),
-        "releasing": _part(state.releasing.items(), offset, most, _sent),
+        "inflight": _part(state.inflight.items(), offset, most, sent),
+        "releasing": _part(state.releasing.items(), offset, most, sent),
         "inbound": _part(
             state.inbound.items(),
             offset,
@@ -169,7 +176,6 @@ def _sent(item: tuple[int, InFlight]) -> dict[str, Any]:
         "ref": sent.ref,
         "filter": sent.subscription.filter,
         "topic": None,
-        "sent_ms": sent.sent_ms,
     }
 
 

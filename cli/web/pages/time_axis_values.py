@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cli.logsource import clock_notes
 from cli.web.history import MARK_LABELS
 from cli.web.pages.render import url
 from cli.web.pages.responses import asked, is_fragment
@@ -68,7 +69,19 @@ def place_text(at: Position | None) -> str | None:
 
 async def moment_of(source: LogSource, point: LogPoint) -> AsOf:
     """Return a point of the log with its time."""
-    return AsOf(point, await time_of(source, point.sequence) if point.sequence else 0)
+    if not point.sequence:
+        return AsOf(point, 0)
+    record = (await source.some([point.sequence]))[0]
+    return AsOf(point, record.time_ms, record.jumps.total_ms)
+
+
+async def notes_on_clocks(sources: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
+    """Return what must be known about a time in logs whose clock jumped."""
+    return [
+        f"log {log}: {note}" if len(sources) > 1 else note
+        for log, source in sources.items()
+        for note in await clock_notes(source, [moment])
+    ]
 
 
 def check_times(*moments: PointSpec | None) -> None:

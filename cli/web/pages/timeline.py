@@ -32,6 +32,7 @@ from cli.web.pages.time_axis_values import (
     check_times,
     moments_compared,
     neighbours,
+    notes_on_clocks,
     pins_compared,
     shared_moment,
 )
@@ -187,7 +188,9 @@ class TimePages:
     async def _moment(self, log: str, at: str | None) -> dict[str, Any]:
         """Return the broker as of a moment: the figures of its minute, and the events before it."""
         async with self._sources(log) as sources:
-            points = await _points(sources, None if at is None else parse_point(at))
+            moment = None if at is None else parse_point(at)
+            points = await _points(sources, moment)
+            notes = await notes_on_clocks(sources, moment)
             as_of = await shared_moment(sources, points)
             rows = await _events(sources, points)
             one = len(sources) == 1
@@ -203,6 +206,7 @@ class TimePages:
             "as_of": as_of,
             "at": str(point.sequence) if one else iso(as_of.record_ms),
             "rows": rows,
+            "notes": notes,
             "figures": await self._figures(log, as_of),
             "before": before,
             "after": after,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cli.logsource import check_filter, parse_point, point_at
 from cli.web.pages.responses import Site, asked, chosen_log, number
+from cli.web.pages.time_axis_values import notes_on_clocks
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import position, sequence_of
 from eventstore.reading import silent
@@ -50,19 +51,26 @@ class WhyPage:
         """Show the history of the last messages on a topic, or of the one at a position."""
         given = {key: asked(request, key) for key in ("topic", "client", "position", "at", "log")}
         stories: list[tuple[str, list[str]]] = []
+        notes: list[str] = []
         problem = None
         code = 200
         try:
             last = max(1, number(request, "last", 1, _MAX))
             if given["topic"] is not None or given["position"] is not None:
                 log = await self._log(request, given)
-                stories = await self._found(given, log, last)
+                stories, notes = await self._found(given, log, last)
         except UsageError as error:
             problem, code = str(error), 400
         except NotFound as error:
             problem, code = str(error), 404
         return self._site.page(
-            request, "why.html", code, query=given, stories=stories, problem=problem
+            request,
+            "why.html",
+            code,
+            query=given,
+            stories=stories,
+            notes=notes,
+            problem=problem,
         )
 
     async def _log(self, request: web.Request, given: dict[str, str | None]) -> str:
@@ -79,8 +87,11 @@ class WhyPage:
 
     async def _found(
         self, given: dict[str, str | None], log: str, last: int
-    ) -> list[tuple[str, list[str]]]:
-        """Return the log and the lines of each history; raises NotFound if there are none."""
+    ) -> tuple[list[tuple[str, list[str]]], list[str]]:
+        """Return the log and the lines of each history, and notes about the clocks of the logs.
+
+        Raises NotFound if there are none.
+        """
         if (given["topic"] is None) == (given["position"] is None):
             raise UsageError("give either a topic or a position")
         if given["at"] is not None and given["topic"] is None:
@@ -96,12 +107,14 @@ class WhyPage:
                     for name in await self._link.logs()
                 }
                 found = await _stories(sources, log, given, last)
+                moment = parse_point(given["at"]) if given["at"] is not None else None
+                notes = await notes_on_clocks(sources if not log else {log: sources[log]}, moment)
         except TimeoutError:
             raise UsageError(
                 f"the log was not read within {_SECONDS:.0f} s: foldmq why has no limit"
             ) from None
         now_ms = int(time.time() * 1000)
-        return [
+        stories = [
             (
                 one.log,
                 [
@@ -111,6 +124,7 @@ class WhyPage:
             )
             for one in found
         ]
+        return stories, notes
 
 
 async def _stories(
