@@ -81,6 +81,7 @@ async def recover(
     # The log of a copy may have gone on elsewhere: nothing crashed here.
     if unproven is None or unproven.reason == "no_watermark":
         node.crashed_ms = _crash_time(end, noted=unproven is None)
+        node.off_ms = node.counters.started_ms - node.crashed_ms
     node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))
     if unproven is not None:
         node.emit(unproven)
@@ -144,6 +145,7 @@ async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
     jumped = 0
     if tail.sequence:
         jumped = node.clock.resume(tail.steady_ms, tail.jumps.total_ms, round(longest * 1000))
+    node.state.jumped_ms = node.clock.jumped_ms
     node.writer = log.writer(node.clock, node.fail)
     node.journal = Journal(
         node.writer,

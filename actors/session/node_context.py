@@ -91,6 +91,7 @@ class NodeContext:
         "memory",
         "messages",
         "observers",
+        "off_ms",
         "options",
         "paused",
         "permissions",
@@ -186,6 +187,8 @@ class NodeContext:
         """Outcome of the last reload of the settings; None: there was none since the start."""
         self.crashed_ms = 0
         """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
+        self.off_ms = 0
+        """Milliseconds between that record and the start."""
         self.recovered = False
         """Whether the state has been recovered from the log."""
         self.unsure = ""
@@ -222,6 +225,8 @@ class NodeContext:
         self.counters.clock_jumps += 1
         if event.seen == "running":
             self.counters.started_ms += ms
+            if self.reload is not None:
+                self.reload = self.reload._replace(time_ms=self.reload.time_ms + ms)
             direction = "set forward" if ms > 0 else "set back"
             what = f"the clock was {direction}: nothing expires because of it"
         elif ms < 0:

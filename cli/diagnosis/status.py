@@ -123,7 +123,9 @@ def crash_text(found: Mapping[str, Any]) -> str:
 
 def time_off(status: Mapping[str, Any]) -> str:
     """Return how long before its start a broker had last written, as text."""
-    off = status["started_ms"] - status["crashed_ms"]
+    off = status.get("off_ms")
+    if off is None:  # a broker of an older version
+        off = status["started_ms"] - status["crashed_ms"]
     return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
 
 

@@ -117,6 +117,7 @@ class NodeState:
         "entries",
         "epoch",
         "followed",
+        "jumped_ms",
         "leader",
         "partial",
         "proof",
@@ -149,6 +150,8 @@ class NodeState:
         """Position up to which NATS has the publications; None: there has never been a bridge."""
         self.followed: dict[str, FollowedLog] = {}
         """The other logs of the node from which this one takes messages, by name."""
+        self.jumped_ms = 0
+        """Sum of the jumps of the clock up to the last start or folded record."""
         self.epoch = 0
         """Number of times a node of the cluster became the leader; 0: there is no cluster."""
         self.leader = ""
@@ -197,6 +200,7 @@ class NodeState:
         base = position(record.sequence, 0)
         index = 0
         clients = self.clients
+        self.jumped_ms = record.jumps.total_ms
         for raw in record.raw_events:
             turn = parse_turn(raw) if only is None and not self._unsure else None
             if turn is not None and self._has(turn.sessions, base + index):
@@ -374,7 +378,7 @@ class NodeState:
 
     def _started(self, event: BrokerStarted, at: Position, ms: int, _: Sequence[bytes]) -> None:
         self.epoch, self.leader = event.epoch, event.leader
-        self.proof.take(event, at >> INDEX_BITS, ms)
+        self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
 
     def _checkpoint_begun(
         self, event: CheckpointBegun, at: Position, time_ms: int, _: Sequence[bytes]
@@ -437,11 +441,11 @@ class NodeState:
             self.archived = None  # as a reader of the remaining log sees it
 
     def _unproven(self, event: LogEndUnproven, at: Position, ms: int, _: Sequence[bytes]) -> None:
-        self.proof.take(event, at >> INDEX_BITS, ms)
+        self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
 
     def _salvaged(self, event: LogSalvaged, at: Position, ms: int, _: Sequence[bytes]) -> None:
         """Be unsure of the state: records are missing before the next one."""
-        self.proof.take(event, at >> INDEX_BITS, ms)
+        self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
         self._unsure = self.salvaged = event.until
         self._begun = None
         self._parts = []

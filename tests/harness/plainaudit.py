@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from eventstore.format import Position
+    from projections.log_proof import Doubt
     from spark.audit.facts.fact_schema import FactColumns
 
 Found = tuple[str, "Position", str | None]
@@ -105,6 +106,12 @@ def audit_plainly(node: str, records: Iterable[CheckedRecord]) -> list[Wrong]:
     wrong = [Wrong(one.rule, one.at, None, one.what) for _, one in found.breaks]
     log = found.logs.get(node)
     return wrong if log is None else [*wrong, *_Plain(facts, log).violations()]
+
+
+def audited_doubts(node: str, records: Iterable[CheckedRecord]) -> list[Doubt]:
+    """Return the parts of a log about which an audit says nothing."""
+    summaries = summarize_logs(_Facts(node, records).notes)
+    return [doubt for log in summaries.nodes for doubt in log.doubts]
 
 
 def checked_records(history: Mapping[int, bytes]) -> Iterator[CheckedRecord]:

@@ -11,8 +11,10 @@ from harness import packets as p
 from harness.packets import Publish
 from harness.plainaudit import audit_plainly, checked_records
 
+from actors.node import ReloadOutcome
 from eventstore.format import ClockJumped, Expired, RetainedExpired, SessionExpired, WillFired
 from simulation.fold import compare
+from simulation.inspection import ask
 from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
 
@@ -124,6 +126,33 @@ def test_the_time_off_counts_as_configured(gap: int) -> None:
         assert ends(world) == ALL
         assert not [one for one in world.disk.events() if isinstance(one, ClockJumped)]
         check(world)
+        await world.crash()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY])
+def test_ages_and_doubts_in_the_status_do_not_jump(jump: int) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        await world.crash()
+        last_ms = world.disk.decoded()[-1].time_ms
+        world.watermark.noted = None
+        world.clock.set_ms += 3 * DAY * 1000
+        await world.start()
+        begun_ms = world.clock.time_ms()
+        (doubt,) = (await ask(world, "status"))["log"]["not_proven"]
+        assert doubt["from_ms"] == last_ms
+        assert abs(doubt["seen_ms"] - begun_ms) < 2000
+        node = world.broker.node
+        node.reload = ReloadOutcome(node.clock.time_ms(), "invalid")
+        off_ms = (await ask(world, "status"))["off_ms"]
+        assert abs(off_ms - (begun_ms - last_ms)) < 2000
+        world.clock.set_ms += jump * 1000
+        await world.go(10)
+        status = await ask(world, "status")
+        assert status["off_ms"] == off_ms
+        assert abs(status["time_ms"] - status["reload"]["time_ms"] - 10_000) < 2000
         await world.crash()
 
     simulate(scenario)

@@ -5,20 +5,17 @@ What the lost records explain is no violation; what a broker did wrong elsewhere
 
 from __future__ import annotations
 
-import asyncio
 import random
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from harness.plainaudit import audit_plainly, checked_records
+from harness.salvages import salvaged
 from simulation.chaos import Chaos, Outcome, run_seed
 
-from eventstore.copies.block_files import framed
-from eventstore.copies.damaged_log import Plan, Rescue, StoredLog
 from eventstore.format import LogCut, decode_record, position
 from eventstore.log import RecordedCut
-from projections.replay import SalvageNeeds
 from projections.state import NodeState
 from projections.verification import LogVerifier
 
@@ -44,38 +41,9 @@ def history(seed: int) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-class Written:
-    """A log that is written to memory."""
-
-    def __init__(self, begin: int) -> None:
-        self.records: dict[int, bytes] = {}
-        self.sequence = begin - 1
-
-    async def append(self, data: bytes) -> None:
-        self.sequence += 1
-        self.records[self.sequence] = data
-
-    async def check_end(self, link: bytes) -> None:
-        assert decode_record(self.sequence, self.records[self.sequence]).link == link
-
-
-def salvaged(folder: Path, records: Iterable[bytes], lost: set[int]) -> dict[int, bytes]:
-    """The records that a salvage makes of a store that lacks some records."""
-    file = folder / "1.blk"
-    node = decode_record(1, next(iter(records))).node
-    file.write_bytes(
-        b"".join(
-            framed(number, f"foldmq.log.{node}", data)
-            for number, data in enumerate(records, 1)
-            if number not in lost
-        )
-    )
-    plan = Plan(StoredLog([file], node, lambda *_: None), None)
-    work = Rescue(plan, node, "/old", "1")
-    work.fold(SalvageNeeds)
-    log: Any = Written(plan.begin)
-    asyncio.run(work.write(log, lambda *_: None))
-    return dict(log.records)
+def salvage(folder: Path, records: Iterable[bytes], lost: set[int]) -> dict[int, bytes]:
+    """Return the records of a log that lost some, and was salvaged."""
+    return salvaged(folder, dict(enumerate(records, 1)), lost)
 
 
 def problems(records: dict[int, bytes]) -> list[str]:
@@ -107,7 +75,7 @@ def test_any_lost_records(seed: int, tmp_path: Path) -> None:
             lost |= set(range(first, min(len(records), first + rng.choice((1, 1, 3, 20))) + 1))
         if len(lost) >= len(records):
             continue
-        made = salvaged(tmp_path, records, lost)
+        made = salvage(tmp_path, records, lost)
         begin = min(made)  # what was cut off is not there
         kept = {n: data for n, data in enumerate(records, 1) if n not in lost and n >= begin}
         assert {number: made[number] for number in kept} == kept
@@ -145,4 +113,4 @@ def test_lost_records_explain_what_follows(
 ) -> None:
     """Behind a hole, a checkpoint repeats a session whose connection or messages were lost."""
     records = history(seed)
-    assert problems(salvaged(tmp_path, records, set(range(first, last + 1)))) == []
+    assert problems(salvage(tmp_path, records, set(range(first, last + 1)))) == []

@@ -41,6 +41,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "time_ms": node.clock.time_ms(),
         "started_ms": counters.started_ms,
         "crashed_ms": node.crashed_ms or None,
+        "off_ms": node.off_ms if node.crashed_ms else None,
         "trouble": node.not_ready_reasons(),
         "overload": node.limits.overload.reason,
         "reload": node.reload._asdict() if node.reload is not None else None,
