@@ -1,0 +1,1 @@
+"""Moving from other brokers: their settings, sessions and retained messages."""
