@@ -10,7 +10,6 @@ Messages of sessions have positions in the records before the log's first one, w
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -29,8 +28,9 @@ from cli.migration.mosquitto_database import (
 )
 from eventstore.copies import fresh_log
 from eventstore.format import (
-    INDEX_BITS,
+    LOG_SESSION,
     MAX_INDEX,
+    NATS_SESSION,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
@@ -57,7 +57,7 @@ from protocol.mqtt5 import SHARE, split_share
 from protocol.mqtt5.properties import MessageProperties, encode_message_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
     from pathlib import Path
 
     from eventstore.copies.fresh_log import FreshLog
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _RECORD_BYTES: Final = 1024 * 1024
 """Approximate size from which the next record is begun."""
 _GROUP_QOS: Final = 2
-_RESERVED_NAMES: Final = ("$share/", "$log/", "$nats")
+_RESERVED_NAMES: Final = (SHARE, LOG_SESSION, NATS_SESSION)
 
 
 class ImportedState:
@@ -81,7 +81,7 @@ class ImportedState:
         self.unreleased: set[Position] = set()
         """Those that become retained with their PUBREL."""
         self.counts: Counter[str] = Counter()
-        """What was taken, by name."""
+        """What was taken, and what had expired, by name."""
         self.left_out: Counter[str] = Counter()
         """What was not taken, by reason."""
         numbers = list(database.messages)
@@ -99,9 +99,9 @@ class ImportedState:
     def _retain(self, number: int) -> None:
         message = self._database.messages[number]
         if self._is_over(message):
-            self.left_out["retained messages had expired"] += 1
+            self.counts["expired message"] += 1
         elif is_reserved_topic(message.topic):
-            self.left_out["retained messages are on topics reserved for the broker"] += 1
+            self.left_out["retained messages on topics reserved for the broker"] += 1
         elif message.payload:
             self.counts["retained message"] += 1
             self.node.retained.load(self._as_retained(number, message))
@@ -122,10 +122,10 @@ class ImportedState:
 
     def _add_session(self, client: ClientState) -> None:
         if 0 < client.expires <= self._now_s or client.expiry == 0:
-            self.left_out["sessions had expired or ended with their connection"] += 1
+            self.counts["expired session"] += 1
             return
         if client.name.startswith(_RESERVED_NAMES):
-            self.left_out["sessions have client identifiers reserved for the broker"] += 1
+            self.left_out["sessions with client identifiers reserved for the broker"] += 1
             return
         state = SessionState(client.name, clean=False, generation=1, user=client.user)
         state.expiry = client.expiry
@@ -137,7 +137,7 @@ class ImportedState:
             state.level = 5
         for one in client.subscriptions:
             if is_reserved_filter(split_share(one.filter)[1]):
-                self.left_out["subscriptions are to topics reserved for the broker"] += 1
+                self.left_out["subscriptions to topics reserved for the broker"] += 1
                 continue
             held = SubscriptionState(one.filter, one.qos, True, one.options, one.identifier)
             state.subscriptions[one.filter] = held
@@ -174,10 +174,10 @@ class ImportedState:
                 self.counts["unfinished publication"] += 1
             return
         if not sent.qos:
-            self.left_out["queued messages have QoS 0, which foldmq does not queue"] += 1
+            self.left_out["queued messages at QoS 0, which foldmq does not queue"] += 1
             return
         if sent.state == QUEUED and self._is_over(message):
-            self.left_out["queued messages had expired"] += 1
+            self.counts["expired message"] += 1
             return
         self._keep(ref, message)
         held = _subscription_of(state, sent, message.topic)
@@ -201,11 +201,6 @@ class ImportedState:
             message.retain,
             message.publisher,
         )
-
-    def lines(self) -> Iterator[str]:
-        """Yield a line for each kind of thing that was not taken."""
-        for reason, count in sorted(self.left_out.items()):
-            yield f"not taken: {count:,} {reason}"
 
 
 def _block(message: StoredMessage, now_s: int) -> bytes:
@@ -262,7 +257,7 @@ class _Records:
         self._payloads: list[bytes] = []
         self._size = 0
 
-    async def add(self, together: Iterable[StateEvent]) -> None:
+    async def add(self, together: Sequence[StateEvent]) -> None:
         """Add events that must be in the same turn."""
         for event, payloads in together:
             self._events.append(event)
@@ -289,13 +284,12 @@ class _Records:
         self._events, self._payloads, self._size = [], [], 0
 
 
-async def write_imported_log(state: ImportedState, source: Path, target: Path) -> None:
-    """Write a new data directory with the state; ``source`` is the imported file.
+async def write_imported_log(state: ImportedState, before: bytes, target: Path) -> None:
+    """Write a new data directory with the state; ``before`` is the SHA-256 of the imported file.
 
     Raises DataDirError if the directory is not empty, NatsUnavailable or DiskFull if it cannot be
     written; it is then as it was.
     """
-    before = hashlib.sha256(source.read_bytes()).digest()
     time_ms = time.time_ns() // 1_000_000
     with fresh_log.new_directory(target) as new:
         node = new.node()
@@ -307,7 +301,9 @@ async def write_imported_log(state: ImportedState, source: Path, target: Path) -
             await records.add([StateEvent(cut)])
             await records.write()
             await log.check_end(records.link)
-        Watermark(new.path / "log.mark", fresh_log.log_names(node)[0]).write(log.sequence, records.link)
+        Watermark(new.path / "log.mark", fresh_log.log_names(node)[0]).write(
+            log.sequence, records.link
+        )
         fresh_log.finish_directory(new, node)
 
 
@@ -321,8 +317,7 @@ async def _write_state(records: _Records, state: ImportedState) -> None:
         sessions += len(said) > 0
         await records.add(said)
     for event in repeat_retained(node, sorted(node.retained.topics())):
-        assert isinstance(event.event, RetainedSnapshot)
-        retained += event.event.count
+        retained += event.event.count if isinstance(event.event, RetainedSnapshot) else 0
         await records.add([event])
     completed = CheckpointCompleted(1, position(state.begin, 0), sessions, retained)
     await records.add([StateEvent(completed)])

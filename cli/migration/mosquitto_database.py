@@ -20,6 +20,7 @@ is not consistent is refused as a whole.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -131,6 +132,8 @@ class MosquittoDatabase:
     """The content of the file."""
 
     format: int
+    digest: bytes
+    """SHA-256 of the file."""
     saved_ms: int
     """Time at which Mosquitto wrote it, Unix time in milliseconds."""
     messages: dict[int, StoredMessage] = field(default_factory=dict)
@@ -156,7 +159,7 @@ def read_database(path: Path) -> MosquittoDatabase:
     (version,) = _HEADER.unpack_from(data, len(_MAGIC))
     if version not in _FORMATS:
         raise DamagedDatabase(path, f"has format {version}, not 5 or 6")
-    found = MosquittoDatabase(version, saved_ms)
+    found = MosquittoDatabase(version, hashlib.sha256(data).digest(), saved_ms)
     at = begin
     try:
         while at < len(data):
@@ -175,7 +178,7 @@ def _read_chunk(data: bytes, at: int, found: MosquittoDatabase) -> int:
     if len(data) - at < _CHUNK.size:
         raise _Problem("the file ends within a chunk")
     kind, size = _CHUNK.unpack_from(data, at)
-    end = at + _CHUNK.size + size
+    end: int = at + _CHUNK.size + size
     if end > len(data):
         raise _Problem("the file ends within a chunk")
     read = _READERS.get(kind)
@@ -198,9 +201,9 @@ class _Chunk:
 
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
         """Return the numbers of a structure."""
-        return layout.unpack(self.bytes(layout.size))
+        return layout.unpack(self.take(layout.size))
 
-    def bytes(self, size: int) -> bytes:
+    def take(self, size: int) -> bytes:
         """Return the next bytes."""
         begin, self._at = self._at, self._at + size
         if self._at > self._end:
@@ -209,14 +212,14 @@ class _Chunk:
 
     def text(self, size: int) -> str:
         """Return a text of so many bytes."""
-        text = self.bytes(size).decode("utf-8")
+        text = self.take(size).decode("utf-8")
         if "\0" in text:
             raise _Problem("a text contains a NUL character")
         return text
 
     def properties(self) -> bytes:
         """Return the properties that the rest of the chunk consists of."""
-        rest = self.bytes(self._end - self._at)
+        rest = self.take(self._end - self._at)
         if not rest:
             return b""
         begin, end = find_properties(rest, 0, len(rest), "a message")
@@ -232,7 +235,7 @@ class _Chunk:
 
 def _configuration(chunk: _Chunk, _found: MosquittoDatabase) -> None:
     """Check the size of the identifiers of messages."""
-    if chunk.bytes(16)[9] != _ID.size:
+    if chunk.take(16)[9] != _ID.size:
         raise _Problem("numbers of messages do not have 8 bytes")
     chunk.finish()
 
@@ -247,7 +250,7 @@ def _message(chunk: _Chunk, found: MosquittoDatabase) -> None:
     if number in found.messages or qos > 2 or expires < 0:
         raise _Problem(f"message {number} is not valid")
     validate_topic_name(topic)
-    payload = chunk.bytes(size)
+    payload = chunk.take(size)
     properties = split_properties(chunk.properties(), PacketType.PUBLISH)
     block = properties.block[5:] if properties.expiry >= 0 else properties.block
     found.messages[number] = StoredMessage(
