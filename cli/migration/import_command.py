@@ -1,17 +1,22 @@
 """The command ``foldmq import``."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.clients.client_options import BrokerFlags
+from cli.common import with_option_groups
 from cli.program import Program
 
 _app = Program(no_args_is_help=True)
+_PORT_AT_END = re.compile(r":[0-9]*$")
 
 _To = Annotated[
     Path,
-    typer.Option("--to", metavar="DIR", help="New directory for the files.", show_default=True),
+    typer.Option("--to", metavar="DIR", help="New directory for the files."),
 ]
 
 
@@ -76,6 +81,61 @@ def _nats(
     from cli.migration import moving
 
     _finish(moving.import_nats(source, to))
+
+
+@_app.command("retained")
+@with_option_groups
+def _retained(
+    *,
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="HOST[:PORT]", help="The broker to copy from, unless --url is."),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to-url",
+            metavar="URL",
+            envvar="FOLDMQ_TO_URL",
+            help="The broker to copy to: mqtt://user:password@host:port, or mqtts, ws, wss.",
+        ),
+    ] = "mqtt://127.0.0.1:1883",
+    quiet: Annotated[
+        float,
+        typer.Option(
+            "--quiet",
+            metavar="SECONDS",
+            min=0.1,
+            help="Messages are complete when none came for this long.",
+        ),
+    ] = 3.0,
+    broker: BrokerFlags,
+) -> None:
+    """Copy the retained messages of a running broker over MQTT.
+
+    Both users need the permission to read #. A topic that has a retained message at the destination
+    keeps it. Exits with 1 if a message is not found at the destination afterwards. Flags of the
+    connection are about the broker to copy from.
+    """
+    from cli.clients import BadArgumentError
+    from cli.clients.connection import find_target, target_of
+    from cli.clients.option_values import choose_level
+    from cli.common import address
+    from cli.migration.retained_copy import copy_retained
+
+    if (source is None) == (broker.url is None):
+        raise BadArgumentError("name the broker to copy from: HOST[:PORT] or --url")
+    if source is not None:
+        named = source if _PORT_AT_END.search(source) else f"{source}:{broker.port or 0}"
+        try:
+            place = address(named)
+        except ValueError as error:
+            raise BadArgumentError(f"{source}: {error}") from None
+        broker = replace(broker, host=place.host, port=place.port or None)
+    level = None if broker.version is None else choose_level(broker.version, [])
+    origin = target_of(broker)
+    destination = find_target("127.0.0.1", None, None, None, to)
+    _finish(copy_retained(origin, level, destination, quiet))
 
 
 def _finish(complete: bool) -> None:
