@@ -138,13 +138,16 @@ class _Translation:
         self._default = _Listener(str(result.source))
         self._listeners: list[_Listener] = []
         self._bridges: dict[str, _Option] = {}
+        self._local = False
+        """Whether the file has no listener: Mosquitto 2 then serves this machine, and anybody."""
 
     def run(self) -> MosquittoFile:
         self._collect()
         listeners = self._listeners
         if self._default.options or not listeners:
             listeners = [self._default, *listeners]
-        if listeners == [self._default] and not self._default.options:
+        self._local = listeners == [self._default] and not self._default.options
+        if self._local:
             self._default.host = "127.0.0.1"  # as Mosquitto 2 without a listener in its file
         self._add_access(listeners)
         for listener in listeners:
@@ -263,8 +266,9 @@ class _Translation:
             for number, reason in translated.problems:
                 result.unmatch(f"{path}:{number}", reason)
         anonymous = self._global.pop("allow_anonymous", None)
-        default = listeners[0].host == "127.0.0.1" and listeners[0] is self._default
-        result.settings["allow_anonymous"] = default if anonymous is None else _is_true(anonymous)
+        result.settings["allow_anonymous"] = (
+            self._local if anonymous is None else _is_true(anonymous)
+        )
         names = ("use_identity_as_username", "use_subject_as_username")
         by_certificate = any(name in one.options for one in listeners for name in names)
         for listener in listeners:
