@@ -187,7 +187,7 @@ class ImportedState:
             table = state.own_releasing() if releasing else state.inflight
             table[sent.pid] = InFlight(ref, flags, held, state.closed_ms)
             held.outstanding += 1
-            self.counts["unacknowledged delivery"] += 1
+            self.counts["unacknowledged message"] += 1
             return
         _queue(state, held, ref, flags, message)
         self.counts["queued message"] += 1
