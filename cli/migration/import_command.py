@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.clients.client_options import BrokerFlags
+from cli.clients import client_options
 from cli.common import with_option_groups
 from cli.program import Program
 
@@ -109,7 +109,7 @@ def _retained(
             help="Messages are complete when none came for this long.",
         ),
     ] = 3.0,
-    broker: BrokerFlags,
+    broker: client_options.BrokerFlags,
 ) -> None:
     """Copy the retained messages of a running broker over MQTT.
 
@@ -117,9 +117,7 @@ def _retained(
     keeps it. Exits with 1 if a message is not found at the destination afterwards. Flags of the
     connection are about the broker to copy from.
     """
-    from cli.clients import BadArgumentError
-    from cli.clients.connection import find_target, target_of
-    from cli.clients.option_values import choose_level
+    from cli.clients import BadArgumentError, connection, option_values
     from cli.common import address
     from cli.migration.retained_copy import copy_retained
 
@@ -132,9 +130,9 @@ def _retained(
         except ValueError as error:
             raise BadArgumentError(f"{source}: {error}") from None
         broker = replace(broker, host=place.host, port=place.port or None)
-    level = None if broker.version is None else choose_level(broker.version, [])
-    origin = target_of(broker)
-    destination = find_target("127.0.0.1", None, None, None, to)
+    level = None if broker.version is None else option_values.choose_level(broker.version, [])
+    origin = connection.target_of(broker)
+    destination = connection.find_target("127.0.0.1", None, None, None, to)
     _finish(copy_retained(origin, level, destination, quiet))
 
 

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from eventstore.copies.fresh_log import FreshLog
 
 _RECORD_BYTES: Final = 1024 * 1024
 """Approximate size from which the next record is begun."""
@@ -247,7 +246,7 @@ def _queue(
 class _Records:
     """Collects events in records of limited size, and appends them to a log."""
 
-    def __init__(self, log: FreshLog, node: str, time_ms: int, link: bytes) -> None:
+    def __init__(self, log: fresh_log.FreshLog, node: str, time_ms: int, link: bytes) -> None:
         self._log = log
         self._node = node
         self._time_ms = time_ms

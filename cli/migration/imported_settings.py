@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cli.common import text
-from cli.serve.config_check import check_configuration
+from cli.serve import config_check
 from cli.settings import ConfigError, load_settings
 from cli.users import line_files, passwd
 from eventstore.errors import DataDirError
@@ -88,7 +88,7 @@ class ImportedSettings:
     def problem(self) -> str | None:
         """Return why a start would refuse the written files, or None."""
         try:
-            check_configuration(load_settings({}, {}, self.target / CONFIG_FILE))
+            config_check.check_configuration(load_settings({}, {}, self.target / CONFIG_FILE))
         except ConfigError as error:
             return str(error)
         return None

@@ -29,8 +29,12 @@ from cli.settings import ConfigError
 from protocol.errors import FoldmqError
 from protocol.mqtt import PacketType, ProtocolError, TopicError, validate_topic_name
 from protocol.mqtt5 import check_topic_filter
-from protocol.mqtt5.properties import SUBSCRIPTION_IDENTIFIER, find_properties, split_properties
-from protocol.mqtt5.properties.property_codec import read_variable
+from protocol.mqtt5.properties import (
+    SUBSCRIPTION_IDENTIFIER,
+    find_properties,
+    read_variable,
+    split_properties,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.settings import ConfigError
-from cli.users.acl_import import read_acl
+from cli.users import acl_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -261,7 +261,7 @@ class _Translation:
             result.settings["password_file"] = str(self._path(passwords.value))
         if (rules := files.get("acl_file")) is not None:
             path = self._path(rules.value)
-            translated = read_acl(path)
+            translated = acl_import.read_acl(path)
             result.permissions = translated.toml
             for number, reason in translated.problems:
                 result.unmatch(f"{path}:{number}", reason)

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.settings import ConfigError
-from eventstore.server import config_parser
-from eventstore.server.config_parser import NatsConfError, Value
-from eventstore.server.user_blocks import listed_users
+from eventstore.server import config_parser, user_blocks
 from protocol.mqtt import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def import_nats_settings(result: ImportedSettings) -> None:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
-    except NatsConfError as error:
+    except config_parser.NatsConfError as error:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
     block = _map(top.get("mqtt"))
     if not block:
@@ -73,16 +71,16 @@ _ELSEWHERE: Final = {
 }
 
 
-def _map(value: Value | None) -> dict[str, Value]:
+def _map(value: config_parser.Value | None) -> dict[str, config_parser.Value]:
     return value.what if value is not None and isinstance(value.what, dict) else {}
 
 
-def _text(block: Mapping[str, Value], *names: str) -> str:
+def _text(block: Mapping[str, config_parser.Value], *names: str) -> str:
     """Return the first of some values as text; empty if there is none."""
     return next((str(block[name].what) for name in names if name in block), "")
 
 
-def _add_listener(result: ImportedSettings, block: Mapping[str, Value]) -> None:
+def _add_listener(result: ImportedSettings, block: Mapping[str, config_parser.Value]) -> None:
     listen = _text(block, "listen")
     host, _, port = listen.rpartition(":")
     host = _text(block, "host", "net") or host or "0.0.0.0"  # noqa: S104 - as NATS Server does
@@ -116,7 +114,9 @@ def _add_listener(result: ImportedSettings, block: Mapping[str, Value]) -> None:
 
 
 def _add_users(
-    result: ImportedSettings, top: Mapping[str, Value], block: Mapping[str, Value]
+    result: ImportedSettings,
+    top: Mapping[str, config_parser.Value],
+    block: Mapping[str, config_parser.Value],
 ) -> None:
     path = result.source
     authorization = {**_map(top.get("authorization"))}
@@ -130,15 +130,15 @@ def _add_users(
         )
     if name:
         _add_password(result, f"{path}:{line}", name, password)
-    users: dict[str, Value] = {
+    users: dict[str, config_parser.Value] = {
         name: authorization[name]
         for name in ("users", "default_permissions")
         if name in authorization
     }
     lines: list[str] = []
-    if isinstance(users.get("users", Value("", 0)).what, list):
-        users["users"] = Value(list(_mqtt_users(users["users"])), users["users"].line)
-        for user, number in listed_users(users, str(path)):
+    if isinstance(users.get("users", config_parser.Value("", 0)).what, list):
+        users["users"] = config_parser.Value(list(_mqtt_users(users["users"])), users["users"].line)
+        for user, number in user_blocks.listed_users(users, str(path)):
             if user.nkey:
                 result.unmatch(f"{path}:{number}", "an nkey: MQTT clients cannot use it")
                 continue
@@ -160,7 +160,7 @@ def _add_users(
         )
 
 
-def _mqtt_users(users: Value) -> Iterator[Value]:
+def _mqtt_users(users: config_parser.Value) -> Iterator[config_parser.Value]:
     """Yield the users that may connect with MQTT, without the types of their connections."""
     for user in users.what if isinstance(users.what, list) else ():
         known = dict(_map(user))
@@ -170,7 +170,7 @@ def _mqtt_users(users: Value) -> Iterator[Value]:
             if not names & _MQTT:
                 continue
         known.pop("account", None)
-        yield Value(known, user.line)
+        yield config_parser.Value(known, user.line)
 
 
 def _add_password(result: ImportedSettings, place: str, name: str, password: str) -> None:

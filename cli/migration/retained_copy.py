@@ -7,11 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from cli.clients.client_errors import ClientError
-from cli.clients.client_session import ClientSession, MessageFields
-from cli.clients.connection import connect
-from cli.clients.pub import Publisher
-from cli.clients.sub import Subscriber, SubscriptionRequest
+from cli.clients import client_errors, client_session, connection, pub, sub
 from cli.common import text
 from protocol.mqtt import is_reserved_topic
 
@@ -20,16 +16,17 @@ if TYPE_CHECKING:
 
     import paho.mqtt.client as mqtt
 
-    from cli.clients.connection import Target
 
-_EVERYTHING: Final = SubscriptionRequest(("#",), 2, False, False, 0, None)
+_EVERYTHING: Final = sub.SubscriptionRequest(("#",), 2, False, False, 0, None)
 _SHOWN: Final = 10
 
 
-class _Collector(Subscriber):
+class _Collector(sub.Subscriber):
     """Receives retained messages, until none has come for a time."""
 
-    def __init__(self, target: Target, session: ClientSession, quiet: float) -> None:
+    def __init__(
+        self, target: connection.Target, session: client_session.ClientSession, quiet: float
+    ) -> None:
         super().__init__(target, _EVERYTHING, session, out=io.BytesIO(), style="payload")
         self._quiet = quiet
         self._latest = 0.0
@@ -41,7 +38,7 @@ class _Collector(Subscriber):
 
     def _connect(self, deadline: float | None) -> None:
         del deadline  # a broker that does not listen is an error
-        connect(self._client, self._target, self._session)
+        connection.connect(self._client, self._target, self._session)
 
     def _on_subscribe(self, *values: object) -> None:
         super()._on_subscribe(*values)  # type: ignore[arg-type]  # as they came
@@ -59,7 +56,7 @@ class _Collector(Subscriber):
 
 
 def collect_retained(
-    target: Target, level: int | None, quiet: float
+    target: connection.Target, level: int | None, quiet: float
 ) -> tuple[int, Mapping[str, mqtt.MQTTMessage]]:
     """Return the retained messages of a broker by topic, and the protocol level.
 
@@ -67,10 +64,10 @@ def collect_retained(
     message after which there are no more. Raises ClientError.
     """
     for tried in (5, 4) if level is None else (level,):
-        collector = _Collector(target, ClientSession(level=tried), quiet)
+        collector = _Collector(target, client_session.ClientSession(level=tried), quiet)
         try:
             collector.run(None, None)
-        except ClientError:
+        except client_errors.ClientError:
             if level is None and tried == 5:
                 continue
             raise
@@ -78,7 +75,9 @@ def collect_retained(
     return tried, collector.messages
 
 
-def copy_retained(source: Target, level: int | None, target: Target, quiet: float) -> bool:
+def copy_retained(
+    source: connection.Target, level: int | None, target: connection.Target, quiet: float
+) -> bool:
     """Copy retained messages to topics that have none; return whether all arrived.
 
     Raises ClientError if a broker cannot be reached, refuses the client, or refuses a message.
@@ -86,7 +85,9 @@ def copy_retained(source: Target, level: int | None, target: Target, quiet: floa
     _, messages = collect_retained(source, level, quiet)
     ours, before = collect_retained(target, None, quiet)
     wanted = {topic: message for topic, message in messages.items() if topic not in before}
-    with Publisher(target, ClientSession(level=ours), MessageFields()) as publisher:
+    with pub.Publisher(
+        target, client_session.ClientSession(level=ours), client_session.MessageFields()
+    ) as publisher:
         for topic, message in wanted.items():
             publisher.publish(
                 topic, bytes(message.payload), message.qos, retain=True, fields=_fields_of(message)
@@ -105,10 +106,10 @@ def copy_retained(source: Target, level: int | None, target: Target, quiet: floa
     return not missing
 
 
-def _fields_of(message: mqtt.MQTTMessage) -> MessageFields:
+def _fields_of(message: mqtt.MQTTMessage) -> client_session.MessageFields:
     """Return the properties of a received message."""
     values = message.properties
-    return MessageFields(
+    return client_session.MessageFields(
         getattr(values, "MessageExpiryInterval", None),
         getattr(values, "ContentType", None),
         getattr(values, "ResponseTopic", None),
