@@ -160,6 +160,7 @@ CUT_REASONS: Final[Mapping[str, str]] = {
     "keep_bytes": "it was larger than `keep_bytes`",
     "archived": "an archive has its records",
     "salvage": "foldmq salvage left out records that it could not read",
+    "imported": "there were none: the log begins with the state of another broker",
 }
 """Values of LogCut.reason."""
 

@@ -128,6 +128,7 @@ These names of earlier versions still work, with a warning at the start and at e
 | `FOLDMQ_NATS_SERVER` | the nats-server program to use instead of the installed one |
 | `FOLDMQ_PASSWORD` | the password of `foldmq pub` and `foldmq sub` |
 | `FOLDMQ_PLAIN` | `1` runs a checkout as plain Python although it is compiled |
+| `FOLDMQ_TO_URL` | `--to-url` of `foldmq import retained` |
 | `FOLDMQ_URL` | their `--url` |
 """
 

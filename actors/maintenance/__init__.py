@@ -6,6 +6,12 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.maintenance.background_verify import verify_in_background
+    from actors.maintenance.checkpoints import (
+        StateEvent,
+        repeat_messages,
+        repeat_retained,
+        repeat_session,
+    )
     from actors.maintenance.cluster_hooks import ClusterHooks
     from actors.maintenance.limits_event import applied_limits
     from actors.maintenance.projector import Projector
@@ -26,6 +32,7 @@ else:
         {
             "state_digests": "StateDigestService subject_of",
             "background_verify": "verify_in_background",
+            "checkpoints": "StateEvent repeat_messages repeat_retained repeat_session",
             "session_expiry": "Expiries",
             "limits_event": "applied_limits",
             "cluster_hooks": "ClusterHooks",
@@ -43,12 +50,16 @@ __all__ = [
     "Projector",
     "Retention",
     "StateDigestService",
+    "StateEvent",
     "StateReader",
     "adopt",
     "applied_limits",
     "end_connections",
     "rebuild_session",
     "recover",
+    "repeat_messages",
+    "repeat_retained",
+    "repeat_session",
     "software",
     "subject_of",
     "verify_in_background",

@@ -7,6 +7,8 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from cli.clients import (
         client_commands,
+        client_errors,
+        client_options,
         client_session,
         connection,
         message_text,
@@ -20,7 +22,8 @@ else:
         __name__,
         {
             "client_commands": "client_commands",
-            "client_errors": "BadArgumentError",
+            "client_errors": "BadArgumentError client_errors",
+            "client_options": "client_options",
             "client_session": "client_session",
             "connection": "connection",
             "message_text": "message_text",
@@ -33,6 +36,8 @@ else:
 __all__ = [
     "BadArgumentError",
     "client_commands",
+    "client_errors",
+    "client_options",
     "client_session",
     "connection",
     "message_text",

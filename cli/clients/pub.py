@@ -104,8 +104,16 @@ class Publisher:
             self._client.disconnect()
             self._client.loop_stop()
 
-    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool) -> None:
-        """Send one message.
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        *,
+        retain: bool,
+        fields: MessageFields | None = None,
+    ) -> None:
+        """Send one message; ``fields``: its properties, if not those of all messages.
 
         Raises ClientError, or BadArgumentError for an invalid topic or payload.
         """
@@ -113,7 +121,7 @@ class Publisher:
         with self._changed:
             self._topic = topic
             self._sent += 1
-        name, properties = self._properties(topic)
+        name, properties = self._properties(topic, fields or self._fields)
         try:
             info = self._client.publish(name, payload, qos, retain, properties)
         except ValueError as error:
@@ -121,12 +129,12 @@ class Publisher:
         if info.rc not in (mqtt.MQTT_ERR_SUCCESS, mqtt.MQTT_ERR_NO_CONN):
             raise ClientError(f"cannot publish to {topic!r}: {mqtt.error_string(info.rc)}")
 
-    def _properties(self, topic: str) -> tuple[str, Properties | None]:
+    def _properties(self, topic: str, fields: MessageFields) -> tuple[str, Properties | None]:
         """Return topic and properties of a message; empty topic if its alias is known."""
         if self._session.level < 5:
             return topic, None
-        properties = properties_of(PacketTypes.PUBLISH, message_values(self._fields))
-        known = self._fields.alias is not None and self._sent > 1
+        properties = properties_of(PacketTypes.PUBLISH, message_values(fields))
+        known = fields.alias is not None and self._sent > 1
         return ("" if known else topic), properties
 
     def _wait_connected(self) -> None:

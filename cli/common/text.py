@@ -36,9 +36,16 @@ __all__ = [
     "several",
     "size",
     "stamp",
+    "toml_value",
 ]
 
 
 def printable(text: str) -> str:
     """Return ``text`` with unprintable characters as JSON escapes."""
     return text if text.isprintable() else json.dumps(text)[1:-1]
+
+
+def toml_value(value: object) -> str:
+    """Return a truth value, number, text or list of texts as TOML."""
+    # As in JSON, but TOML has no surrogates, and U+007F must be escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

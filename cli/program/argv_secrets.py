@@ -31,9 +31,10 @@ _OF_ALL = {
 }
 _OF_CLIENTS = {
     **dict.fromkeys(("-P", "--pw", "--password"), Secret("FOLDMQ_PASSWORD")),
+    "--to-url": Secret("FOLDMQ_TO_URL", is_url=True),
     "--url": Secret("FOLDMQ_URL", is_url=True),
 }
-_CLIENTS = ("pub", "sub")
+_CLIENTS = ("pub", "sub", "import")
 
 
 def hide(argv: Sequence[str]) -> None:

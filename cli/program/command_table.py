@@ -30,6 +30,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.users.acl_command",
                 "Check the permissions of a client, or import rules.",
             ),
+            CommandEntry(
+                "import",
+                "cli.migration.import_command",
+                "Take over the settings and state of another broker.",
+            ),
         ),
     ),
     (

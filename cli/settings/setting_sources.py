@@ -22,6 +22,7 @@ OTHER_VARIABLES = (
     "FOLDMQ_NATS_SERVER",
     "FOLDMQ_PASSWORD",
     "FOLDMQ_PLAIN",
+    "FOLDMQ_TO_URL",
     "FOLDMQ_URL",
 )
 # Kubernetes sets these in each pod of a namespace, for each service named foldmq or foldmq-NAME.

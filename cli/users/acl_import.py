@@ -7,7 +7,6 @@ topics of the user first, denials before the others, and then at the patterns.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -55,6 +54,24 @@ def import_acl(source: Path, output: Path | None) -> bool:
 
     Raises ConfigError if the file cannot be read or written, or if nothing is allowed.
     """
+    if output is not None and output.exists():
+        raise ConfigError(f"{output}: exists already: choose another file, or remove it")
+    found = read_acl(source)
+    for number, reason in found.problems:
+        sys.stderr.write(f"{source}:{number}: {text.escaped(reason, 500)}\n")
+    if output is None:
+        sys.stdout.write(found.toml)
+    else:
+        line_files.write_lines(output, line_files.lines_of(found.toml))
+        sys.stdout.write(f"written to {output}: name it with the setting permissions\n")
+    return not found.problems
+
+
+def read_acl(source: Path) -> AclImport:
+    """Return the rules of an ``acl_file`` as TOML that foldmq accepts.
+
+    Raises ConfigError if the file cannot be read, or if nothing is allowed.
+    """
     try:
         content = source.read_text("utf-8-sig")
     except OSError as error:
@@ -62,21 +79,12 @@ def import_acl(source: Path, output: Path | None) -> bool:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{source}:{line}: not UTF-8 text") from None
-    if output is not None and output.exists():
-        raise ConfigError(f"{output}: exists already: choose another file, or remove it")
     found = translate(content, str(source))
-    for number, reason in found.problems:
-        sys.stderr.write(f"{source}:{number}: {text.escaped(reason, 500)}\n")
     try:
-        rules_file.parse_rules(output or source, found.toml)
+        rules_file.parse_rules(source, found.toml)
     except rules_file.PermissionFileError as error:
         raise ConfigError(str(error)) from None
-    if output is None:
-        sys.stdout.write(found.toml)
-    else:
-        line_files.write_lines(output, line_files.lines_of(found.toml))
-        sys.stdout.write(f"written to {output}: name it with the setting permissions\n")
-    return not found.problems
+    return found
 
 
 def translate(content: str, name: str) -> AclImport:
@@ -162,16 +170,12 @@ def _table(whose: Whose, rules: Iterable[_Line], *, deny: bool) -> list[str]:
     if whose is True:
         lines.append("anonymous = true")
     elif whose is not None:
-        lines.append(f"users = [{_quoted(whose)}]")
+        lines.append(f"users = [{text.toml_value(whose)}]")
     by_key: dict[str, list[_Line]] = {}
     for rule in rules:
         by_key.setdefault(rule.key, []).append(rule)
     for key, group in by_key.items():
         lines.append(f"{key} = [")
-        lines += [f"    {_quoted(rule.filter)},  # line {rule.number}" for rule in group]
+        lines += [f"    {text.toml_value(rule.filter)},  # line {rule.number}" for rule in group]
         lines.append("]")
     return lines
-
-
-def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=not value.isprintable())

@@ -226,7 +226,7 @@ class LogCut:
     """Time of the first record that stays, Unix time in milliseconds."""
     reason: str
     """The bound that was reached: keep or keep_bytes; archived: a bound, and an archive has the
-    records."""
+    records; imported: there were none, the log begins with the state of another broker."""
     e: Literal["LogCut"] = "LogCut"
     v: Literal[1] = 1
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from eventstore.server import config_parser, user_blocks
     from eventstore.server.binary import find_binary
     from eventstore.server.client_server import ClientServer, access_of
     from eventstore.server.client_tls import TlsFiles
@@ -29,10 +30,12 @@ __all__ = [
     "Sync",
     "TlsFiles",
     "access_of",
+    "config_parser",
     "end_process",
     "find_binary",
     "read_users",
     "readable_by_others",
+    "user_blocks",
 ]
 
 _MODULE_OF = {

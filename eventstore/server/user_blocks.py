@@ -87,6 +87,11 @@ def read_block(text: str, path: str) -> Iterator[tuple[NatsUser, int]]:
     return _Block(path).users(text)
 
 
+def listed_users(block: Mapping[str, Value], path: str) -> Iterator[tuple[NatsUser, int]]:
+    """Yield the users of a parsed block of a file, each with its line; raises NatsUsersError."""
+    return _Block(path).listed(block)
+
+
 class _Block:
     """Reads one file, whose name its errors contain."""
 
@@ -103,6 +108,9 @@ class _Block:
             for value in top.values():
                 self._refuse(value.line, "this file may contain nothing but authorization")
             top = whole
+        yield from self.listed(top)
+
+    def listed(self, top: Mapping[str, Value]) -> Iterator[tuple[NatsUser, int]]:
         known = self._known(top, _TOP)
         given = known.get("default_permissions")
         default = EVERYTHING if given is None else self._permissions(given)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         iter_properties,
         malformed,
         properties_cost,
+        read_variable,
         violation,
         with_length,
     )
@@ -61,7 +62,7 @@ else:
             "property_codec": (
                 "BYTES_A_PACKET LARGE_PROPERTIES MAX_PROPERTY_BYTES MAX_PROPERTIES Value "
                 "decode_properties decode_text encode_properties encode_property find_properties "
-                "iter_properties malformed properties_cost violation with_length"
+                "iter_properties malformed properties_cost read_variable violation with_length"
             ),
             "property_table": (
                 "FROM_CLIENTS FROM_SERVERS SUBSCRIPTION_IDENTIFIER TOPIC_ALIAS property_table"
@@ -97,6 +98,7 @@ __all__ = [
     "properties_object",
     "property_table",
     "read_publish_properties",
+    "read_variable",
     "split_properties",
     "violation",
     "with_length",

@@ -1,0 +1,3 @@
+"""Moving from other brokers: their settings, sessions and retained messages."""
+
+__all__: list[str] = []
