@@ -70,12 +70,12 @@ class ParallelBuild(build_ext):
 class NamespacedWheel(bdist_wheel):
     """Puts the packages, and what mypyc compiled for all of them, into one folder of the wheel."""
 
-    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
-        """Write the metadata; for a wheel, beside the packages, which are complete by then."""
-        super().egg2dist(egginfo_path, distinfo_path)
-        metadata, root = Path(distinfo_path), Path(self.bdist_dir)
+    def write_wheelfile(self, wheelfile_base: str, *arguments: Any, **options: Any) -> None:
+        """Write the last file of the metadata; the packages are beside it by then."""
+        super().write_wheelfile(wheelfile_base, *arguments, **options)
+        metadata, root = Path(wheelfile_base), Path(self.bdist_dir)
         if metadata.parent != root:
-            return  # metadata only, or an editable installation
+            return  # an editable installation
         modules = sorted(self.distribution.py_modules)
         contents = [path for path in root.iterdir() if path != metadata]
         packages = root / _PACKAGES

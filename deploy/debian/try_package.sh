@@ -16,6 +16,7 @@ mount --bind /proc "$root/proc" 2>/dev/null || mount -t proc proc "$root/proc"
 trap 'umount "$root/proc"; [ -n "${2:-}" ] || rm -rf "$root"' EXIT
 # shellcheck disable=SC2016 # the commands are for the shell in the root
 chroot "$root" /bin/sh -eu -c '
+echo "Dpkg::Use-Pty \"0\";" >/etc/apt/apt.conf.d/99no-terminal
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 check() { echo "checked: $1"; }
 start() {
