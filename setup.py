@@ -141,4 +141,6 @@ def _extensions() -> list[Extension]:
     )
 
 
-setup(ext_modules=_extensions(), cmdclass={"bdist_wheel": NamespacedWheel, "build_ext": ParallelBuild})
+setup(
+    ext_modules=_extensions(), cmdclass={"bdist_wheel": NamespacedWheel, "build_ext": ParallelBuild}
+)
