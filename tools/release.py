@@ -1,7 +1,7 @@
 """Builds and checks a release: ``make release``. It publishes nothing.
 
-From the source distribution it builds a wheel with compiled modules for each Python here, and one of
-plain Python. twine and check-wheel-contents check the files; each wheel is installed into a fresh
+From the source distribution it builds a wheel with compiled modules for each Python here, and one
+of plain Python. twine and check-wheel-contents check the files; each wheel is installed into a fresh
 environment, where the README's block and a conformance test run against it, and uninstalled again.
 The last lines name what was not tried on this machine. The files are in ``dist``.
 """
@@ -96,8 +96,7 @@ def untried(pythons: dict[str, Path]) -> list[str]:
     lines += [f"{machine}: this machine is {here}" for machine in MACHINES if machine != here]
     return [
         *lines,
-        "manylinux wheels: those built here are for this machine's C library, and an index refuses "
-        "their tag; .github/workflows/release.yml builds the ones to publish",
+        "manylinux wheels, the ones that an index accepts: .github/workflows/release.yml",
         "publishing: only the workflow can, by trusted publishing",
     ]
 

@@ -1,7 +1,5 @@
 """The command ``foldmq version``."""
 
-from __future__ import annotations
-
 import asyncio
 import platform
 from pathlib import Path
