@@ -1,7 +1,7 @@
 """The program as an installed package: ``foldmq`` and ``python -m foldmq``.
 
 A wheel keeps the packages of foldmq in one folder, because their names (``cli``, ``protocol``)
-are too common for ``site-packages``. ``foldmq_packages.pth`` appends the folder to the path of every
+are too common for ``site-packages``. ``foldmq_packages.pth`` adds it to the end of the path of each
 Python of the environment, for the workers of Spark; the program puts it first, so that no package
 of the same name takes precedence. A checkout has no such folder.
 """

@@ -1,7 +1,7 @@
 """Builds and checks a release: ``make release``. It publishes nothing.
 
 From the source distribution it builds a wheel with compiled modules for each Python here, and one
-of plain Python. twine and check-wheel-contents check the files; each wheel is installed into a fresh
+of plain Python. twine and check-wheel-contents check the files; each wheel is installed into a new
 environment, where the README's block and a conformance test run against it, and uninstalled again.
 The last lines name what was not tried on this machine. The files are in ``dist``.
 """
