@@ -78,7 +78,7 @@ def available_pythons() -> dict[str, Path]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for name in PYTHONS:
         places = [shutil.which(f"python{name}"), *pyenv.glob(f"{name}.*/bin/python{name}")]
-        for place in filter(None, places):
+        for place in [place for place in places if place is not None]:
             check = "import ensurepip, os, sysconfig as s; os.stat(s.get_path('include'))"
             done = subprocess.run(  # noqa: S603 - an interpreter of this machine
                 [place, "-c", check], capture_output=True, check=False
