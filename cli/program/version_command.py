@@ -1,8 +1,5 @@
 """The command ``foldmq version``."""
 
-import asyncio
-import platform
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +22,9 @@ def show_version() -> None:
 def show_build(
     *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show the version, and what it runs as: Python, compiled or plain modules, NATS server."""
+    """Show the version, Python, the NATS server, and whether modules are compiled."""
+    import platform
+
     import orjson
 
     from cli.common import interpreter, version
@@ -52,6 +51,9 @@ def show_build(
 
 def _nats_server() -> tuple[str | None, str | None, str | None]:
     """Return path and version of the NATS server that foldmq starts, and why it cannot be used."""
+    import asyncio
+    from pathlib import Path
+
     from eventstore.errors import NatsUnavailable
     from eventstore.server.binary import check_binary, find_binary
 
