@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.server.binary import find_binary
+    from eventstore.server.binary import check_binary, find_binary
     from eventstore.server.client_server import ClientServer, access_of
     from eventstore.server.client_tls import TlsFiles
     from eventstore.server.disk_recovery import DiskRecovery
@@ -30,12 +30,14 @@ __all__ = [
     "TlsFiles",
     "access_of",
     "end_process",
+    "check_binary",
     "find_binary",
     "read_users",
     "readable_by_others",
 ]
 
 _MODULE_OF = {
+    "check_binary": "binary",
     "find_binary": "binary",
     "ClientServer": "client_server",
     "access_of": "client_server",
