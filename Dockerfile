@@ -12,7 +12,7 @@ COPY projections projections
 COPY actors actors
 COPY cluster cluster
 COPY spark spark
-COPY pyspark_foldmq.py ./
+COPY foldmq.py pyspark_foldmq.py ./
 COPY cli cli
 RUN /opt/foldmq/bin/pip install --no-cache-dir --no-compile . \
  && /opt/foldmq/bin/python -m compileall -q /opt/foldmq/lib

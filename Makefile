@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz clean java
+.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz release deb clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
@@ -28,6 +28,8 @@ help:
 	@echo "             (ARGS='--rows pairs,cmd --rounds 3', ARGS=--write, ARGS=--help)"
 	@echo "make abuse   attack foldmq while well-behaved clients use it (ARGS='filter-bombs --nice --busy', ARGS=--help)"
 	@echo "make fuzz    test all parsers with random input (SECONDS=600 TARGETS='decoder tls')"
+	@echo "make release build the source distribution and the wheels into dist, and try each in a fresh environment"
+	@echo "make deb     build the Debian package into dist"
 	@echo "make clean   remove generated files and .venv; foldmq-data is kept"
 
 # Stamps: pip runs again only when pyproject.toml changes.
@@ -141,6 +143,13 @@ fuzz: $(VENV)/installed-test
 	for target in $(TARGETS); do \
 	  $(BIN)/python tests/fuzz/run.py $$target --seconds $(SECONDS) --keep || exit 1; \
 	done
+
+# Publishes nothing: .github/workflows/release.yml does, for a tag.
+release: $(VENV)/installed-test
+	$(BIN)/python tools/release.py
+
+deb:
+	sh deploy/debian/build.sh
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

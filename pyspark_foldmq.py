@@ -1,5 +1,6 @@
 """Makes Spark find the data source ``foldmq`` by itself: it looks for modules ``pyspark_*``."""
 
+import foldmq  # noqa: F401 - in a wheel, the path of the packages
 from spark.datasource import FoldmqSource
 
 

@@ -5,6 +5,8 @@ compiler or the headers of Python the package has the same modules as plain Pyth
 variable ``FOLDMQ_COMPILE`` says otherwise: ``0`` does not compile, ``1`` fails where compiling
 fails.
 
+A wheel has the packages in the folder ``foldmq_packages``: ``foldmq.py`` says why.
+
 Editable installations are never compiled, because a compiled module would hide later changes of its
 source: ``tools/compile_modules.py`` compiles for a checkout.
 """
@@ -22,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import Distribution, Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
 _HERE = Path(__file__).resolve().parent
+_PACKAGES = "foldmq_packages"
 _CHECK = "#include <Python.h>\nint foldmq_can_compile(void) { return PY_VERSION_HEX != 0; }\n"
 
 
@@ -61,6 +65,27 @@ class ParallelBuild(build_ext):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compile_one, [name for name in objects if name in build]))
         return objects
+
+
+class NamespacedWheel(bdist_wheel):
+    """Puts the packages, and what mypyc compiled for all of them, into one folder of the wheel."""
+
+    def write_wheelfile(self, wheelfile_base: str, *arguments: Any, **options: Any) -> None:
+        """Write the last file of the metadata; the packages are beside it by then."""
+        super().write_wheelfile(wheelfile_base, *arguments, **options)
+        metadata, root = Path(wheelfile_base), Path(self.bdist_dir)
+        if metadata.parent != root:
+            return  # an editable installation
+        modules = sorted(self.distribution.py_modules)
+        contents = [path for path in root.iterdir() if path != metadata]
+        packages = root / _PACKAGES
+        packages.mkdir()
+        for path in contents:
+            if path.stem not in modules:
+                path.rename(packages / path.name)
+        packages.with_suffix(".pth").write_text(f"{_PACKAGES}\n", encoding="utf-8")
+        names = "".join(f"{name}\n" for name in modules)
+        (metadata / "top_level.txt").write_text(names, encoding="utf-8")
 
 
 def _compiled_modules() -> list[str]:
@@ -116,4 +141,6 @@ def _extensions() -> list[Extension]:
     )
 
 
-setup(ext_modules=_extensions(), cmdclass={"build_ext": ParallelBuild})
+setup(
+    ext_modules=_extensions(), cmdclass={"bdist_wheel": NamespacedWheel, "build_ext": ParallelBuild}
+)

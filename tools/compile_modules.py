@@ -84,7 +84,9 @@ def _unpack(wheel: Path, folder: Path) -> dict[str, str]:
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.namelist():
             if entry.endswith(_SUFFIX):
-                name = entry.removesuffix(_SUFFIX).replace("/", ".")
+                name = (
+                    entry.removeprefix("foldmq_packages/").removesuffix(_SUFFIX).replace("/", ".")
+                )
                 files[name] = f"{name}{_SUFFIX}"
                 (folder / files[name]).write_bytes(archive.read(entry))
     return files

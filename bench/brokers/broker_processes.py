@@ -63,7 +63,7 @@ class Foldmq:
 
     @classmethod
     def version(cls) -> str:
-        version = output([sys.executable, "-m", "cli.main", "version"]).removeprefix("foldmq ")
+        version = output([sys.executable, "-m", "cli.main", "--version"]).removeprefix("foldmq ")
         return f"{version} ({revision(cls.root)})"
 
     @classmethod

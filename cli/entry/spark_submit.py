@@ -4,6 +4,7 @@ The arguments after it are those of ``foldmq spark``. The session is the one tha
 configures; ``docs/spark.md`` describes how to install foldmq on the machines of a cluster.
 """
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ def _run() -> None:
     here = Path(__file__).parent
     sys.path[:] = [path for path in sys.path if Path(path or ".").absolute() != here.absolute()]
     try:
+        # In a wheel, foldmq has the path of the others. It is missing where only they were shipped.
+        with contextlib.suppress(ModuleNotFoundError):
+            import foldmq  # noqa: F401
         from cli.main import main
     except ModuleNotFoundError as error:
         missing = "foldmq" if (error.name or "").partition(".")[0] == "cli" else error.name

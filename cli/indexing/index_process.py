@@ -82,7 +82,7 @@ async def _launch(datadir: DataDir, environment: Mapping[str, str]) -> asyncio.s
     return await asyncio.create_subprocess_exec(
         sys.executable,
         # Files in the working directory must not be imported as modules.
-        *("-P", "-m", "cli.main", "log", "index", "--data-dir", str(datadir.path), "--child"),
+        *("-P", "-m", "foldmq", "log", "index", "--data-dir", str(datadir.path), "--child"),
         env=environment,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,

@@ -152,7 +152,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.program.completion",
                 "Print the completion script of a shell.",
             ),
-            CommandEntry("version", "cli.program.version_command", "Show the version."),
+            CommandEntry(
+                "version",
+                "cli.program.version_command",
+                "Show the version, Python, the NATS server, and whether modules are compiled.",
+            ),
         ),
     ),
 )

@@ -118,7 +118,7 @@ class WebProcess:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             # Files in the working directory must not be imported as modules.
-            *("-P", "-m", "cli.main", "web", "--data-dir", str(datadir.path)),
+            *("-P", "-m", "foldmq", "web", "--data-dir", str(datadir.path)),
             *(argument for one in descriptors for argument in ("--fd", str(one))),
             *(("--operate",) if self._settings.web_operate else ()),
             env=environment,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventstore.server import config_parser, user_blocks
-    from eventstore.server.binary import find_binary
+    from eventstore.server.binary import check_binary, find_binary
     from eventstore.server.client_server import ClientServer, access_of
     from eventstore.server.client_tls import TlsFiles
     from eventstore.server.disk_recovery import DiskRecovery
@@ -30,6 +30,7 @@ __all__ = [
     "Sync",
     "TlsFiles",
     "access_of",
+    "check_binary",
     "config_parser",
     "end_process",
     "find_binary",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "check_binary": "binary",
     "find_binary": "binary",
     "ClientServer": "client_server",
     "access_of": "client_server",

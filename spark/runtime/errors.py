@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from eventstore.display import escaped
@@ -79,11 +80,14 @@ def install_command() -> str:
     except (PackageNotFoundError, ValueError):
         origin, required = {}, []
     if origin.get("dir_info", {}).get("editable"):
-        return f"make -C {shlex.quote(unquote(urlsplit(origin['url']).path))} spark"
+        checkout = Path(unquote(urlsplit(origin["url"]).path))
+        # make installs into the environment of the checkout, which may be another one.
+        if (checkout / "Makefile").is_file() and Path(sys.prefix) == checkout / ".venv":
+            return f"make -C {shlex.quote(str(checkout))} spark"
     packages = [
-        shlex.quote(one.partition(";")[0].strip())
-        for one in required
-        if one.partition(";")[2].replace("'", '"').strip() == 'extra == "spark"'
+        shlex.quote(requirement.partition(";")[0].strip())
+        for requirement in required
+        if requirement.partition(";")[2].replace("'", '"').strip() == 'extra == "spark"'
     ]
     return f"{shlex.quote(sys.executable)} -m pip install {' '.join(packages)}"
 

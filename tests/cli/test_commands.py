@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import platform
 import shutil
 import socket
 import ssl
@@ -19,6 +20,7 @@ from harness import forkserver
 from harness.broker import free_port
 
 from cli.clients import client_session, connection, message_text
+from cli.common import interpreter, version
 from cli.common.units import Address
 from cli.settings import USUAL_SETTINGS, flag_of
 from cli.settings.setting_topics import SETTING_NAMES
@@ -106,6 +108,15 @@ def test_version() -> None:
         result = started(*arguments)
         assert result.returncode == 0
         assert result.stdout.startswith(b"foldmq ")
+
+
+def test_version_says_what_foldmq_runs_as() -> None:
+    build = json.loads(started("version", "--json").stdout)
+    assert build["version"] == version
+    assert build["python"] == platform.python_version()
+    assert build["compiled"] is interpreter.compiled()
+    assert build["nats_server"].startswith("2.15.")
+    assert build["nats_server_problem"] is None
 
 
 @pytest.mark.parametrize("name", ["serve", "pub", "sub", "passwd", "version"])

@@ -49,7 +49,7 @@ def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
     "arguments",
     [
         "--help",
-        "version",
+        "--version",
         "complete -- sessions ls --so",
         "completion bash",
         "pub --help",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -60,21 +62,48 @@ def test_help_is_shown(arguments: list[str]) -> None:
 def test_a_job_names_the_package_to_install(job: str) -> None:
     ran = run(COMMAND.format(arguments=["spark", *job.split()]))
     assert (ran.returncode, ran.stdout) == (69, "")
-    assert ran.stderr == f"foldmq: Spark is not installed: make -C {ROOT} spark\n"
+    assert ran.stderr == f"foldmq: Spark is not installed: {install_command()}\n"
 
 
-def test_an_installed_package_names_the_requirements_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Installed:
-        requires = (
-            "orjson>=3",
-            'pyspark[sql]<5,>=4.3; extra == "spark"',
-            'pytest; extra == "test"',
-        )
+class Installed:
+    """The metadata of an installation of foldmq."""
 
-        def read_text(self, _name: str) -> None:
-            """Say that it came from a wheel."""
+    requires = (
+        "orjson>=3",
+        "msgspec<1,>=0.20; extra == 'spark'",
+        'pyspark[sql]<5,>=4.3; extra == "spark"',
+        'pytest; extra == "test"',
+    )
 
-    monkeypatch.setattr("spark.runtime.errors.distribution", lambda _name: Installed())
-    assert install_command() == f"{sys.executable} -m pip install 'pyspark[sql]<5,>=4.3'"
+    def __init__(self, checkout: Path | None) -> None:
+        self._origin = checkout and {"dir_info": {"editable": True}, "url": checkout.as_uri()}
+
+    def read_text(self, name: str) -> str | None:
+        """Return direct_url.json, which there is if it did not come from the index."""
+        assert name == "direct_url.json"
+        return self._origin and json.dumps(self._origin)
+
+
+PIP = f"{shlex.quote(sys.executable)} -m pip install 'msgspec<1,>=0.20' 'pyspark[sql]<5,>=4.3'"
+
+
+def test_an_installed_package_names_its_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not ``foldmq[spark]``: the index may lack this foldmq, or have another version."""
+    monkeypatch.setattr("spark.runtime.errors.distribution", lambda _name: Installed(None))
+    assert install_command() == PIP
+
+
+def test_a_checkout_names_make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    checkout = tmp_path / "a checkout"
+    (checkout / ".venv").mkdir(parents=True)
+    monkeypatch.setattr("spark.runtime.errors.distribution", lambda _name: Installed(checkout))
+    monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
+    assert install_command() == PIP, "there is no Makefile"
+    (checkout / "Makefile").touch()
+    assert install_command() == f"make -C '{checkout}' spark"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert install_command() == PIP, "make installs into another environment"
+
+
+def test_make_has_the_target_that_the_command_names() -> None:
+    subprocess.run(["make", "--dry-run", "-C", ROOT, "spark"], capture_output=True, check=True)
