@@ -171,9 +171,11 @@ async def begin_log(client: Client, node: str, begin: int) -> FreshLog:
 
 
 def finish_directory(new: DataDir, node: str) -> None:
-    """Give a data directory, which has its store, the node id; remove what else was made."""
+    """Remove what else was made in a data directory that has its store, and give it the node id."""
+    for folder in new.unfinished.iterdir():
+        shutil.rmtree(folder)
     new.write_private(new.path / "node", node + "\n")
-    shutil.rmtree(new.unfinished)
+    new.unfinished.rmdir()
 
 
 def _sync(folder: Path) -> None:

@@ -7,7 +7,7 @@ import io
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
 from harness.waiting import TIMEOUT
@@ -30,9 +30,6 @@ from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog
 from eventstore.format import Event, LogCut, encode_record, link_of
 from eventstore.reading import LogSource, open_log, silent
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.system
 
@@ -228,7 +225,9 @@ def test_an_interrupted_backup_leaves_the_one_before(
 @pytest.mark.parametrize(
     ("where", "name", "calls"),
     [
+        ("eventstore.copies.fresh_log", "work_directory", 1),
         ("eventstore.copies.fresh_log", "FreshLog.append", 5),
+        ("eventstore.copies.fresh_log", "_sync", 1),
         ("eventstore.copies.log_backup", "finish_directory", 1),
     ],
 )
@@ -258,6 +257,19 @@ def test_a_restore_that_is_killed(
     assert restored(place, new).records == COUNT
     assert stored(new) == [link_of(one) for one in records]
     assert not DataDir(new).unfinished.exists()
+
+
+def test_a_restore_that_is_killed_when_it_is_complete(node: Path, place: Path, new: Path) -> None:
+    """The node id comes last: what is left behind it takes no room and stops no broker."""
+    records = made()
+    write(node, records)
+    backed_up(node, place)
+    killed_at("pathlib", "Path.rmdir", 1, "restore", str(place), "--data-dir", str(new))
+    assert not list(DataDir(new).unfinished.iterdir())
+    assert DataDir(new).node() == "n1"
+    with pytest.raises(DataDirError, match="is not empty"):
+        restored(place, new)
+    assert stored(new) == [link_of(one) for one in records]
 
 
 @pytest.mark.parametrize("name", ["add", "finish"])
