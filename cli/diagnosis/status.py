@@ -128,10 +128,10 @@ def reaches_mark(found: Mapping[str, Any]) -> bool:
     return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
 
 
-def _proof(found: Mapping[str, Any]) -> Iterator[str]:
+def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Yield what cannot be said about a log."""
     for one in (found.get("log") or {}).get("not_proven", ()):
-        yield _fact("not proven", text.escaped(str(one["text"]), 1000))
+        yield _fact("not proven", where + text.escaped(str(one["text"]), 1000))
 
 
 def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
@@ -183,7 +183,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield from _counters(total, "in each log")
     yield _fact("logs", _stored(total["log"] or {}))
     for status in found:
-        yield from _proof(status)
+        yield from _proof(status, f"log {text.name(status['node'])}: ")
     yield _fact("processes", _process(total))
     yield from _memory(total)
 

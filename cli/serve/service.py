@@ -55,7 +55,7 @@ from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format import largest_packet
 from eventstore.nats import LOG_STREAM_PREFIX
-from projections.log_proof import Doubt
+from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ _DRAIN_LEAST = 1.0
 """Seconds to drain when the log could not be written for ``commit_timeout`` before the stop."""
 _HOUR = 3600.0
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
+_OF_MAIN = "in the main process: "
 
 
 class DrainError(FoldmqError):
@@ -111,6 +112,8 @@ class Service:
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._reloading = asyncio.Lock()
+        self._outcome: ReloadOutcome | None = None
+        """The last reload in this process; None: there was none."""
         self._listeners: Listeners
         self._access: Access
         self._authenticator: BackendSelection
@@ -249,6 +252,7 @@ class Service:
         broker.inspection.operations.reload = partial(self._reload_by_command, broker)
         if self._process is not None:
             await self._process.join(broker.join, store)
+            self._process.on_reload = lambda: self._note_reload(broker, self._outcome)
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
@@ -428,7 +432,7 @@ class Service:
             durable=store.durable,
             nats_clients=store.nats_clients,
             nats_users=store.nats_users,
-            doubts=doubts,
+            not_proven=[statement(doubt) for doubt in doubts[-SHOWN_AT_START:]],
             bridge=store.bridge.where if store.bridge is not None else None,
         )
         announce(self._settings, facts)
@@ -496,8 +500,18 @@ class Service:
         """Reload as an operator has asked, also in the main process if there is one."""
         outcome = await self._try_reload(broker)
         if self._process is not None and not outcome.error:
-            self._process.reload_main()
+            refusal = await self._process.reload_main()
+            if refusal:
+                return outcome._replace(error=f"{_OF_MAIN}{refusal}")
         return outcome
+
+    def _note_reload(self, broker: Broker, outcome: ReloadOutcome | None) -> None:
+        """Keep the outcome of a reload for the status, or that of one that failed in main."""
+        self._outcome = outcome
+        main = self._process.reload if self._process is not None else None
+        if main is not None and main.error and not (outcome is not None and outcome.error):
+            outcome = main._replace(error=f"{_OF_MAIN}{main.error}")
+        broker.node.reload = outcome
 
     async def _try_reload(self, broker: Broker) -> ReloadOutcome:
         """Reload, and remember the outcome."""
@@ -517,7 +531,7 @@ class Service:
             finally:
                 self._notifier.reloaded()
             outcome = ReloadOutcome(broker.node.clock.time_ms(), error, later)
-            broker.node.reload = outcome
+            self._note_reload(broker, outcome)
             return outcome
 
     async def _reload(self, broker: Broker) -> tuple[str, ...]:
