@@ -274,10 +274,13 @@ class Supervisor:
                 _log.error("settings not reloaded", reason=failure, exc_info=error)
             finally:
                 self.notifier.reloaded()
-            outcome = ReloadOutcome(SystemClock().time_ms(), failure)
-            self._reloaded = reloaded_message(outcome)
-            for member in self.members:
-                member.send(self._reloaded)
+            self.note_reload(ReloadOutcome(SystemClock().time_ms(), failure))
+
+    def note_reload(self, outcome: ReloadOutcome) -> None:
+        """Let the processes report a reload of this one."""
+        self._reloaded = reloaded_message(outcome)
+        for member in self.members:
+            member.send(self._reloaded)
 
     def takes(self, member: Member) -> None:
         """Pass clients on to a process: it takes connections."""
