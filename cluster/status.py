@@ -65,6 +65,10 @@ class NodeStatus:
     """The node to which a leader that stopped hands over."""
     problem: str = ""
     """Why a node does not follow at present; empty: it follows, or leads."""
+    certificates: list[dict[str, Any]] = field(default_factory=list)
+    """As in the status of a broker; only in an answer to a command."""
+    reload: dict[str, Any] = field(default_factory=dict)
+    """Likewise; empty: there was none."""
 
     def encode(self) -> bytes:
         """Return the bytes of a status message."""
@@ -91,6 +95,8 @@ _KINDS: dict[str, type] = {
     "serving": bool,
     "to": str,
     "problem": str,
+    "certificates": list,
+    "reload": dict,
 }
 
 

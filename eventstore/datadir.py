@@ -10,6 +10,7 @@
     nats.pid           process id of this server, which writes the file
     nats.log           log of this server; nats.stderr: its output before it can log
     jetstream/         store of this server
+    unfinished.tmp/    until a restore or a salvage is complete: its files
     index/             the index of the log; it may be removed
     pseudonym.key      key of the hashes that replace client identifiers, where configured
     known.logins       keyed hashes of the users who logged in, and of their addresses
@@ -85,6 +86,11 @@ class DataDir:
     def blocks(self, stream: str) -> Path:
         """Return the directory with the blocks of a stream of the embedded NATS server."""
         return self.jetstream / "jetstream" / "$G" / "streams" / stream / "msgs"
+
+    @property
+    def unfinished(self) -> Path:
+        """The work of a command that creates this directory; it remains if that was killed."""
+        return self.path / "unfinished.tmp"
 
     @property
     def processes(self) -> Path:
@@ -211,12 +217,19 @@ class DataDir:
     def node(self) -> str:
         """Return the permanent id of this node; the first call generates it.
 
-        Raises DataDirError when the file is damaged, or is missing although there is a log: with a
-        new id the broker would silently begin an empty log beside the old one.
+        Raises DataDirError when the file is damaged, or is missing although there is a log, or a
+        command that creates one was killed: with a new id the broker would silently begin an empty
+        log beside the old one.
         """
         file = self.path / "node"
         text = self._read(file)
         if text is None:
+            if self.unfinished.exists():
+                raise DataDirError(
+                    self.path,
+                    "is incomplete, because 'foldmq restore' or 'foldmq salvage' was interrupted: "
+                    "run that command again with this directory",
+                )
             logs = sorted(self.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*"))
             if logs:
                 node = logs[0].name.removeprefix("FOLDMQ_LOG_")

@@ -25,6 +25,8 @@ NO_MARK: Final = (
     "watermark, log.mark in the data directory of the broker"
 )
 """The statement about a log that is read without its data directory."""
+SHOWN_AT_START: Final = 4
+"""Maximum number of doubts about a log that a start shows."""
 _SALVAGED: Final = "salvaged"
 _BEFORE_START: Final = {
     "no_watermark": "the broker started without a watermark (log.mark)",

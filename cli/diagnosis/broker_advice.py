@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.common import text
 from cli.diagnosis.advice import Advice
+from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.diagnosis.next_commands import SERVER_LOG
-from cli.diagnosis.status import reaches_mark, time_off
+from cli.diagnosis.status import followers, reaches_mark, time_off
 from eventstore.format import format_position
 from eventstore.nats import LOG_STREAM_PREFIX, read_info
 from projections.log_proof import REACHED
@@ -66,18 +67,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "clients cause more work than the processor or the disk can handle",
             "foldmq top",
         )
-    reload = status.get("reload")
-    if reload is not None and reload["error"]:
-        ago = text.duration(status["time_ms"] - reload["time_ms"])
-        yield Advice(
-            "problem",
-            "the broker",
-            "did not take its new settings",
-            f"{text.escaped(reload['error'], 500)}; {ago} ago",
-            "a setting or a file that it names is invalid: the previous settings, users, "
-            "permissions and certificates stay in effect until a reload succeeds",
-            "foldmq reload",
-        )
+    yield from _advise_on_reload(status, "the broker", "foldmq reload")
     up = status["time_ms"] - status["started_ms"]
     if status.get("crashed_ms") and up < _HOUR_MS:
         lasted = time_off(status)
@@ -105,6 +95,35 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "its server is down, unreachable or slow; until it has caught up, fewer failures are "
             "survived",
             "nats server report jetstream",
+        )
+
+
+def advise_on_followers(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Advice]:
+    """Yield the problems of the nodes of a cluster that do not lead."""
+    for node in followers(statuses):
+        name = f"node {text.name(node['node'])}"
+        command = f"foldmq nodes --cluster {node['cluster']}"
+        yield from _advise_on_reload(node, name, command)
+        for advice in advise_on_certificates([node]):
+            yield advice._replace(
+                subject=f"{advice.subject} at {name}",
+                cause=f"{advice.cause}, on the machine of that node (a follower reloads on SIGHUP)",
+                next=command,
+            )
+
+
+def _advise_on_reload(status: Mapping[str, Any], subject: str, command: str) -> Iterator[Advice]:
+    reload = status.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(status["time_ms"] - reload["time_ms"])
+        yield Advice(
+            "problem",
+            subject,
+            "did not take its new settings",
+            f"{text.escaped(reload['error'], 500)}; {ago} ago",
+            "a setting or a file that it names is invalid: the previous settings, users, "
+            "permissions and certificates stay in effect until a reload succeeds",
+            command,
         )
 
 

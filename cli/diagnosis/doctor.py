@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common import Style, painted, text
 from cli.diagnosis.advice import Advice, advise, merge_advice, most_urgent_first
-from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk, lagging_replicas
+from cli.diagnosis.broker_advice import (
+    advise_on_broker,
+    advise_on_disk,
+    advise_on_followers,
+    lagging_replicas,
+)
 from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.diagnosis.next_commands import SERVER_LOG, NextCommands
 from cli.diagnosis.refusal_advice import advise_on_refusals
@@ -101,6 +106,7 @@ async def find_problems(
         for one in advise_on_broker(statuses[broker.node], behind):
             advice.append(_of_log(one, broker.log) if brokers.several else one)
     advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
+    advice += advise_on_followers(statuses.values())
     problems = [found for _, (found, _) in answers]
     advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
     advice += in_order(one for listed in problems for one in listed["problems"])

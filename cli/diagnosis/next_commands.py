@@ -30,7 +30,7 @@ _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
         *("actors", "backup", "config", "diff", "doctor", "log", "reload", "replay", "retained"),
-        *("sessions", "status", "subscriptions", "top", "verify", "why"),
+        *("nodes", "sessions", "status", "subscriptions", "top", "verify", "why"),
     }
 )
 """Commands with flags that select the broker."""

@@ -11,17 +11,21 @@ from cli.common import Column, Style, Table, painted, text
 from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
 from cli.inspection import add_free_space, added_up, dropped_by, log_broker, memory_parts
 from cli.live import open_brokers
+from cluster import Role, decode_status
+from eventstore.nodes import ask_nodes
 from projections.log_proof import REACHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cli.live import LogBrokers
+    from cli.live import LiveBroker, LogBrokers
     from cli.logsource import SourceFlags
 
 Status = dict[str, Any]
 
 _LABEL = 15
+_NODES_SECONDS = 0.3
+"""Seconds in which the nodes of a cluster answer."""
 _WIDTH = 80
 """Maximum width of a line that is not of a table, unless it is a single word."""
 
@@ -57,12 +61,42 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
 
 
 async def ask_statuses(brokers: LogBrokers) -> list[Status]:
-    """Return the status of each broker that answers."""
-    found = [
-        status for _, status in await brokers.each(lambda one: one.ask("status", topics=False))
-    ]
+    """Return the status of each broker that answers; in a cluster it names the nodes that follow.
+
+    Of a node that leads a log, its broker reports the rest.
+    """
+
+    async def ask(broker: LiveBroker) -> Status:
+        status = await broker.ask("status", topics=False)
+        if status.get("epoch"):
+            answers = await ask_nodes(broker.client, broker.node, _NODES_SECONDS)
+            _, hyphen, number = broker.log.rpartition("-p")
+            of_log = hyphen + number if hyphen else ""
+            status["nodes"] = [
+                {
+                    "node": node.node.removesuffix(of_log),
+                    "cluster": broker.node.removesuffix(of_log),
+                    "leads": node.role is Role.LEADING,
+                    "time_ms": node.time_ms,
+                    "certificates": node.certificates,
+                    "reload": node.reload or None,
+                }
+                for node in map(decode_status, answers)
+                if node is not None
+            ]
+        return status
+
+    found = [status for _, status in await brokers.each(ask)]
     add_free_space(found, brokers.directory)
     return found
+
+
+def followers(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes of a cluster that lead none of these logs, each once, by name."""
+    nodes = [node for status in statuses for node in status.get("nodes", ())]
+    leaders = {node["node"] for node in nodes if node["leads"]}
+    by_name = {node["node"]: node for node in nodes if node["node"] not in leaders}
+    yield from (by_name[name] for name in sorted(by_name))
 
 
 def _write(lines: Iterator[str]) -> None:
@@ -78,6 +112,7 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
         yield _problem(text.escaped(str(reason), 500))
     yield from _failed_reload(found)
     yield from _ends([found])
+    yield from _of_followers([found])
     if found.get("crashed_ms"):
         yield _fact("start", crash_text(found))
     jump = (found.get("clock") or {}).get("last")
@@ -135,10 +170,10 @@ def reaches_mark(found: Mapping[str, Any]) -> bool:
     return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
 
 
-def _proof(found: Mapping[str, Any]) -> Iterator[str]:
+def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Yield what cannot be said about a log."""
     for one in (found.get("log") or {}).get("not_proven", ()):
-        yield _fact("not proven", text.escaped(str(one["text"]), 1000))
+        yield _fact("not proven", where + text.escaped(str(one["text"]), 1000))
 
 
 def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
@@ -174,6 +209,7 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
         if status.get("reload"):
             yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
     yield from _ends(found)
+    yield from _of_followers(found)
     for status in found:
         if status.get("crashed_ms"):
             yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
@@ -191,16 +227,26 @@ def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterato
     yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
     yield _fact("logs", _stored(total["log"] or {}))
     for status in found:
-        yield from _proof(status)
+        yield from _proof(status, f"log {text.name(status['node'])}: ")
     yield _fact("processes", _process(total))
     yield from _memory(total)
 
 
-def _ends(statuses: Sequence[Status] | Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _of_followers(statuses: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the same for the nodes of a cluster that do not lead."""
+    for node in followers(statuses):
+        where = f"node {text.name(node['node'])}: "
+        yield from _failed_reload(node, where)
+        yield from _ends([node], where)
+
+
+def _ends(
+    statuses: Sequence[Status] | Sequence[Mapping[str, Any]], where: str = ""
+) -> Iterator[str]:
     """Yield a line for each certificate that has expired, will soon, or is not valid yet."""
     for one in advise_on_certificates(statuses):
         colour: Style = "red" if one.severity == "problem" else "yellow"
-        lines = _lines(f"  {certificate_line(one)}", "    ")
+        lines = _lines(f"  {where}{certificate_line(one)}", "    ")
         yield "\n".join(painted(line, colour, sys.stdout) for line in lines)
 
 

@@ -27,6 +27,8 @@ from eventstore.partitions import partition_names
 from protocol.errors import FoldmqError
 
 _ANSWER_SECONDS = 0.3
+_LEFT = ("certificates", "reload")
+"""Fields that 'foldmq status' and 'foldmq doctor' show."""
 
 
 def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
@@ -93,7 +95,7 @@ def rows(found: list[NodeStatus], asked_ms: int) -> list[dict[str, Any]]:
     stored = max((one.sequence for one in found if one.role is Role.LEADING), default=None)
     made = [
         {
-            **dataclasses.asdict(one),
+            **{name: value for name, value in dataclasses.asdict(one).items() if name not in _LEFT},
             "behind": None if stored is None else max(0, stored - one.sequence),
             "clock_off_ms": one.time_ms - asked_ms,
         }

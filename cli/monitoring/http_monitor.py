@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import contextlib
 
     from actors.inspection import BrokerInspection
+    from actors.node import ReloadOutcome
     from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
@@ -57,6 +58,14 @@ class ClusterNode(Protocol):
     @property
     def passes_on(self) -> bool:
         """Whether it accepts clients and passes them on while it does not lead."""
+
+    @property
+    def reload(self) -> ReloadOutcome | None:
+        """Its last reload while it did not lead; None: there was none."""
+
+    @property
+    def certificates(self) -> list[dict[str, Any]]:
+        """Its certificates while it does not lead, as in the status of a broker."""
 
     def waiting(self) -> str:
         """Return why it takes no clients; empty if it does."""
@@ -200,7 +209,12 @@ class HttpMonitor:
         ready = not self.not_ready_reasons()
         cluster = self.member.metrics() if self.member is not None else None
         if inspection is None:
-            return {"ready": ready, "cluster": cluster}
+            found: dict[str, Any] = {"ready": ready, "cluster": cluster}
+            if self.member is not None:
+                reload = self.member.reload
+                found["reload"] = reload._asdict() if reload is not None else None
+                found["certificates"] = self.member.certificates
+            return found
         try:
             async with asyncio.timeout(_TIMEOUT):
                 found = await inspection.inspector.ask_for("status")

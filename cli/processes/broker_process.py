@@ -15,13 +15,16 @@ import orjson
 import structlog
 
 from actors.exchange import OtherLog
+from actors.node import ReloadOutcome
 from cli.common import Address
 from cli.processes.nats_exchange_link import NatsExchangeLink
 from cli.processes.process_edges import PASSED_ON
 from cluster.edge import PeerListener
 from eventstore.datadir import DataDir
+from eventstore.display import escaped
 from eventstore.log import EventLog, KeyedStore
 from eventstore.server import access_of
+from projections.log_proof import SHOWN_AT_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from cli.logsource import Store
     from cli.settings import Settings
     from eventstore.nats import ConnectionOptions
+    from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")
 
@@ -39,16 +43,20 @@ MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
 """Environment variable that makes ``foldmq serve`` one of several processes."""
 READY: Final = b"ready"
 RELOAD: Final = b"reload"
-"""Messages to the main process."""
+"""Messages to the main process; behind the first one, in JSON, what is not proven of the log."""
 COUNTS: Final = struct.Struct("!II")
 """A message of the main process: clients that it passes on, and those that wait for a leader."""
 GIVEN: Final = struct.Struct("!Bf")
 """The number of the listener of a socket, and the seconds that its client has waited."""
-_MAX_SAID: Final = 16
+_MAX_SAID: Final = 4096
 """Maximum bytes of a message of the main process."""
+_MAX_ERROR: Final = 500
+"""Maximum characters of the error of a reload in such a message: each is at most 6 bytes."""
 ORPHANED: Final = 75
 """Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16
+_MAIN_RELOADS: Final = 10.0
+"""Maximum seconds of a reload in the main process."""
 _TIMEOUT: Final = 15.0
 """Seconds without an answer about another log after which the NATS server is changed, over which
 this process writes its own log."""
@@ -117,6 +125,12 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
     return found
 
 
+def reloaded_message(outcome: ReloadOutcome) -> bytes:
+    """Return the message of the main process about its last reload."""
+    error = escaped(outcome.error, _MAX_ERROR)
+    return orjson.dumps({"time_ms": outcome.time_ms, "error": error})
+
+
 class ProcessMember:
     """One of several broker processes of a machine: the one that runs this code."""
 
@@ -129,6 +143,11 @@ class ProcessMember:
         self.counts = 0, 0
         """The numbers of clients of this log that the main process passes on, and that wait for a
         leader."""
+        self.reload: ReloadOutcome | None = None
+        """The last reload in the main process, if this process is to report it."""
+        self.on_reload: Callable[[], object] = lambda: None
+        """Called when ``reload`` has changed."""
+        self._reloaded = asyncio.Event()
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> ProcessMember | None:
@@ -163,16 +182,28 @@ class ProcessMember:
         """
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
 
-    def ready(self) -> None:
-        """Tell the main process that this one has started."""
+    def ready(self, doubts: Sequence[Doubt] = ()) -> None:
+        """Tell the main process that this one has started, and what is not proven of its log."""
         with contextlib.suppress(OSError):  # it is noticed when reading
-            self._channel.send(READY)
+            self._channel.send(READY + orjson.dumps([*map(list, doubts)]))
 
-    def reload_main(self) -> None:
-        """Ask the main process to read its settings again; the first process does so for all."""
-        if not self.facts.number:
-            with contextlib.suppress(OSError):  # likewise
-                self._channel.send(RELOAD)
+    @property
+    def _reports_main(self) -> bool:
+        """Whether this process reports reloads of the main process; in a cluster any may lead."""
+        return self.facts.cluster or not self.facts.number
+
+    async def reload_main(self) -> str:
+        """Let the main process read its settings again; return why it refuses them."""
+        if not self._reports_main:
+            return ""
+        self._reloaded.clear()
+        try:
+            self._channel.send(RELOAD)
+            async with asyncio.timeout(_MAIN_RELOADS):
+                await self._reloaded.wait()
+        except (OSError, TimeoutError):
+            return "the main process does not answer"
+        return self.reload.error if self.reload is not None else ""
 
     async def join(
         self,
@@ -202,7 +233,7 @@ class ProcessMember:
 
         self._take = take
         self.watch()
-        self.ready()
+        self.ready(node.state.proof.doubts[-SHOWN_AT_START:])
 
     def stop_taking(self) -> None:
         """Take no more connections."""
@@ -225,6 +256,10 @@ class ProcessMember:
                 self._take(number, waited, socket.socket(fileno=descriptor))
             if not descriptors and len(said) == COUNTS.size:
                 self.counts = COUNTS.unpack(said)
+            elif not descriptors and self._reports_main:
+                self.reload = ReloadOutcome(**orjson.loads(said))
+                self.on_reload()
+                self._reloaded.set()
 
     def _accept(
         self, node: NodeContext, listener: Listener, waited: float, client: socket.socket

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
+    from actors.node import ReloadOutcome
     from cli.common import Endpoint
     from cluster.edge import Edges
     from eventstore.datadir import DataDir
@@ -83,6 +84,12 @@ class PartitionedNode(Supervisor):
         stack.callback(counting.cancel)
         return ProcessListeners(self._edge_source, edges, None)
 
+    def note_reload(self, outcome: ReloadOutcome) -> None:
+        """Report it in the metrics as well."""
+        super().note_reload(outcome)
+        if isinstance(self._monitor.member, EdgeState):
+            self._monitor.member.reload = outcome
+
     async def serve(
         self, listeners: ProcessListeners, listening: list[Endpoint], datadir: DataDir
     ) -> None:
@@ -112,6 +119,9 @@ class EdgeState:
     passes_on = True
 
     def __init__(self, edges: Edges, node: str) -> None:
+        self.reload: ReloadOutcome | None = None
+        self.certificates: list[dict[str, Any]] = []
+        """Empty: the processes report them."""
         self._edges = edges
         self._node = node
         names = partition_names(node, len(edges.links))

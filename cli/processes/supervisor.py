@@ -11,12 +11,22 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 
 from actors.kernel import SystemClock
+from actors.node import ReloadOutcome
 from cli.logsource import nats_tls, start_for_clients
 from cli.monitoring import Notifier
-from cli.processes.broker_process import COUNTS, GIVEN, MEMBER_VARIABLE, READY, RELOAD, MemberFacts
+from cli.processes.broker_process import (
+    COUNTS,
+    GIVEN,
+    MEMBER_VARIABLE,
+    READY,
+    RELOAD,
+    MemberFacts,
+    reloaded_message,
+)
 from cli.processes.handover import Handover
 from cli.processes.process_edges import PASSED_ON, ProcessEdges
 from cli.processes.process_listeners import ProcessListeners
@@ -25,6 +35,7 @@ from eventstore.datadir import DataDir
 from eventstore.partitions import partition_names
 from eventstore.server import DiskRecovery, EmbeddedServer
 from eventstore.task_cancellation import end_tasks
+from projections.log_proof import doubts_of
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -34,6 +45,7 @@ if TYPE_CHECKING:
     from cli.common import Endpoint
     from cli.logsource import ServerOfClients
     from cli.processes.process_listeners import ListenerSource
+    from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")
 
@@ -41,7 +53,7 @@ _BACK_OFF, _MAX_BACK_OFF = 0.1, 5.0
 """Seconds before a process that has ended is started again, at first and at most."""
 _STARTS = 5
 """Starts in a row that may fail before the others are stopped."""
-_MAX_SAID = 16
+_MAX_SAID = 64 * 1024
 """Maximum bytes of a message of a process."""
 _GRACE = 5.0
 """Seconds beyond ``commit_timeout`` that processes get to end."""
@@ -107,6 +119,8 @@ class Supervisor:
         self._hangup = asyncio.Event()
         self._signals_members = False
         """Whether the processes are to reload as well."""
+        self._reloaded = b""
+        """The message about the last reload; empty: there was none."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.members = [Member(self, number) for number in range(count)]
         self._facts: dict[str, str] = {}
@@ -246,21 +260,32 @@ class Supervisor:
                 self._signals_members = False
                 for member in self.members:
                     member.signal(signal.SIGHUP)
+            failure = ""
             try:
                 await listeners.reload()
                 if self.nats_clients is not None:
                     await asyncio.to_thread(nats_tls, self.settings)
                     await self.nats_clients.server.renew_tls()
             except (FoldmqError, OSError, ValueError) as error:
-                _log.error("settings not reloaded in the main process", reason=str(error))
+                failure = str(error)
+                _log.error("settings not reloaded in the main process", reason=failure)
             except Exception as error:  # noqa: BLE001 - the next SIGHUP must be handled
-                said = "internal error, please report it"
-                _log.error("settings not reloaded", reason=said, exc_info=error)
+                failure = "internal error, please report it"
+                _log.error("settings not reloaded", reason=failure, exc_info=error)
             finally:
                 self.notifier.reloaded()
+            self.note_reload(ReloadOutcome(SystemClock().time_ms(), failure))
+
+    def note_reload(self, outcome: ReloadOutcome) -> None:
+        """Let the processes report a reload of this one."""
+        self._reloaded = reloaded_message(outcome)
+        for member in self.members:
+            member.send(self._reloaded)
 
     def takes(self, member: Member) -> None:
         """Pass clients on to a process: it takes connections."""
+        if self._reloaded:
+            member.send(self._reloaded)
         if self._edges is not None:
             self._edges.ready(member.number, member.name)
 
@@ -292,6 +317,8 @@ class Member:
         self.name = ""
         self.ready = asyncio.Event()
         """Set while the process takes connections."""
+        self.doubts: list[Doubt] = []
+        """What is not proven of its log."""
         self.code = 0
         """Exit code of the process after :meth:`ended`."""
         self._process: asyncio.subprocess.Process | None = None
@@ -379,7 +406,8 @@ class Member:
             said = channel.recv(_MAX_SAID)
         except OSError:
             said = b""
-        if said == READY:
+        if said.startswith(READY):
+            self.doubts = doubts_of(orjson.loads(said.removeprefix(READY)))
             self.ready.set()
             self._supervisor.takes(self)
         elif said == RELOAD:
@@ -403,10 +431,14 @@ class Member:
 
     def tell_counts(self, clients: int, parked: int) -> None:
         """Report the numbers of clients of the log that are passed on, and that wait."""
+        self.send(COUNTS.pack(clients, parked))
+
+    def send(self, message: bytes) -> None:
+        """Send the process a message, if it runs."""
         channel = self._channel
         if channel is not None:
             with contextlib.suppress(OSError):  # it has ended, or does not keep up
-                channel.send(COUNTS.pack(clients, parked))
+                channel.send(message)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""

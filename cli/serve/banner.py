@@ -13,12 +13,10 @@ import structlog
 from cli.common import Address, Endpoint, interpreter, version
 from cli.settings import Settings
 from cli.web.auth import TOKEN_FILE
-from projections.log_proof import Doubt, statement
 
 log = structlog.get_logger("foldmq")
 
 FIRST_OUTPUT_SECONDS = 1.0  # seconds before the first output
-_MAX_DOUBTS = 4
 _LINE_EVERY = 0.2  # seconds between updates on a terminal
 _LOG_EVERY = 5.0  # seconds between log lines elsewhere
 
@@ -81,8 +79,8 @@ class Facts:
     nats_clients: Address | None = None
     """The address at which NATS clients connect to the embedded NATS server, or None."""
     nats_users: int = 0
-    doubts: Sequence[Doubt] = ()
-    """The parts of the log about which nothing can be said."""
+    not_proven: Sequence[str] = ()
+    """Statements about the parts of the log about which nothing can be said."""
     bridge: str | None = None
     """The NATS server of the bridge; None: no bridge."""
     kept: str = ""
@@ -113,7 +111,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             nats=facts.nats,
             kept=facts.kept,
             promise=facts.promise,
-            not_proven=[statement(one) for one in facts.doubts[-_MAX_DOUBTS:]],
+            not_proven=list(facts.not_proven),
             nats_clients=None if facts.nats_clients is None else str(facts.nats_clients),
             bridge=facts.bridge,
         )
@@ -131,7 +129,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             *([("log kept", facts.kept)] if facts.kept else []),
             *_bridge_rows(settings, facts),
             ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
-            *(("not proven", statement(one)) for one in facts.doubts[-_MAX_DOUBTS:]),
+            *(("not proven", statement) for statement in facts.not_proven),
         ]
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)

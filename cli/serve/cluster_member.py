@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from actors.kernel import Clock
     from actors.maintenance import ClusterHooks
+    from actors.node import ReloadOutcome
     from cli.common import Address
     from cli.logsource import Store
     from cli.settings import Settings
@@ -93,6 +95,10 @@ class ClusterMember:
         self.on_move: Callable[[str], object] = lambda _node: None
         """Called once with the node that this one is to hand over to."""
         self._moves_to = ""
+        self.certificates: list[dict[str, Any]] = []
+        """The certificates of this node while it does not lead, as in the status of a broker."""
+        self.reload: ReloadOutcome | None = None
+        """The last reload of this node while it did not lead; None: there was none."""
 
     @property
     def _part(self) -> Standby | Leader | None:
@@ -121,7 +127,7 @@ class ClusterMember:
         self._standby = standby
         stack.push_async_callback(self._announce_stop)
         await self._messages.listen(self._take)
-        await self._messages.answer(self._status)
+        await self._messages.answer(self._answer)
         if self.edges is not None:
             self.edges.on_lost = lambda _log: standby.suspect()
         leadership = await standby.lead(progress)
@@ -276,6 +282,15 @@ class ClusterMember:
     def _status(self) -> bytes:
         part = self._part
         return part.status().encode() if part is not None else b""
+
+    def _answer(self) -> bytes:
+        """Return the status for a command: a broker reports the rest of that of a leader."""
+        part = self._part
+        if part is None or part is self._leader:
+            return self._status()
+        reload = {} if self.reload is None else self.reload._asdict()
+        status = replace(part.status(), certificates=self.certificates, reload=reload)
+        return status.encode()
 
     def _take(self, data: bytes) -> None:
         part = self._part

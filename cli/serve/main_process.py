@@ -26,6 +26,7 @@ from cli.serve.log_bound import log_bound
 from cli.settings import check_settings
 from cli.web import WebProcess
 from eventstore.nats import durability_promise
+from projections.log_proof import statement
 
 if TYPE_CHECKING:
     import socket
@@ -166,6 +167,11 @@ async def supervise(settings: Settings, reread: Callable[[], Settings]) -> None:
             nats_clients=Address(*server.address) if server is not None else None,
             nats_users=visitors.users if visitors is not None else 0,
             bridge=bridge.where if bridge is not None else None,
+            not_proven=[
+                f"log {member.name}: {statement(doubt)}"
+                for member in supervisor.members
+                for doubt in member.doubts
+            ],
         )
         announce(settings, facts)
 

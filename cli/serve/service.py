@@ -56,11 +56,12 @@ from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format import largest_packet
 from eventstore.nats import LOG_STREAM_PREFIX
-from projections.log_proof import Doubt
+from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from actors.authn import BackendSelection
+    from actors.session import NodeContext
     from cli.common import Address
     from cli.serve.log_bound import LogBound
 
@@ -73,6 +74,7 @@ _HOUR = 3600.0
 _STORE_KNOWN = 15.0
 """Seconds between two writes of the users who logged in."""
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
+_OF_MAIN = "in the main process: "
 
 
 class DrainError(FoldmqError):
@@ -114,6 +116,8 @@ class Service:
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._reloading = asyncio.Lock()
+        self._outcome: ReloadOutcome | None = None
+        """The last reload in this process; None: there was none."""
         self._listeners: Listeners
         self._access: Access
         self._authenticator: BackendSelection
@@ -162,7 +166,7 @@ class Service:
                     lambda: broker.node.counters.accepted - len(broker.admission.connections)
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
-                self._watch_certificates(broker),
+                self._watch_certificates(broker.node),
                 _say_dropped_lines(),
                 self._store_known_users(),
             ]
@@ -262,8 +266,10 @@ class Service:
         store.client.on_arrival = broker.kernel.yield_once
         self._monitor.inspection = broker.inspection
         broker.inspection.operations.reload = partial(self._reload_by_command, broker)
+        self._note_reload(broker.node, self._outcome)
         if self._process is not None:
             await self._process.join(broker.join, store)
+            self._process.on_reload = lambda: self._note_reload(broker.node, self._outcome)
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
@@ -324,13 +330,18 @@ class Service:
             if self._settings.cluster_listen is not None:
                 self._pass_on(stack, member, datadir.node())
         progress = Progress(tell=self._notifier.starting)
-        following = asyncio.create_task(self._reload_while_following())
+        member.certificates = await self._look_at_certificates(self._settings)
+        following = asyncio.create_task(self._reload_while_following(member))
+        watching = asyncio.create_task(self._watch_certificates(member))
+        if process is not None:
+            process.on_reload = lambda: self._note_reload(member, self._outcome)
         try:
             self._notifier.ready(member.waiting)
             return await member.lead(stack, progress, on_following)
         finally:
             progress.close()
             following.cancel()
+            watching.cancel()
 
     def _pass_on(self, stack: contextlib.AsyncExitStack, member: ClusterMember, node: str) -> None:
         """Accept clients while another node leads, and pass them on to it."""
@@ -353,26 +364,31 @@ class Service:
         self._moves_to = to
         self._move.set()
 
-    async def _reload_while_following(self) -> None:
+    async def _reload_while_following(self, member: ClusterMember) -> None:
         """Read the settings again on SIGHUP; they are used when this node leads."""
         while True:
             await self._hangup.wait()
             self._hangup.clear()
+            failure = ""
             try:
                 merged = self._settings.reloaded(await asyncio.to_thread(self._reread))
                 check_settings(merged)
                 merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
                 listeners = self._listeners.options(merged, largest_packet(self._largest))
-                if self._member is not None and self._member.edges is not None:
+                certificates = await self._look_at_certificates(merged)
+                if member.edges is not None:
                     most = affordable_connections(merged, each=2)
                     bounds = limit_options(merged, most)
-                    self._member.edges.reload(bounds, most, listeners)
+                    member.edges.reload(bounds, most, listeners)
+                member.certificates = certificates
                 self._listeners.reloaded(merged)
                 self._settings = merged
             except (FoldmqError, OSError, ValueError) as error:
-                log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
+                failure = str(error)
+                log.error(_NOT_RELOADED, reason=failure)  # noqa: TRY400 -- its sentence says it all
             else:
                 log.info("settings reloaded")
+            self._note_reload(member, ReloadOutcome(_now_ms(), failure))
 
     def _listen(self, broker: Broker, waiting: dict[str, list[socket.socket]]) -> list[Endpoint]:
         """Accept clients at all listeners; return their addresses. Raises ListenError.
@@ -410,13 +426,13 @@ class Service:
                 write(f"{one.subject} {one.title}", evidence=one.evidence, remedy=one.cause)
         self._ends = states
 
-    async def _watch_certificates(self, broker: Broker) -> None:
+    async def _watch_certificates(self, holder: "ClusterMember | NodeContext") -> None:
         """Look at the files once an hour: they may end, or be replaced without a reload."""
         while True:
             await asyncio.sleep(_HOUR)
             found = await asyncio.to_thread(read_certificates, self._settings)
-            broker.node.certificates = with_files(broker.node.certificates, found)
-            self._log_ends(broker.node.certificates)
+            holder.certificates = with_files(holder.certificates, found)
+            self._log_ends(holder.certificates)
 
     def _describe(self) -> str:
         """Return a status line of the serving broker."""
@@ -443,7 +459,7 @@ class Service:
             durable=store.durable,
             nats_clients=store.nats_clients,
             nats_users=store.nats_users,
-            doubts=doubts,
+            not_proven=[statement(doubt) for doubt in doubts[-SHOWN_AT_START:]],
             bridge=store.bridge.where if store.bridge is not None else None,
         )
         announce(self._settings, facts)
@@ -516,8 +532,20 @@ class Service:
         """Reload as an operator has asked, also in the main process if there is one."""
         outcome = await self._try_reload(broker)
         if self._process is not None and not outcome.error:
-            self._process.reload_main()
+            refusal = await self._process.reload_main()
+            if refusal:
+                return outcome._replace(error=f"{_OF_MAIN}{refusal}")
         return outcome
+
+    def _note_reload(
+        self, holder: "ClusterMember | NodeContext", outcome: ReloadOutcome | None
+    ) -> None:
+        """Keep the outcome of a reload for the status, or that of one that failed in main."""
+        self._outcome = outcome
+        main = self._process.reload if self._process is not None else None
+        if main is not None and main.error and not (outcome is not None and outcome.error):
+            outcome = main._replace(error=f"{_OF_MAIN}{main.error}")
+        holder.reload = outcome
 
     async def _try_reload(self, broker: Broker) -> ReloadOutcome:
         """Reload, and remember the outcome."""
@@ -537,7 +565,7 @@ class Service:
             finally:
                 self._notifier.reloaded()
             outcome = ReloadOutcome(broker.node.clock.time_ms(), error, later)
-            broker.node.reload = outcome
+            self._note_reload(broker.node, outcome)
             return outcome
 
     async def _reload(self, broker: Broker) -> tuple[str, ...]:

@@ -168,24 +168,25 @@ async def salvage(
     node = damaged.node()
     if new.path.resolve().is_relative_to(damaged.path.resolve()):
         raise DataDirError(new.path, "is inside the damaged one: name a new directory elsewhere")
-    with new_directory(target) as new, _exclusive_access(damaged):
-        size = sum(file.stat().st_size for file in _files(damaged.jetstream))
-        files = block_files(damaged.jetstream, log_names(node)[0])
-        compressed = any(map(is_compressed, files))
-        require_room(new, (3 if compressed else 1) * size)
-        if compressed:
-            files = [await _as_plain_file(damaged, new, node, progress)]
-        mark = Watermark(damaged.path / "log.mark", log_names(node)[0]).read()
-        stored = StoredLog(files, node, progress)
-        plan = await asyncio.to_thread(Plan, stored, mark)
-        work = Rescue(plan, node, str(damaged.path), software)
-        if plan.holes or plan.begin > 1:
-            await asyncio.to_thread(work.fold, needs)
-        async with fresh_store(new, node) as client:
-            await work.write(await begin_log(client, node, plan.begin), progress)
-        work.note_end(Watermark(new.path / "log.mark", log_names(node)[0]))
-        finish_directory(new, node)
-        return work.result()
+    async with new_directory(target) as new:
+        with _exclusive_access(damaged):
+            size = sum(file.stat().st_size for file in _files(damaged.jetstream))
+            files = block_files(damaged.jetstream, log_names(node)[0])
+            compressed = any(map(is_compressed, files))
+            require_room(new, (3 if compressed else 1) * size)
+            if compressed:
+                files = [await _as_plain_file(damaged, new, node, progress)]
+            mark = Watermark(damaged.path / "log.mark", log_names(node)[0]).read()
+            stored = StoredLog(files, node, progress)
+            plan = await asyncio.to_thread(Plan, stored, mark)
+            work = Rescue(plan, node, str(damaged.path), software)
+            if plan.holes or plan.begin > 1:
+                await asyncio.to_thread(work.fold, needs)
+            async with fresh_store(new, node) as client:
+                await work.write(await begin_log(client, node, plan.begin), progress)
+            work.note_end(Watermark(new.path / "log.mark", log_names(node)[0]))
+            finish_directory(new, node)
+            return work.result()
 
 
 def _files(folder: Path) -> Iterator[Path]:

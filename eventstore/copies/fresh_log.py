@@ -1,15 +1,17 @@
 """Writes a log into a new data directory: the records of another one, byte by byte.
 
 The directory gets its log and its node id only when all records are on disk: until then they are in
-a directory of its own inside it, which is removed after a failure.
+a directory of its own inside it, which is removed after a failure. If the command was killed, the
+next one into the same directory begins again; without a node id, no broker starts there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import nats.errors
@@ -25,22 +27,25 @@ from eventstore.nats import (
     publish_expecting,
     purge,
 )
-from eventstore.server import EmbeddedServer
+from eventstore.server import EmbeddedServer, take_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from nats.aio.client import Client
 
     from eventstore.server import Sync
 
-_WORK: Final = "unfinished.tmp"
 _SYNC_SECONDS: Final = 30.0
 """Sync interval of the server that writes. It need not sync each record: all files are synced at
 the end."""
 _WRITE_TIMEOUT: Final = 30.0
 _ROOM: Final = 64
+_LEFT: Final = re.compile(
+    r"(foldmq\.lock|unfinished\.tmp|jetstream|p[0-9]+|(node|log\.mark|processes|restored)(\.new)?)"
+)
+"""The names of what an interrupted command leaves in a directory."""
 
 
 def log_names(node: str) -> tuple[str, str]:
@@ -48,15 +53,16 @@ def log_names(node: str) -> tuple[str, str]:
     return f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
 
 
-@contextmanager
-def new_directory(path: Path | str) -> Iterator[DataDir]:
+@asynccontextmanager
+async def new_directory(path: Path | str) -> AsyncIterator[DataDir]:
     """Lock a new or empty data directory; a failure leaves it as it was.
 
-    Raises DataDirError when it is not empty or cannot be used.
+    One that an interrupted command left is emptied first. Raises DataDirError when it is not empty
+    or cannot be used, DataDirBusy when another process uses it.
     """
     new = DataDir(path)
     try:
-        if any(new.path.iterdir()):
+        if any(new.path.iterdir()) and not _is_left(new):
             raise DataDirError(new.path, "is not empty: name a new directory")
     except FileNotFoundError:
         pass
@@ -64,7 +70,10 @@ def new_directory(path: Path | str) -> Iterator[DataDir]:
         raise DataDirError(new.path, f"cannot be used: {error.strerror}") from None
     existed = new.path.exists()
     with new:
+        if _is_left(new):
+            await _clear(new)
         try:
+            new.unfinished.mkdir(mode=0o700)
             yield new
         except BaseException:
             _undo(new.path, existed=existed)
@@ -73,7 +82,7 @@ def new_directory(path: Path | str) -> Iterator[DataDir]:
 
 def work_directory(new: DataDir, name: str, node: str) -> DataDir:
     """Return a data directory for a server, inside a new one, with this node id."""
-    made = DataDir(new.path / _WORK / name)
+    made = DataDir(new.unfinished / name)
     made.path.mkdir(mode=0o700, parents=True)
     made.write_private(made.path / "node", node + "\n")
     return made
@@ -162,9 +171,11 @@ async def begin_log(client: Client, node: str, begin: int) -> FreshLog:
 
 
 def finish_directory(new: DataDir, node: str) -> None:
-    """Give a data directory, which has its store, the node id; remove what else was made."""
+    """Remove what else was made in a data directory that has its store, and give it the node id."""
+    for folder in new.unfinished.iterdir():
+        shutil.rmtree(folder)
     new.write_private(new.path / "node", node + "\n")
-    shutil.rmtree(new.path / _WORK)
+    new.unfinished.rmdir()
 
 
 def _sync(folder: Path) -> None:
@@ -174,6 +185,28 @@ def _sync(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _is_left(new: DataDir) -> bool:
+    """Return whether a directory has only what a command left that was killed before its end."""
+    names = {entry.name for entry in new.path.iterdir()}
+    if new.unfinished.name not in names:
+        return names == {"foldmq.lock"}
+    return "node" not in names and all(map(_LEFT.fullmatch, names))
+
+
+async def _clear(new: DataDir) -> None:
+    """Remove what the command left, and end its servers; the lock stays.
+
+    The mark of an unfinished directory goes last: this may be interrupted, too.
+    """
+    for folder in new.unfinished.glob("*"):
+        os.close(await take_store(DataDir(folder), lambda _: None))
+    for entry in sorted(new.path.iterdir(), key=new.unfinished.__eq__):
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != "foldmq.lock":
+            entry.unlink()
 
 
 def _undo(path: Path, *, existed: bool) -> None:

@@ -140,12 +140,14 @@ class _Copy:
         """First record in the buffer."""
         self._chain: ChainChecker | None = None
         self._continues = known is not None
+        self._replaced = ""
+        """Segment of the backup whose records are in the buffer."""
         if known is not None and directory is not None and known.segments:
             data = directory.read(known.segments[-1])
             if len(data) < SEGMENT_BYTES:
                 self._buffer += data
                 self._buffered = int.from_bytes(data[:8], "big")
-                known.segments.pop()
+                self._replaced = known.segments.pop()
 
     async def check(self) -> None:
         """Raise NoContinuation unless the log continues the backup, CorruptLog if it is damaged."""
@@ -212,7 +214,8 @@ class _Copy:
         """Write the records that are not written yet as a segment."""
         if self._buffer:
             name = segment_name(self.log.log, self._buffered, self.log.last)
-            self._output.add(name, bytes(self._buffer))
+            if name != self._replaced:
+                self._output.add(name, bytes(self._buffer))
             self.log.segments.append(name)
             self._buffer.clear()
             self._buffered = self.log.last + 1
@@ -238,7 +241,7 @@ async def restore(
     node. In these cases ``target`` is unchanged.
     """
     reader = BackupReader(source)
-    with new_directory(target) as new:
+    async with new_directory(target) as new:
         work = _Restore(reader, new, _new_id() if new_node else None)
         records = await work.run(progress)
         manifest = reader.manifest

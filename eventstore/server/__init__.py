@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from eventstore.server.client_tls import TlsFiles
     from eventstore.server.disk_recovery import DiskRecovery
     from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
-    from eventstore.server.process import NatsProcess, Sync, end_process
+    from eventstore.server.process import NatsProcess, Sync, end_process, take_store
     from eventstore.server.user import NatsPermissions, NatsUser, NatsUsersError, SubjectRules
     from eventstore.server.users_file import read_users, readable_by_others
 
@@ -36,6 +36,7 @@ __all__ = [
     "find_binary",
     "read_users",
     "readable_by_others",
+    "take_store",
     "user_blocks",
 ]
 
@@ -51,6 +52,7 @@ _MODULE_OF = {
     "NatsProcess": "process",
     "Sync": "process",
     "end_process": "process",
+    "take_store": "process",
     "NatsPermissions": "user",
     "NatsUser": "user",
     "NatsUsersError": "user",

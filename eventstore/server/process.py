@@ -181,20 +181,7 @@ class NatsProcess(abc.ABC):
         raise NatsUnavailable(f"no free port on {self._host} for the {self.title}")
 
     async def _take_store(self) -> None:
-        if not self._datadir.path.is_dir():
-            raise DataDirError(self._datadir.path, "does not exist")
-        arguments = self._arguments()
-        for pid in processes_with(arguments):
-            self._log(f"ending the NATS server (process {pid}) that an earlier broker left behind")
-            await end_orphan(pid, arguments, self._datadir.path)
-        try:
-            self._store_lock = take_lock(self._datadir.nats_lock)
-        except OSError as error:
-            raise DataDirError(self._datadir.path, f"cannot be locked: {error.strerror}") from None
-        if self._store_lock is None:
-            raise DataDirBusy(
-                self._datadir.path, None, "a NATS server that this process cannot see"
-            )
+        self._store_lock = await take_store(self._datadir, self._log)
 
     def _release_store(self) -> None:
         if self._store_lock is not None:
@@ -202,7 +189,7 @@ class NatsProcess(abc.ABC):
             self._store_lock = None
 
     def _arguments(self) -> list[str]:
-        return ["-c", str(self._datadir.nats_config), "-P", str(self._datadir.nats_pid)]
+        return _arguments_of(self._datadir)
 
     async def _launch(self) -> None:
         """Start the process and wait until it is ready; raise the reason if it fails."""
@@ -354,6 +341,30 @@ async def end_process(process: asyncio.subprocess.Process | None, grace: float) 
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def take_store(datadir: DataDir, note: Callable[[str], object]) -> int:
+    """End a server that was left behind on a data directory, and return the lock of its store.
+
+    Raises DataDirError, and DataDirBusy when the server does not end.
+    """
+    if not datadir.path.is_dir():
+        raise DataDirError(datadir.path, "does not exist")
+    arguments = _arguments_of(datadir)
+    for pid in processes_with(arguments):
+        note(f"ending the NATS server (process {pid}) that an earlier broker left behind")
+        await end_orphan(pid, arguments, datadir.path)
+    try:
+        lock = take_lock(datadir.nats_lock)
+    except OSError as error:
+        raise DataDirError(datadir.path, f"cannot be locked: {error.strerror}") from None
+    if lock is None:
+        raise DataDirBusy(datadir.path, None, "a NATS server that this process cannot see")
+    return lock
+
+
+def _arguments_of(datadir: DataDir) -> list[str]:
+    return ["-c", str(datadir.nats_config), "-P", str(datadir.nats_pid)]
 
 
 def _ends_with_parent() -> Callable[[], None] | None:

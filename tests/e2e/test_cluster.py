@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from harness import forkserver, packets
-from harness.broker import environment
+from harness.broker import environment, free_port
+from harness.certs import Authority
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.foldcluster import ClusterNode, Nodes, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.natscluster import Member, NatsCluster
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
+
+from e2e.tools import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,3 +260,42 @@ def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
         assert f"node {made.members[0].name}" in line["event"]
     finally:
         made.clean_up()
+
+
+def test_a_follower_reports_its_certificates_and_its_reloads(tmp_path: Path, nats: Nats) -> None:
+    server = Authority(tmp_path / "certificates").server(expired=True)
+    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=True)
+    access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
+    try:
+        second = made.members[1]
+        tls = f"tls_cert = '{server.certificate}'\ntls_key = '{server.key}'\n"
+        tls += f"[[listener]]\nlisten = 'mqtts://127.0.0.1:{free_port()}'\n"
+        own = second.config_file.read_text()
+        second.configure(own + tls)
+        made.start()
+        problems = [json.loads(one) for one in run("doctor", *access, "--json", code=1).lines]
+        (expired,) = [one for one in problems if one["title"] == "has expired"]
+        assert expired["subject"].endswith(f" at node {second.name}")
+        assert "--cluster c1 --nats-url" in expired["next"]
+        assert second.name in command(nats, "nodes", "--cluster", "c1")
+        shown = " ".join(run("status", *access).out.split())
+        assert f"node {second.name}: the certificate of mqtts://127.0.0.1:" in shown
+        with urllib.request.urlopen(f"http://127.0.0.1:{second.metrics}/metrics") as answer:
+            metrics = answer.read().decode()
+        assert 'foldmq_certificate_expiry_timestamp_seconds{setting="tls_cert"' in metrics
+        assert "foldmq_reload_failed 0.0" in metrics
+        second.configure(own + "keep_bytes = 1\n")
+        second.hangup()
+        until(lambda: f"node {second.name} did not take" in diagnosis(access), "the reload")
+        assert f"node {second.name}: settings not reloaded" in run("status", *access).out
+        second.configure(own + tls)
+        second.hangup()
+        until(lambda: "did not take" not in diagnosis(access), "the reload")
+    finally:
+        made.clean_up()
+
+
+def diagnosis(access: list[str]) -> str:
+    """The output of ``foldmq doctor``, whatever its exit code."""
+    _, out, _ = forkserver.run(["doctor", *access], environment(), 60)
+    return out.decode()

@@ -180,3 +180,22 @@ def test_what_is_no_copy(broker: Broker, tmp_path: Path) -> None:
 
 def node(broker: Broker) -> str:
     return (broker.data_dir / "node").read_text().strip()
+
+
+def test_the_start_of_several_processes_says_it_of_each_log(
+    make_broker: Callable[..., Broker],
+) -> None:
+    broker = make_broker("processes = 2\n")
+    broker.start()
+    publish_some(broker)
+    broker.stop()
+    assert "not proven" not in broker.log
+    (broker.data_dir / "p1" / "log.mark").unlink()
+    broker.start()
+    node = (broker.data_dir / "node").read_text().strip()
+    (line,) = [one for one in broker.log.splitlines() if "not proven" in one]
+    assert f"log {node}-p1: nothing can be said about" in line
+    assert NO_MARK in line
+    shown = " ".join(run("status", "--data-dir", str(broker.data_dir)).out.split())
+    assert f"not proven log {node}-p1: nothing can be said about" in shown
+    broker.stop()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
 from harness import forkserver
-from harness.broker import environment
+from harness.broker import environment, free_port
+from harness.certs import Authority
 from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
 from harness.waiting import until
@@ -101,4 +104,44 @@ def test_a_new_password_takes_effect_at_once(
     assert set_password(file, "third", "--reload", *where)[-1] == "settings reloaded"
     with RawClient(broker.port) as client:
         assert client.connect("c", username="ann", password=b"third").code == 0
+    broker.stop()
+
+
+def diagnosis(where: tuple[str, str]) -> str:
+    """The output of ``foldmq doctor``, whatever its exit code."""
+    _, out, _ = forkserver.run(["doctor", *where], environment(), 60.0)
+    return out.decode()
+
+
+def test_a_reload_that_only_the_main_process_refuses(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """It has the NATS server for clients, and therefore its certificate."""
+    server = Authority(tmp_path).server()
+    certificate = server.certificate.read_bytes()
+    config = (
+        f"processes = 2\nnats_listen = '127.0.0.1:{free_port()}'\nnats_anonymous = true\n"
+        f"nats_tls_cert = '{server.certificate}'\nnats_tls_key = '{server.key}'\n"
+    )
+    broker = make_broker(config)
+    broker.start()
+    where = ("--data-dir", str(broker.data_dir))
+    server.certificate.write_text("nothing")
+    refused = run("reload", *where, code=1)
+    (line,) = refused.err.splitlines()
+    assert "in the main process: " in line
+    assert str(server.certificate) in line
+    (problem,) = [orjson.loads(one) for one in run("doctor", *where, "--json", code=1).lines]
+    assert problem["title"] == "did not take its new settings"
+    assert "in the main process: " in problem["evidence"]
+    assert "in the main process: " in run("status", *where).out
+    lock = broker.data_dir / "p0" / "foldmq.lock"
+    before = lock.read_text()
+    os.kill(int(before), signal.SIGKILL)
+    until(lambda: lock.read_text() not in ("", before), "the next process")
+    until(lambda: "in the main process: " in diagnosis(where), "its report")
+    server.certificate.write_bytes(certificate)
+    broker.hangup()
+    until(lambda: "in the main process: " not in diagnosis(where), "the successful reload")
+    assert run("reload", *where).out.count("settings reloaded") == 2
     broker.stop()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 from harness.waiting import TIMEOUT
@@ -74,6 +77,42 @@ async def _write(
         if noted is not None:
             link = link_of(records[noted - 1]) if noted <= len(records) else GENESIS
             Watermark(folder / "log.mark", f"FOLDMQ_LOG_{log}").write(noted, link)
+
+
+_KILLED = """
+import os, signal, sys
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+place, name, calls, *arguments = sys.argv[1:]
+owner = import_module(place)
+*parts, last = name.split(".")
+for part in parts:
+    owner = getattr(owner, part)
+original, done = getattr(owner, last), []
+
+
+def counted(*args, **options):
+    done.append(None)
+    if len(done) == int(calls):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **options)
+
+
+from cli.main import main
+
+sys.argv = ["foldmq", *arguments]
+with mock.patch.object(owner, last, counted):
+    main()
+"""
+
+
+def killed_at(place: str, name: str, calls: int, *arguments: str) -> None:
+    """Run a command of foldmq that is killed, as by ``kill -9``, at a call of a function."""
+    words = [sys.executable, "-c", _KILLED, place, name, str(calls), *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 @contextlib.asynccontextmanager

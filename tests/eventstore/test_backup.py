@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
-from storedlogs import COUNT, FIRST, cut_log, flip, made, opened_for_reading, stored, write
+from harness.waiting import TIMEOUT
+from storedlogs import (
+    COUNT,
+    FIRST,
+    cut_log,
+    flip,
+    killed_at,
+    made,
+    opened_for_reading,
+    stored,
+    write,
+)
 
 from eventstore.copies import RESTORED, BackupResult, RestoreResult, back_up, restore
 from eventstore.copies.backup_files import MANIFEST, BadBackup
@@ -17,9 +30,6 @@ from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UsageError
 from eventstore.format import Event, LogCut, encode_record, link_of
 from eventstore.reading import LogSource, open_log, silent
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.system
 
@@ -229,3 +239,79 @@ def test_an_interrupted_backup_leaves_the_one_before(
             backed_up(node, place)
     assert restored(place, new).records == 5
     assert backed_up(node, place).added == COUNT - 5
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "calls"),
+    [
+        ("eventstore.copies.fresh_log", "work_directory", 1),
+        ("eventstore.copies.fresh_log", "FreshLog.append", 5),
+        ("eventstore.copies.fresh_log", "_sync", 1),
+        ("eventstore.copies.log_backup", "finish_directory", 1),
+    ],
+)
+def test_a_restore_that_is_killed(
+    node: Path, place: Path, new: Path, where: str, name: str, calls: int
+) -> None:
+    """No broker starts on what it left, and the next restore begins again."""
+    records = made()
+    write(node, records)
+    backed_up(node, place)
+    killed_at(where, name, calls, "restore", str(place), "--data-dir", str(new))
+    words = [sys.executable, "-m", "cli.main", "serve", "--listen", "127.0.0.1:0"]
+    started = subprocess.run(
+        [*words, "--data-dir", str(new)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert started.returncode == 73
+    assert "'foldmq restore' or 'foldmq salvage' was interrupted: run" in started.stderr
+    assert not (new / "node").exists()
+    (new / "mine").write_text("")
+    with pytest.raises(DataDirError, match="is not empty"):
+        restored(place, new)
+    (new / "mine").unlink()
+    assert restored(place, new).records == COUNT
+    assert stored(new) == [link_of(one) for one in records]
+    assert not DataDir(new).unfinished.exists()
+
+
+def test_a_restore_that_is_killed_when_it_is_complete(node: Path, place: Path, new: Path) -> None:
+    """The node id comes last: what is left behind it takes no room and stops no broker."""
+    records = made()
+    write(node, records)
+    backed_up(node, place)
+    killed_at("pathlib", "Path.rmdir", 1, "restore", str(place), "--data-dir", str(new))
+    assert not list(DataDir(new).unfinished.iterdir())
+    assert DataDir(new).node() == "n1"
+    with pytest.raises(DataDirError, match="is not empty"):
+        restored(place, new)
+    assert stored(new) == [link_of(one) for one in records]
+
+
+@pytest.mark.parametrize("name", ["add", "finish"])
+def test_a_backup_that_is_killed(node: Path, place: Path, new: Path, name: str) -> None:
+    """The one before can be restored, and the next run completes it."""
+    records = made()
+    write(node, records[:5])
+    backed_up(node, place)
+    write(node, records[5:])
+    words = ["backup", str(place), "--data-dir", str(node)]
+    killed_at("eventstore.copies.backup_files", f"BackupDirectory.{name}", 1, *words)
+    (place / "n1.1-9.records").write_bytes(b"the first bytes of a segment")
+    assert restored(place, new).records == 5
+    assert backed_up(node, place).added == COUNT - 5
+    assert len(list(place.glob("*.records"))) == 1
+
+
+def test_a_backup_without_new_records_writes_no_records(node: Path, place: Path) -> None:
+    """It may be killed meanwhile: what the manifest names stays as it is."""
+    write(node, made())
+    backed_up(node, place)
+    (segment,) = place.glob("*.records")
+    before = segment.stat()
+    assert backed_up(node, place).added == 0
+    after = segment.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

@@ -16,6 +16,7 @@ from storedlogs import (
     block,
     cut_log,
     flip,
+    killed_at,
     made,
     opened_for_reading,
     stored,
@@ -318,7 +319,7 @@ def test_directory_in_use(old: Path, new: Path) -> None:
         save(old, new)
     assert held is not None
     assert not new.exists()
-    with DataDir(new), pytest.raises(DataDirError, match="is not empty"):
+    with DataDir(new), pytest.raises(DataDirBusy):
         save(old, new)
 
 
@@ -360,6 +361,25 @@ def test_a_failure_leaves_no_files(old: Path, new: Path, monkeypatch: pytest.Mon
         save(old, new)
     assert not new.exists()
     assert contents(old) == before
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "calls"),
+    [
+        ("eventstore.copies.damaged_log", "Plan", 1),
+        ("eventstore.copies.fresh_log", "FreshLog.append", 5),
+        ("eventstore.copies.damaged_log", "finish_directory", 1),
+    ],
+)
+def test_a_salvage_that_is_killed(old: Path, new: Path, where: str, name: str, calls: int) -> None:
+    """No broker starts on what it left, and the next salvage begins again."""
+    write(old, made())
+    killed_at(where, name, calls, "salvage", "--data-dir", str(old), "--to", str(new))
+    with pytest.raises(DataDirError, match="is incomplete, because"):
+        DataDir(new).node()
+    assert save(old, new).records == COUNT
+    assert DataDir(new).node() == "n1"
+    assert not DataDir(new).unfinished.exists()
 
 
 def test_progress_is_reported(old: Path, new: Path) -> None:

@@ -120,9 +120,9 @@ def _build(found: Status) -> Numbers | None:
 
 
 def _reload_failed(found: Status) -> float | None:
-    if "node" not in found:
+    if "reload" not in found:
         return None
-    return float(bool((found.get("reload") or {}).get("error")))
+    return float(bool((found["reload"] or {}).get("error")))
 
 
 def _sessions(found: Status) -> Numbers:
