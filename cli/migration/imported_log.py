@@ -290,7 +290,7 @@ async def write_imported_log(state: ImportedState, before: bytes, target: Path) 
     written; it is then as it was.
     """
     time_ms = time.time_ns() // 1_000_000
-    with fresh_log.new_directory(target) as new:
+    async with fresh_log.new_directory(target) as new:
         node = new.node()
         async with fresh_log.fresh_store(new, node) as client:
             log = await fresh_log.begin_log(client, node, state.begin)
