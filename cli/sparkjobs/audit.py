@@ -11,13 +11,12 @@ from cli.sparkjobs.claimed_states import (
     claims_of_brokers,
     claims_of_projections,
     no_claims,
+    with_open_ends,
 )
 from cli.sparkjobs.job_runner import Job, run_job, write_result
-from cli.sparkjobs.log_location import Found
 from cli.sparkjobs.output import check_html, save_html
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from projections.log_proof import statement, unproven_end
 from spark.audit import NOTHING, SMALL, audit, limits_here
 from spark.audit.facts import Outcome
 from spark.report import audit_json, audit_page, audit_text
@@ -84,13 +83,7 @@ def run_audit(flags: SparkFlags, wanted: AuditOptions) -> bool:
             found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell, local=limits)
         return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
 
-    async def gather_all(found: Found) -> ClaimedStates:
-        claims = await gather(found)
-        ends = [log.unproven for log in found.logs if log.unproven is not None]
-        claims.notes += [statement(unproven_end(end)) for end in ends]
-        return claims
-
-    outcome = run_job(flags, moment, gather_all, work, when_needed=True)
+    outcome = run_job(flags, moment, with_open_ends(gather), work, when_needed=True)
     if wanted.html is not None:
         save_html(wanted.html, audit_page(outcome))
     if wanted.as_json:

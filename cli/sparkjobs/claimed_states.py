@@ -1,6 +1,6 @@
 """The state according to running brokers or stored projections, for an audit to compare."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from cli.common import progress, text
@@ -9,6 +9,7 @@ from cli.sparkjobs.log_location import Found
 from eventstore.format import Position, position
 from eventstore.reading import LogSource
 from projections.comparison import LiveState, ProjectionReader, StoredItem, StoredProjections
+from projections.log_proof import statement, unproven_end
 from spark.audit.facts import ALL_CLAIM as ALL
 from spark.audit.facts import RETAINED_CLAIM as RETAINED
 from spark.audit.facts import SESSION_CLAIM as SESSION
@@ -27,9 +28,24 @@ class ClaimedStates:
     """Parts that cannot be compared, as text."""
 
 
+GatherClaims = Callable[[Found], Awaitable[ClaimedStates]]
+
+
 async def no_claims(_found: Found) -> ClaimedStates:
     """Return no claims."""
     return ClaimedStates()
+
+
+def with_open_ends(gather: GatherClaims) -> GatherClaims:
+    """Return the same, with notes about the logs whose ends are not proven and not continued."""
+
+    async def gather_all(found: Found) -> ClaimedStates:
+        claims = await gather(found)
+        ends = [log.unproven for log in found.logs if log.unproven is not None]
+        claims.notes += [statement(unproven_end(end)) for end in ends]
+        return claims
+
+    return gather_all
 
 
 async def claims_of_brokers(found: Found) -> ClaimedStates:

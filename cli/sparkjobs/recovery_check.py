@@ -1,12 +1,19 @@
 """``foldmq spark recovery-check``: checks the broker's state after its last start."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from cli.common import text
-from cli.sparkjobs.claimed_states import ClaimedStates, claims_of_brokers, no_claims
+from cli.sparkjobs.claimed_states import (
+    ClaimedStates,
+    claims_of_brokers,
+    no_claims,
+    with_open_ends,
+)
 from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.format import format_position
+from projections.log_proof import doubt_object, spans_text, statement
 from spark.recovery import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
 
 _LISTED = 20
@@ -33,9 +40,11 @@ def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool
 
     def work(job: Job, claims: ClaimedStates) -> RecoveryOutcome:
         with job.busy("checking the recovery") as tell:
-            return recovery_check(job.log, claims.rows, tell=tell)
+            found = recovery_check(job.log, claims.rows, tell=tell)
+        return dataclasses.replace(found, notes=tuple(claims.notes))
 
-    outcome = run_job(flags, None, no_claims if alone else claims_of_brokers, work)
+    gather = with_open_ends(no_claims if alone else claims_of_brokers)
+    outcome = run_job(flags, None, gather, work)
     if as_json:
         write_result(text.json_line(recovery_object(outcome)))
     else:
@@ -54,7 +63,7 @@ def recovery_lines(outcome: RecoveryOutcome) -> Iterator[str]:
             f"{format_position(first.at)} of node {text.name(first.node)}"
         )
     else:
-        yield "recovered: the state matches the log"
+        yield f"recovered: the state matches the log{_extent(outcome)}"
     for one in outcome.violations[:_LISTED]:
         whose = f" {text.name(one.session)}" if one.session is not None else ""
         yield f"  {one.rule}: {text.name(one.node)} {format_position(one.at)}{whose}: {one.what}"
@@ -62,6 +71,7 @@ def recovery_lines(outcome: RecoveryOutcome) -> Iterator[str]:
         yield f"  and {wrong - _LISTED:,} more"
     for node in outcome.nodes:
         yield from _node_lines(node)
+    yield from outcome.notes
     for compared in outcome.compared:
         yield (
             f"compared with the broker of {text.name(compared.node)}: "
@@ -71,7 +81,23 @@ def recovery_lines(outcome: RecoveryOutcome) -> Iterator[str]:
         )
 
 
+def _extent(outcome: RecoveryOutcome) -> str:
+    """Return for which part of the logs the result holds."""
+    parts = sum(len(node.doubts) for node in outcome.nodes)
+    but = f"; nothing can be said about {text.count_of(parts, 'part')}" if parts else ""
+    if len(outcome.nodes) != 1:
+        return f", {text.count_of(len(outcome.nodes), 'log')}{but}"
+    spans = spans_text(outcome.nodes[0].proven)
+    return f", {spans}{but}" if spans else but
+
+
 def _node_lines(node: NodeRecovery) -> Iterator[str]:
+    yield from _start_lines(node)
+    for doubt in node.doubts:
+        yield f"  {statement(doubt)}"
+
+
+def _start_lines(node: NodeRecovery) -> Iterator[str]:
     if node.start is None:
         yield f"node {text.name(node.node)}: the log contains no start"
         return
@@ -115,6 +141,7 @@ def recovery_object(outcome: RecoveryOutcome) -> dict[str, object]:
             for one in outcome.compared
         ],
         "seconds": round(outcome.seconds, 3),
+        "notes": list(outcome.notes),
     }
 
 
@@ -129,4 +156,10 @@ def _node_object(node: NodeRecovery) -> dict[str, object]:
             "interrupted": start.interrupted,
         }
     fields = {field: getattr(node, field) for field, *_ in (*_KEPT, *_SINCE)}
-    return {"node": node.node, "start": told, **fields}
+    return {
+        "node": node.node,
+        "start": told,
+        **fields,
+        "proven": [{"from": text.iso(begin), "to": text.iso(end)} for begin, end in node.proven],
+        "not_proven": [doubt_object(doubt) for doubt in node.doubts],
+    }

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from eventstore.format import format_position, index_of, position, sequence_of
 from projections.audit import Rule, Violation
+from projections.log_proof import LogProof, proven_spans
 from spark.audit.facts import (
     ALL_CLAIM,
     BROKER,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format import Position
+    from projections.log_proof import Doubt
     from spark.audit.facts import StateClaim
     from spark.datasource import Log, LogBounds
     from spark.rebuild import SessionGroup, StateStarts
@@ -107,6 +108,18 @@ class NodeRecovery:
     """Messages in queues."""
     resumed: int = 0
     """Sessions resumed by their clients since, in their former state."""
+    begins_ms: int = 0
+    """Time of the first record of the log; 0: it has none."""
+    ends_ms: int = 0
+    """Time of the last record."""
+    doubts: tuple[Doubt, ...] = ()
+    """The parts of the log about which nothing can be said."""
+
+    @property
+    def proven(self) -> list[tuple[int, int]]:
+        """The other parts of the log, in Unix milliseconds."""
+        spans = proven_spans(self.begins_ms, self.ends_ms, self.doubts)
+        return spans if self.ends_ms else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,7 @@ class RecoveryOutcome:
     compared: tuple[ClaimsCompared, ...]
     """The compared claims of the broker; empty if it was not queried."""
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def kept(self) -> bool:
@@ -150,9 +164,20 @@ def recovery_check(
     bounds = pinned.bounds()
     check_claimed_nodes({claim.node for claim in claims}, bounds)
     tell("looking for the last start")
-    starts, wrong = _look_at_turns(pinned, bounds, _starts(pinned))
+    starts, doubts = _starts(pinned)
+    starts, wrong = _look_at_turns(pinned, bounds, starts)
     tell("folding the sessions")
     nodes, found, counts = _sessions(pinned, bounds, begin, starts, claims)
+    times = _times(pinned, bounds)
+    nodes = [
+        replace(
+            node,
+            begins_ms=times[node.node][0],
+            ends_ms=times[node.node][1],
+            doubts=tuple(doubts.get(node.node, ())),
+        )
+        for node in nodes
+    ]
     if claims:
         tell("comparing what is retained")
         wrong += _retained(pinned, claims)
@@ -170,30 +195,37 @@ def recovery_check(
 # ------------------------------------------------------------------------------- the start
 
 
-def _starts(log: Log) -> dict[str, BrokerStart]:
-    """Return the last start of each node that has one in its log."""
-    lives = log.only(types=["BrokerStarted", "BrokerStopped"]).entries(
-        "node", "position", "time_ms", "type"
-    )
-    before = Window.partitionBy("node").orderBy("position")
-    last = (
-        lives.withColumn("before", F.lag("type").over(before))
-        .where(F.col("type") == "BrokerStarted")
-        .groupBy("node")
-        .agg(F.max_by(F.struct("position", "time_ms", "before"), "position").alias("last"))
-        .select("node", "last.*")
-    )
-    # In a cut log the earlier start may be gone, but not the shutdown behind it.
-    return {
-        row["node"]: BrokerStart(
-            row["position"],
-            row["time_ms"],
-            row["before"] != "BrokerStopped"
-            and (row["before"] is not None or sequence_of(row["position"]) > 1),
-            interrupted=False,
-        )
-        for row in last.collect()
-    }
+def _starts(log: Log) -> tuple[dict[str, BrokerStart], dict[str, list[Doubt]]]:
+    """Return the last start of each node that has one in its log, and what is not proven of it."""
+    types = ["BrokerStarted", "BrokerStopped", "LogEndUnproven", "LogSalvaged"]
+    rows = log.only(types=types).entries("node", "position", "time_ms", "type", "json").collect()
+    starts: dict[str, BrokerStart] = {}
+    stopped: dict[str, bool] = {}
+    proofs: dict[str, LogProof] = defaultdict(LogProof)
+    for row in sorted(rows, key=lambda row: row["position"]):
+        node, at, time_ms = row["node"], row["position"], row["time_ms"]
+        if row["type"] == "BrokerStarted":
+            # In a cut log the earlier start may be gone, but not the shutdown behind it.
+            crashed = not stopped.get(node, sequence_of(at) == 1)
+            starts[node] = BrokerStart(at, time_ms, crashed, interrupted=False)
+        if row["type"] in ("BrokerStarted", "BrokerStopped"):
+            stopped[node] = row["type"] == "BrokerStopped"
+        event = parse_event_json(row["json"], node, at)
+        proofs[node].take(event, sequence_of(at), time_ms)
+    return starts, {node: proof.doubts for node, proof in proofs.items()}
+
+
+def _times(log: Log, bounds: Mapping[str, LogBounds]) -> dict[str, tuple[int, int]]:
+    """Return the times of the first and the last record of each log; 0 if it has none."""
+    chosen = log.having(stream=",".join(one.stream for one in bounds.values()))
+    first = {one.stream: str(one.first) for one in bounds.values()}
+    last = {one.stream: str(one.last) for one in bounds.values()}
+    ends = [chosen.until(json.dumps(first)), chosen.since(json.dumps(last))]
+    begins, ended = (one.records("node", "time_ms") for one in ends)
+    times = defaultdict(list)
+    for row in begins.union(ended).collect():
+        times[row["node"]].append(row["time_ms"])
+    return {node: (min(times[node], default=0), max(times[node], default=0)) for node in bounds}
 
 
 def _look_at_turns(
@@ -295,12 +327,13 @@ def _sessions(
         first = found.orderBy("node", "at").limit(MAX_VIOLATIONS).collect()
     finally:
         kept.unpersist()
-    numbers = {row["node"]: row for row in sums}
+    numbers: dict[str, Any] = {row["node"]: row.asDict() for row in sums}
+    zero: dict[str, Any] = dict.fromkeys(_NUMBERS, 0)
     nodes = [
         NodeRecovery(
             node,
             starts.get(node),
-            **{name: numbers[node][name] if node in numbers else 0 for name in _NUMBERS},
+            **{name: numbers.get(node, zero)[name] for name in _NUMBERS},
         )
         for node in sorted(bounds)
     ]

@@ -269,8 +269,9 @@ def test_a_follower_reports_its_certificates_and_its_reloads(tmp_path: Path, nat
     try:
         second = made.members[1]
         tls = f"tls_cert = '{server.certificate}'\ntls_key = '{server.key}'\n"
-        tls += f"[[listener]]\nlisten = 'mqtts://127.0.0.1:{free_port()}'\n"
         own = second.config_file.read_text()
+        tls += f"[[listen]]\naddress = '127.0.0.1:{second.port}'\n"
+        tls += f"[[listen]]\naddress = 'mqtts://127.0.0.1:{free_port()}'\n"
         second.configure(own + tls)
         made.start()
         problems = [json.loads(one) for one in run("doctor", *access, "--json", code=1).lines]
@@ -279,12 +280,12 @@ def test_a_follower_reports_its_certificates_and_its_reloads(tmp_path: Path, nat
         assert "--cluster c1 --nats-url" in expired["next"]
         assert second.name in command(nats, "nodes", "--cluster", "c1")
         shown = " ".join(run("status", *access).out.split())
-        assert f"node {second.name}: the certificate of mqtts://127.0.0.1:" in shown
+        assert f"node {second.name}: the certificate of tls://127.0.0.1:" in shown
         with urllib.request.urlopen(f"http://127.0.0.1:{second.metrics}/metrics") as answer:
             metrics = answer.read().decode()
-        assert 'foldmq_certificate_expiry_timestamp_seconds{setting="tls_cert"' in metrics
+        assert 'foldmq_certificate_expiry_timestamp_seconds{listener="tls://127' in metrics
         assert "foldmq_reload_failed 0.0" in metrics
-        second.configure(own + "keep_bytes = 1\n")
+        second.configure(own + "keep_bytes = 1\n" + tls)
         second.hangup()
         until(lambda: f"node {second.name} did not take" in diagnosis(access), "the reload")
         assert f"node {second.name}: settings not reloaded" in run("status", *access).out

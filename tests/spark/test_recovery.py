@@ -9,11 +9,13 @@ import pytest
 from foldedlogs import FoldedLog, moments, simulated
 from harness.nats import PASSWORD, USER
 
+from cli.sparkjobs.recovery_check import recovery_lines, recovery_object
 from eventstore.format import (
     MAX_INDEX,
     BrokerStarted,
     BrokerStopped,
     Event,
+    LogEndUnproven,
     MessagePublished,
     SessionClosed,
     SessionOpened,
@@ -23,6 +25,7 @@ from eventstore.format import (
     sequence_of,
 )
 from projections.audit import Rule
+from projections.log_proof import doubt_object, statement
 from projections.state import retained_digest, session_digest
 from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from spark.datasource.log import Log
@@ -198,7 +201,7 @@ def test_errors_have_positions(
     assert nodes[odd.node] == BrokerStart(odd.at(4), nodes[odd.node].time_ms, False, False)
     assert nodes[first.node] is None
     (new,) = (one for one in outcome.nodes if one.node == second.node)
-    assert new == NodeRecovery(second.node, nodes[second.node])
+    assert replace(new, begins_ms=0, ends_ms=0) == NodeRecovery(second.node, nodes[second.node])
 
 
 OTHERWISE = [
@@ -249,3 +252,26 @@ def test_claims_about_a_node_that_is_not_read_are_refused(
     log = crashed(new_log())
     with pytest.raises(BadOption, match=f"claimed of node other, .* there is {log.node}"):
         recovery_check(opened(log), [StateClaim(BROKER, "other", "all", "", 1, None)])
+
+
+def test_the_result_holds_for_the_proven_part(
+    new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
+) -> None:
+    log = new_log()
+    log.record(BrokerStarted("1"))
+    log.record(SessionOpened("c", False, False, 4))
+    log.record(LogEndUnproven("copy", 2, 1_000_000, 9), BrokerStarted("1"))
+    log.record(SessionClosed("c", "broker_restarted"))
+    outcome = recovery_check(opened(log))
+    assert outcome.kept, outcome.violations
+    (node,) = outcome.nodes
+    (doubt,) = node.doubts
+    assert (doubt.reason, doubt.after, doubt.missing) == ("copy", 2, 7)
+    assert [end for _, end in node.proven] == [1_000_000, node.ends_ms]
+    verdict, *rest = recovery_lines(outcome)
+    assert verdict.startswith("recovered: the state matches the log, from ")
+    assert verdict.endswith("; nothing can be said about 1 part")
+    assert f"  {statement(doubt)}" in rest
+    found = recovery_object(outcome)
+    assert found["nodes"][0]["not_proven"] == [doubt_object(doubt)]  # type: ignore[index]
+    assert len(found["nodes"][0]["proven"]) == 2  # type: ignore[index]
