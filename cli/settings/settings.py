@@ -178,6 +178,14 @@ class Settings(
         description="Maximum size of the index of the event log. With it, why, log, replay and the "
         "web page read only the records that an answer needs. 0: no index.",
     )
+    ack_delay: Seconds = Field(
+        default=_OPTIONS.ack_delay,
+        ge=0.01,
+        le=60,
+        description="How long acknowledgements that clients send (PUBACK, PUBCOMP) may wait for a "
+        "record of the event log that something else needs, before they get one of their own. "
+        "After a crash, deliveries acknowledged in this time are sent again.",
+    )
     commit_timeout: Seconds = Field(
         default=_OPTIONS.commit_timeout,
         gt=0,
@@ -315,6 +323,7 @@ RELOADABLE = frozenset(
     {
         *LimitFields.model_fields,
         *AccessFields.model_fields,
+        "ack_delay",
         "ack_wait",
         "allow_anonymous",
         "commit_timeout",
