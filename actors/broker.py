@@ -168,6 +168,8 @@ class Broker(LoopActor):
         self.node.journal.on_input_resumed = self._on_input_resumed
         self.node.journal.on_deferred = self._on_deferred
         self.node.journal.ack_delay = self.node.options.ack_delay
+        self.kernel.gathering.delay = self.node.options.commit_delay
+        self.kernel.may_wait = self._may_wait
         await end_connections(self.node)
         self.kernel.wake()
         await self.wait_durable()
@@ -250,9 +252,7 @@ class Broker(LoopActor):
 
     async def wait_durable(self) -> None:
         """Wait until every event is on disk (or the broker failed)."""
-        while not self.node.failed.done() and (
-            self.kernel.busy or not self.node.journal.idle
-        ):
+        while not self.node.failed.done() and (self.kernel.busy or not self.node.journal.idle):
             self.node.journal.flush()
             await asyncio.sleep(0.002)
 
@@ -277,6 +277,7 @@ class Broker(LoopActor):
         before = applied_limits(self.node.options, old_permissions)
         self.node.options = options
         self.node.journal.ack_delay = options.ack_delay
+        self.kernel.gathering.delay = options.commit_delay
         self.node.delivery_limits = _delivery_limits(options)
         self.node.publish_rules = _publish_rules(options)
         if self.node.publish_rules.max_levels != levels:
@@ -328,6 +329,11 @@ class Broker(LoopActor):
     def _end_turn(self) -> None:
         self.node.router.deliveries = 0
         self.node.journal.end_turn()
+
+    def _may_wait(self) -> bool:
+        """Return whether reads of clients may wait for others."""
+        journal = self.node.journal
+        return not (self.node.draining or journal.congested or journal.observer is not None)
 
     def on_failure(self, *exc_info: object) -> None:
         """Stop the broker: nothing is supervised without its root."""

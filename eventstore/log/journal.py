@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import orjson
@@ -147,6 +148,8 @@ class Journal:
         self._max_pending = max_pending
         self._since_ms = since_ms
         self._link = link
+        self.released_at = -inf
+        """Monotonic time at which output was last released because records were on disk."""
         self._durable = sequence
         self.durable_link = link
         """Link of the last record that is on disk."""
@@ -470,7 +473,7 @@ class Journal:
                 newest = record
         if newest is not None:
             self.on_durable(newest.sequence, newest.link)
-        now = self._clock.monotonic()
+        now = self.released_at = self._clock.monotonic()
         releasing = self._releasing
         idle = not releasing
         while inflight and inflight[0].sequence <= sequence:

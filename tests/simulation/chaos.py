@@ -114,6 +114,7 @@ class Chaos:
             keep_bytes=chance.choice([0, 40_000]),
             keep_until_archived=guarded,
             ack_delay=waits.choice([0.01, 0.2, 1.0]),
+            commit_delay=waits.choice([0.0, 0.003, 0.01, 0.05]),
             takeover_delay=0.01,
             **make_world.more_options(seed),
         )

@@ -321,6 +321,7 @@ class World:
         """End what the dead would still do."""
         for broker in self._corpses:
             broker.node.timers._heap.clear()
+            broker.kernel._gathered.clear()
             for task in tasks_of(broker):
                 task.cancel()
 
