@@ -86,7 +86,7 @@ def with_bold_headings(page: str) -> str:
     return _HEADING.sub(lambda found: painted(found[0], "bold", sys.stdout), page)
 
 
-class _Page:
+class _HelpPage:
     """What commands and groups have in common."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -100,7 +100,7 @@ class _Page:
         return with_bold_headings(super().get_help(ctx))  # type: ignore[misc] # of the command
 
 
-class PageCommand(_Page, TyperCommand):
+class PageCommand(_HelpPage, TyperCommand):
     """A command whose help page has sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -108,7 +108,7 @@ class PageCommand(_Page, TyperCommand):
         in_sections(self, ctx, formatter)
 
 
-class PageGroup(_Page, TyperGroup):
+class PageGroup(_HelpPage, TyperGroup):
     """A group of commands whose help page has sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
