@@ -65,6 +65,11 @@ class Credentials:
     password: str = field(repr=False)
 
 
+def new_node_id() -> str:
+    """Return a random node id."""
+    return base64.b32encode(secrets.token_bytes(5)).decode().lower()
+
+
 class DataDir:
     """The directory of one broker. :meth:`lock` creates it; the constructor accesses no file.
 
@@ -227,8 +232,8 @@ class DataDir:
             if self.unfinished.exists():
                 raise DataDirError(
                     self.path,
-                    "is incomplete, because 'foldmq restore' or 'foldmq salvage' was interrupted: "
-                    "run that command again with this directory",
+                    "is incomplete, because 'foldmq restore', 'salvage' or 'import' was "
+                    "interrupted: run that command again with this directory",
                 )
             logs = sorted(self.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*"))
             if logs:
@@ -236,7 +241,7 @@ class DataDir:
                 raise DataDirError(
                     self.path, f"file 'node' is missing but there is a log: write {node!r} into it"
                 )
-            text = base64.b32encode(secrets.token_bytes(5)).decode().lower()
+            text = new_node_id()
             self.write_private(file, text + "\n")
         node = text.strip()
         if not _NODE.fullmatch(node):

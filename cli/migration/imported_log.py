@@ -27,6 +27,7 @@ from cli.migration.mosquitto_database import (
     StoredMessage,
 )
 from eventstore.copies import fresh_log
+from eventstore.datadir import new_node_id
 from eventstore.format import (
     LOG_SESSION,
     MAX_INDEX,
@@ -291,7 +292,7 @@ async def write_imported_log(state: ImportedState, before: bytes, target: Path) 
     """
     time_ms = time.time_ns() // 1_000_000
     async with fresh_log.new_directory(target) as new:
-        node = new.node()
+        node = new_node_id()
         async with fresh_log.fresh_store(new, node) as client:
             log = await fresh_log.begin_log(client, node, state.begin)
             records = _Records(log, node, time_ms, before)

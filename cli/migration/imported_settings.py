@@ -57,9 +57,12 @@ class ImportedSettings:
         self.remarks.append(f"{place}: {text.escaped(what, 500)}")
 
     def check_target(self) -> None:
-        """Raise DataDirError unless the directory is new or empty."""
+        """Raise DataDirError unless the directory is new or empty.
+
+        What an import that was killed left of the data directory is checked when it is written.
+        """
         try:
-            if any(self.target.iterdir()):
+            if any(path != self.data_dir for path in self.target.iterdir()):
                 raise DataDirError(self.target, "is not empty: name a new directory with --to")
         except FileNotFoundError:
             pass

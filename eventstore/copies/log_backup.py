@@ -6,8 +6,6 @@ the backup does not have.
 
 from __future__ import annotations
 
-import base64
-import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from eventstore.copies.backup_files import (
     segment_name,
 )
 from eventstore.copies.fresh_log import begin_log, finish_directory, fresh_store, new_directory
-from eventstore.datadir import DataDir
+from eventstore.datadir import DataDir, new_node_id
 from eventstore.errors import CorruptLog, EventStoreError, UsageError
 from eventstore.format import ChainChecker, Followed, Record, decode_record, sequence_of
 from eventstore.nats import LOG_STREAM_PREFIX
@@ -242,7 +240,7 @@ async def restore(
     """
     reader = BackupReader(source)
     async with new_directory(target) as new:
-        work = _Restore(reader, new, _new_id() if new_node else None)
+        work = _Restore(reader, new, new_node_id() if new_node else None)
         records = await work.run(progress)
         manifest = reader.manifest
         if manifest is None:
@@ -340,7 +338,3 @@ class _Restore:
         if manifest.several:
             new.write_private(new.processes, f"{manifest.several}\n")
         finish_directory(new, self.name_of(manifest.node))
-
-
-def _new_id() -> str:
-    return base64.b32encode(secrets.token_bytes(5)).decode().lower()

@@ -267,7 +267,7 @@ def test_a_restore_that_is_killed(
         check=False,
     )
     assert started.returncode == 73
-    assert "'foldmq restore' or 'foldmq salvage' was interrupted: run" in started.stderr
+    assert "'foldmq restore', 'salvage' or 'import' was interrupted: run" in started.stderr
     assert not (new / "node").exists()
     (new / "mine").write_text("")
     with pytest.raises(DataDirError, match="is not empty"):
