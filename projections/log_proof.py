@@ -78,6 +78,8 @@ class LogProof:
     def take(self, event: Event, sequence: int, time_ms: int) -> None:
         """Fold a LogSalvaged, LogEndUnproven or BrokerStarted; others say nothing about it."""
         if isinstance(event, LogEndUnproven):
+            if event.salvaged:
+                self.continued(event.end, sequence, time_ms)
             self.doubts.append(unproven_end(event, sequence, time_ms))
         elif isinstance(event, LogSalvaged):
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
@@ -101,6 +103,13 @@ class LogProof:
         for number, doubt in enumerate(self.doubts):
             if not doubt.seen_ms and sequence > doubt.behind:
                 self.doubts[number] = doubt._replace(to_ms=doubt.to_ms or time_ms, seen_ms=time_ms)
+
+    def continued(self, end: int, sequence: int, time_ms: int) -> None:
+        """Fold a start on a log that ended at ``end``, before the last record of a salvage."""
+        for number, doubt in enumerate(self.doubts):
+            if doubt.behind > end:
+                self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
+        self.started(sequence, time_ms)
 
     def cut(self, first: int) -> None:
         """Forget what was said in the records before ``first``: the log begins there."""

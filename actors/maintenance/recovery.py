@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -196,6 +197,8 @@ def _unproven_end(node: NodeContext, tail: LogTail, last_ms: int) -> LogEndUnpro
     mark = node.log.watermark
     unproven = mark.unproven_end(tail.sequence, last_ms) if mark is not None else None
     if unproven is not None:
+        if tail.sequence < node.state.salvaged:
+            unproven = replace(unproven, salvaged=node.state.salvaged)
         doubt = unproven_end(unproven, tail.sequence + 1, node.clock.time_ms())
         _log.warning(statement(doubt))
     return unproven

@@ -291,6 +291,9 @@ class LogEndUnproven:
     the records between are missing; 0: there is no watermark."""
     source: str = ""
     """The backup from which the data directory was restored; empty: not known."""
+    salvaged: int = 0
+    """LogSalvaged.until, if the log ends before that record: from here on the state that was left
+    is continued; 0: it does not."""
     e: Literal["LogEndUnproven"] = "LogEndUnproven"
     v: Literal[1] = 1
 

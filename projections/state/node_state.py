@@ -442,6 +442,9 @@ class NodeState:
 
     def _unproven(self, event: LogEndUnproven, at: Position, ms: int, _: Sequence[bytes]) -> None:
         self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
+        if event.salvaged:
+            self._be_sure()
+            self.salvaged = event.end
 
     def _salvaged(self, event: LogSalvaged, at: Position, ms: int, _: Sequence[bytes]) -> None:
         """Be unsure of the state: records are missing before the next one."""

@@ -53,6 +53,13 @@ def test_the_proven_parts_are_those_between_the_doubts() -> None:
     assert spans_text(spans, plain) == "from 100 to 400, from 900 to 1000, from 5000 to 6000"
 
 
+def test_a_log_that_ends_before_the_last_record_of_its_salvage_is_continued() -> None:
+    restored = LogEndUnproven("restored", 9, 950, salvaged=12)
+    (salvage, end) = folded((SALVAGED, 8, 400), (restored, 10, 5000)).doubts
+    assert (salvage.behind, salvage.seen_ms) == (9, 5000)
+    assert end.seen_ms == 5000
+
+
 def test_a_doubt_that_no_start_has_ended_reaches_to_the_present() -> None:
     end = unproven_end(COPY)
     assert proven_spans(100, 1000, [end]) == [(100, 1000)]

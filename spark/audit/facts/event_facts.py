@@ -391,13 +391,17 @@ class FactMakers:
         self._note(at, STOPPED, {})
 
     def _started(self, event: BrokerStarted, at: Position) -> None:
-        values = {"software": event.software, "time_ms": self.record.steady_ms, **self._turn()}
+        times = {"time_ms": self.record.steady_ms, "clock_ms": self.record.time_ms}
+        values = {"software": event.software, **times, **self._turn()}
         self._note(at, STARTED, {**values, "before_ms": self.before_ms})
 
     def _doubtful(self, event: LogEndUnproven | LogSalvaged, at: Position) -> None:
         proof = LogProof()
         proof.take(event, self.record.sequence, self.record.time_ms)
-        self._note(at, DOUBT, {"doubts": [tuple(one) for one in proof.doubts]})
+        values: dict[str, Any] = {"doubts": [tuple(doubt) for doubt in proof.doubts]}
+        if isinstance(event, LogEndUnproven) and event.salvaged:
+            values |= {"continued": event.end, "clock_ms": self.record.time_ms}
+        self._note(at, DOUBT, values)
 
     def _limits(self, event: LimitsApplied, at: Position) -> None:
         values = {

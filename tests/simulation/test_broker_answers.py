@@ -1,0 +1,71 @@
+"""What is said of the broker and its log is true at random moments, whatever happens to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.diagnosis import broker_advice
+from eventstore.stored_files import StoredFiles
+from projections.log_proof import LogProof
+from simulation.broker_answers import WrongAnswerError, run_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Patch = pytest.MonkeyPatch
+
+pytestmark = pytest.mark.plain
+
+SEEDS = (4, 9, 12)
+LATER = (1, 2, 5, 6, 7, 8, 11, 13, *range(15, 20), *range(21, 27), 28, 29)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_answers_about_the_broker_and_its_log_are_true(seed: int, tmp_path: Path) -> None:
+    run_broker(seed, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", LATER)
+def test_answers_are_true_in_more_runs(seed: int, tmp_path: Path) -> None:
+    run_broker(seed, tmp_path)
+
+
+def _sees_no_damage(patch: Patch) -> None:
+    patch.setattr(StoredFiles, "damage", lambda *_: None)
+
+
+def _forgets_what_is_not_proven(patch: Patch) -> None:
+    patch.setattr(LogProof, "take", lambda *_: None)
+
+
+def _takes_a_start_for_the_end_of_no_doubt(patch: Patch) -> None:
+    patch.setattr(LogProof, "started", lambda *_: None)
+
+
+def _is_silent_about_the_clock(patch: Patch) -> None:
+    patch.setattr(broker_advice, "_HOUR_MS", 0)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        _sees_no_damage,
+        _forgets_what_is_not_proven,
+        _takes_a_start_for_the_end_of_no_doubt,
+        _is_silent_about_the_clock,
+    ],
+)
+def test_a_false_answer_is_found(
+    mutant: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path
+) -> None:
+    mutant(monkeypatch)
+    for seed in SEEDS:
+        try:
+            run_broker(seed, tmp_path / str(seed))
+        except WrongAnswerError:
+            return
+    pytest.fail(f"{mutant.__name__} passes the seeds {SEEDS}")
