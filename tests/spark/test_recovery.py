@@ -260,7 +260,7 @@ def test_the_result_holds_for_the_proven_part(
     log = new_log()
     log.record(BrokerStarted("1"))
     log.record(SessionOpened("c", False, False, 4))
-    log.record(LogEndUnproven("copy", 2, 1_000_000, 9), BrokerStarted("1"))
+    log.record(BrokerStarted("1"), LogEndUnproven("copy", 2, 1_000_000, 9))
     log.record(SessionClosed("c", "broker_restarted"))
     outcome = recovery_check(opened(log))
     assert outcome.kept, outcome.violations
