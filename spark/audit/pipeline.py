@@ -298,7 +298,7 @@ class _Audit:
         logs = found.logs
         if self._claims is not None:
             self._claimed = [StateClaim(*row) for row in self._claims.collect()]
-        history = retained_history(facts)
+        history = retained_history(facts, logs)
         self._retained = sum(map(len, history.values()))
         self._report("auditing sessions")
         owed = required_replays(facts, history, logs)
@@ -324,7 +324,7 @@ class _Audit:
         messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
-            held = self._keep(retained_rules.retained_intervals(facts, messages.released))
+            held = self._keep(retained_rules.retained_intervals(facts, messages.released, logs))
         self._report("auditing sessions")
         results = self._sessions(facts, messages, held, found)
         self._report("auditing what is retained and repeated")
