@@ -355,9 +355,9 @@ def _history(
             )
             found[one["topic"]].append(held)
     for topic, some in found.items():
-        some = sorted((one for one in some if one.at >= complete), key=lambda held: held.at)
-        ends = [*(one.at for one in some[1:]), BEYOND_ALL]
-        found[topic] = [one._replace(until=end) for one, end in zip(some, ends, strict=True)]
+        known = sorted((one for one in some if one.at >= complete), key=lambda held: held.at)
+        ends = [*(one.at for one in known[1:]), BEYOND_ALL][: len(known)]
+        found[topic] = [one._replace(until=end) for one, end in zip(known, ends, strict=True)]
     return found
 
 
