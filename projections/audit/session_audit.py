@@ -228,6 +228,10 @@ class SessionAudit:
         """Forget what was known before lost records, if a position is behind them."""
         if not self._holes or at < self._holes[-1]:
             return
+        if self._known and self.fold.state is not None:
+            self._report_all(self._expected.overdue(self._holes[-1]))
+        self._end_turn()
+        self._wills.end_turn()
         while self._holes and at >= self._holes[-1]:
             self._begin = self._holes.pop()
         self.fold = SessionFold(self.session, self.fold.whole)

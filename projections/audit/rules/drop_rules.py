@@ -270,7 +270,7 @@ class DropAudit:
         self, _state: Any, event: MessageDropped, _first: Any, _limits: Any, at: Position
     ) -> str:
         for ref in from_runs(event.refs):
-            if not self._outline.is_absent(ref, at):
+            if ref >= self._outline.begin and not self._outline.gave_up(ref, at):
                 message = f"message {format_position(ref)}"
                 return f"dropped as lost, but the record of {message} was not given up"
         return ""

@@ -92,8 +92,10 @@ class LogOutline:
     holes: tuple[Position, ...] = ()
     """The positions behind records that a salvage gave up, in order: states from before them are
     not known any more."""
-    absent: tuple[tuple[Position, Position], ...] = ()
-    """Positions whose records were cut off or given up: the first one, and the one behind them."""
+    given_up: tuple[tuple[Position, Position], ...] = ()
+    """The first position of records that a salvage gave up, and the one behind them."""
+    begin: Position = 0
+    """The first position of the log."""
 
     def limits_at(self, at: Position) -> Limits | None:
         """Return the limits that apply at a position; None: they are not known."""
@@ -116,9 +118,9 @@ class LogOutline:
         """Return whether records between two positions were given up."""
         return _any_between(self.holes, since, at)
 
-    def is_absent(self, ref: Position, at: Position) -> bool:
-        """Return whether the record of a message was cut off or given up before a position."""
-        return any(first <= ref < end <= at for first, end in self.absent)
+    def gave_up(self, ref: Position, at: Position) -> bool:
+        """Return whether a salvage before a position gave up the record of a message."""
+        return any(first <= ref < end <= at for first, end in self.given_up)
 
     def settled_since(self) -> int:
         """Return the time since which the last run and its limits are unchanged.

@@ -150,8 +150,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
                 "complete checkpoint, so only sessions that began in it are audited"
             )
     lost = [note.values for note in notes[GIVEN_UP]]
-    # Behind the end of the damaged log, the salvage dropped what was lost.
-    ends = {one[name] + 1 for one in lost for name in ("last", "until")}
+    ends = {one["last"] + 1 for one in lost}
     torn = {sequence_of(note.at) for note in notes[TORN]}
     holes = sorted({_behind_turn(one, torn) for one in ends})
     outline = _outline(notes, begin, piece.ends_steady_ms, [position(one, 0) for one in holes])
@@ -179,7 +178,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
         borders = {position(one["first"], 0) for one in lost}
-        borders |= {position(one, 0) for one in ends}
+        borders |= {position(one[name] + 1, 0) for one in lost for name in ("last", "until")}
         complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
     breaks = complete + breaks
     if not outline.limits:
@@ -253,8 +252,8 @@ def _outline(
     for note in notes[STOPPED]:
         made.stopped(note.at)
     lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
-    given_up = [(position(first, 0), position(end, 0)) for first, end in sorted(lost)]
-    return replace(made.outline(ends_ms), absent=((0, begin), *given_up))
+    given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
+    return replace(made.outline(ends_ms), given_up=given_up, begin=begin)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
