@@ -329,7 +329,8 @@ class _Audit:
         results = self._sessions(facts, messages, held, found)
         self._report("auditing what is retained and repeated")
         self._natively(facts, held, results, logs)
-        if messages.released is None and self._trusted:
+        whole = not any(log.outline.holes for log in logs.values())
+        if messages.released is None and self._trusted and whole:
             self._retained = facts.counts.get(RETAINED, 0)
         elif held is not None:
             self._retained = held.count()

@@ -76,6 +76,11 @@ def never_delivered_there(name: str) -> Case:
     return _lacking(story, 2).breaks("undelivered", at(4, 1))
 
 
+def never_delivered_before(name: str) -> Case:
+    story = Story(name)(published("x", "t"), payloads=2)(Acked("s", []))
+    return _lacking(story, 3).breaks("undelivered", at(2, 1))
+
+
 def out_of_order_there(name: str) -> Case:
     story = _behind(name)
     story(published("t", "t"), delivered(at(4, 1)), delivered(at(4), pid=2), payloads=2)
@@ -134,6 +139,11 @@ def lost_with_its_record(name: str) -> Case:
     """A message that waits was in the lost record: the salvage drops it."""
     story = Story(name)(closed())(published("t"), queued(at(3)), payloads=1)
     return _lacking(known_again(story, "p", "s"), 3).keeps()
+
+
+def will_lost_with_its_record(name: str) -> Case:
+    """The salvage discards it, though its connection continues."""
+    return _lacking(known_again(with_will(name), "p", "s", "x"), 2).keeps()
 
 
 def permissions_set_unseen(name: str) -> Case:
@@ -196,12 +206,12 @@ def acknowledged_by_a_member_unseen(name: str) -> Case:
 
 
 BROKEN_HOLED = (
-    never_delivered_there, out_of_order_there, delivered_again_there,
+    never_delivered_there, never_delivered_before, out_of_order_there, delivered_again_there,
     replayed_though_replaced_there, replayed_though_cleared_unseen, permitted_to_all_there,
     lost_though_it_is_there, lost_from_a_whole_log,
 )  # fmt: skip
 KEPT_HOLED = (
-    lost_with_its_record, permissions_set_unseen, started_unseen, limits_of_an_unseen_start,
-    will_after_an_unseen_start, retained_cleared_unseen, retained_and_known_again,
-    session_ended_unseen, acknowledged_by_a_member_unseen,
+    lost_with_its_record, will_lost_with_its_record, permissions_set_unseen, started_unseen,
+    limits_of_an_unseen_start, will_after_an_unseen_start, retained_cleared_unseen,
+    retained_and_known_again, session_ended_unseen, acknowledged_by_a_member_unseen,
 )  # fmt: skip
