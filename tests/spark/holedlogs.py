@@ -78,7 +78,7 @@ def never_delivered_there(name: str) -> Case:
 
 def never_delivered_before(name: str) -> Case:
     story = Story(name)(published("x", "t"), payloads=2)(Acked("s", []))
-    return _lacking(story, 3).breaks("undelivered", at(2, 1))
+    return _lacking(story(opened("z")), 3).breaks("undelivered", at(2, 1))
 
 
 def out_of_order_there(name: str) -> Case:

@@ -119,8 +119,13 @@ class LogOutline:
         return _any_between(self.holes, since, at)
 
     def gave_up(self, ref: Position, at: Position) -> bool:
-        """Return whether a salvage before a position gave up the record of a message."""
-        return any(first <= ref < end <= at for first, end in self.given_up)
+        """Return whether a salvage before a position may have given up a message.
+
+        Of one from before the log begins, it may have given up the repetition.
+        """
+        return any(
+            end <= at and (ref < self.begin or first <= ref < end) for first, end in self.given_up
+        )
 
     def settled_since(self) -> int:
         """Return the time since which the last run and its limits are unchanged.
