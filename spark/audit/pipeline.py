@@ -530,7 +530,8 @@ class _Audit:
         unknown = self._totals.counts[f"cases {UNKNOWN_LIMITS}"]
         if unknown:
             remarks.append(
-                f"{unknown:,} drops are not compared with a limit: none was recorded before them"
+                f"{unknown:,} drops are not compared with a limit: the log does not say which one "
+                "applied"
             )
         return remarks
 
