@@ -71,7 +71,7 @@ def test_two_nodes_at_once(log: Log, limits: LocalLimits) -> None:
 def test_a_connection_may_have_ended_in_lost_records(
     spark: SparkSession, nats: Nats, limits: LocalLimits
 ) -> None:
-    name = f"lacks{len(str(limits))}"
+    name = f"lacks{limits.log_bytes}"
     west = lacking(node(name, ("moved", 10, 20), ("both", 30, 70), ("late", 35, 60)), 3)
     east = node(f"{name}e", ("moved", 25, 80), ("both", 40, 50))
     logs = [log.store(nats) for log in (west, east)]
