@@ -173,7 +173,7 @@ class SessionAudit:
         ``expires`` its expiry (Unix time in seconds, 0: never, None: not known). Call once for each
         subscription that the message matches, before the session's own events at that position.
         """
-        self._pass_holes(at)
+        self.pass_holes(at)
         if self._known and self.fold.state is not None:
             self._due += self._expected.expect(
                 at, ref, topic, time_ms, origin, qos, granted, owed=owed, size=size, expires=expires
@@ -194,7 +194,7 @@ class SessionAudit:
         """
         if self._broken:
             return
-        self._pass_holes(at)
+        self.pass_holes(at)
         fold, kind = self.fold, type(event)
         turn = (at >> INDEX_BITS) - part << INDEX_BITS
         if turn != self._turn:
@@ -224,10 +224,14 @@ class SessionAudit:
         if state is None:
             self._forget()
 
-    def _pass_holes(self, at: Position) -> None:
+    def pass_holes(self, at: Position) -> None:
         """Forget what was known before lost records, if a position is behind them."""
         if not self._holes or at < self._holes[-1]:
             return
+        if self._known and self.fold.state is not None:
+            self._report_all(self._expected.overdue(self._holes[-1]))
+        self._end_turn()
+        self._wills.end_turn()
         while self._holes and at >= self._holes[-1]:
             self._begin = self._holes.pop()
         self.fold = SessionFold(self.session, self.fold.whole)
@@ -290,7 +294,7 @@ class SessionAudit:
         """Check what is left at the end of the log."""
         if self._broken:
             return
-        self._pass_holes(_BEYOND)
+        self.pass_holes(_BEYOND)
         state = self.fold.state
         if state is not None:
             self._report_all(self._expected.overdue(_BEYOND))

@@ -61,8 +61,11 @@ History = dict[tuple[str, str], list[RetainedInterval]]
 """Node and topic -> its intervals, in order."""
 
 
-def retained_history(facts: LocalFacts) -> History:
-    """Return the history of all retained messages."""
+def retained_history(facts: LocalFacts, logs: Mapping[str, LogSummary]) -> History:
+    """Return the history of all retained messages, behind lost records if there are any.
+
+    Nothing is audited until a checkpoint behind them has repeated what is retained.
+    """
     changes: dict[tuple[str, str], list[RetainedInterval]] = defaultdict(list)
     columns = ("node", "topic", "at", "ref", "number", "check", "digest", "before", "expires")
     for node, topic, at, ref, number, old, digest, before, expires, publisher in facts.rows(
@@ -85,7 +88,9 @@ def retained_history(facts: LocalFacts) -> History:
     for key, some in changes.items():
         some.sort(key=_place)
         ended = [one._replace(until=other.at) for one, other in pairwise(some)]
-        found[key] = [*ended, some[-1]]
+        known = [one for one in (*ended, some[-1]) if one.at >= logs[key[0]].complete]
+        if known:
+            found[key] = known
     return found
 
 

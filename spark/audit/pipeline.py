@@ -298,7 +298,7 @@ class _Audit:
         logs = found.logs
         if self._claims is not None:
             self._claimed = [StateClaim(*row) for row in self._claims.collect()]
-        history = retained_history(facts)
+        history = retained_history(facts, logs)
         self._retained = sum(map(len, history.values()))
         self._report("auditing sessions")
         owed = required_replays(facts, history, logs)
@@ -324,12 +324,13 @@ class _Audit:
         messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
-            held = self._keep(retained_rules.retained_intervals(facts, messages.released))
+            held = self._keep(retained_rules.retained_intervals(facts, messages.released, logs))
         self._report("auditing sessions")
         results = self._sessions(facts, messages, held, found)
         self._report("auditing what is retained and repeated")
         self._natively(facts, held, results, logs)
-        if messages.released is None and self._trusted:
+        whole = not any(log.outline.holes for log in logs.values())
+        if messages.released is None and self._trusted and whole:
             self._retained = facts.counts.get(RETAINED, 0)
         elif held is not None:
             self._retained = held.count()
@@ -529,7 +530,8 @@ class _Audit:
         unknown = self._totals.counts[f"cases {UNKNOWN_LIMITS}"]
         if unknown:
             remarks.append(
-                f"{unknown:,} drops are not compared with a limit: none was recorded before them"
+                f"{unknown:,} drops are not compared with a limit: the log does not say which one "
+                "applied"
             )
         return remarks
 

@@ -63,8 +63,13 @@ def violation_rows(found: DataFrame, rule: str, at: str, what: Column) -> DataFr
     return row.select(*VIOLATION)
 
 
-def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFrame:
+def retained_intervals(
+    facts: FactTables, released: DataFrame | None, logs: Mapping[str, LogSummary]
+) -> DataFrame:
     """Return the history of retained messages, a row for each change.
+
+    Behind lost records only: nothing is audited until a checkpoint behind them has repeated what
+    is retained.
 
     The rows are (node, topic, at, until, ref, digest, how, qos, old, before, expires, origin,
     previous, last, ended). The message of ``ref`` was retained from ``at`` to before ``until``;
@@ -101,6 +106,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
             "origin",
         )
         told = told.unionByName(later)
+    told = told.where(F.col("at") >= position_of("complete", logs))
     history = Window.partitionBy("node", "topic").orderBy("at")
     return told.select(
         "*",

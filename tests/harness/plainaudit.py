@@ -130,7 +130,7 @@ class _Plain:
         self._facts = facts
         self._log = log
         self._effects, released = _took_effect(facts)
-        self._held = _history(facts, released)
+        self._held = _history(facts, released, log.complete)
         self._results = SessionResults()
         self._rows: list[tuple[Any, ...]] = []
 
@@ -334,8 +334,10 @@ def _effect(one: dict[str, Any]) -> dict[str, Any]:
     return {**one, "level": one["number"] & 3, "turn": position(sequence, 0)}
 
 
-def _history(facts: _Facts, released: list[dict[str, Any]]) -> dict[str, list[_Held]]:
-    """Return what was retained on each topic, in order."""
+def _history(
+    facts: _Facts, released: list[dict[str, Any]], complete: Position
+) -> dict[str, list[_Held]]:
+    """Return what was retained on each topic from a position on, in order."""
     found: dict[str, list[_Held]] = defaultdict(list)
     for one in facts.retained:
         how, qos = one["number"] & 3, one["number"] >> 2
@@ -353,9 +355,9 @@ def _history(facts: _Facts, released: list[dict[str, Any]]) -> dict[str, list[_H
             )
             found[one["topic"]].append(held)
     for topic, some in found.items():
-        some.sort(key=lambda held: held.at)
-        ends = [*(one.at for one in some[1:]), BEYOND_ALL]
-        found[topic] = [one._replace(until=end) for one, end in zip(some, ends, strict=True)]
+        known = sorted((one for one in some if one.at >= complete), key=lambda held: held.at)
+        ends = [*(one.at for one in known[1:]), BEYOND_ALL][: len(known)]
+        found[topic] = [one._replace(until=end) for one, end in zip(known, ends, strict=True)]
     return found
 
 

@@ -588,12 +588,17 @@ def dropped_too_late(name: str) -> Case:
 
 
 def checkpoint(
-    story: Story, *events: Event, sessions: int, retained: int, payloads: int = 0
+    story: Story,
+    *events: Event,
+    sessions: int,
+    retained: int,
+    payloads: int = 0,
+    number: int = 1,
 ) -> Story:
     """A checkpoint in one record, of sessions in a given state or without one."""
     begun = at(story.log.last + 1)
-    completed = CheckpointCompleted(1, begun, sessions, retained)
-    return story(CheckpointBegun(1), *events, completed, payloads=payloads)
+    completed = CheckpointCompleted(number, begun, sessions, retained)
+    return story(CheckpointBegun(number), *events, completed, payloads=payloads)
 
 
 def snapshot(story: Story, session: str, **changed: Any) -> SessionSnapshot:

@@ -417,7 +417,7 @@ def _drops(reason: str, how: str) -> Any:
     return makes
 
 
-_UNTOLD_DROPS: Final = {"not_permitted": "k", "lost": "m"} | dict.fromkeys(
+_UNTOLD_DROPS: Final = {"not_permitted": "k"} | dict.fromkeys(
     ("slow_reader", "reserved_topic", "topic_levels", "packet_too_large", "payload_format"), "l"
 )
 for _reason in DROP_REASONS:

@@ -211,7 +211,6 @@ WHY: Final = {
     "j": "it concerns another log: it is found if [all logs](#several-logs) are audited",
     "k": "the log has only a digest of the permissions",
     "l": "QoS 0 messages and refused publications are in the log only as a number",
-    "m": "the record of the salvage to which it belongs may have been cut off",
 }
 """Why an audit does not tell."""
 

@@ -8,6 +8,7 @@ import pytest
 from brokenlogs import at, closed, opened
 from harness.logs import LogBuilder
 from harness.nats import access
+from holedlogs import lacking
 
 from eventstore.format import BrokerStarted
 from projections.audit import Rule
@@ -64,6 +65,21 @@ def test_two_nodes_at_once(log: Log, limits: LocalLimits) -> None:
     both = next(one for one in found if one.session == "both")
     assert both.at == at(6)
     assert both.what == "connected while it had a connection to node west, since 7.0"
+
+
+@pytest.mark.parametrize("limits", [NOTHING, SMALL], ids=["in Spark", "without Spark"])
+def test_a_connection_may_have_ended_in_lost_records(
+    spark: SparkSession, nats: Nats, limits: LocalLimits
+) -> None:
+    name = f"lacks{limits.log_bytes}"
+    west = lacking(node(name, ("moved", 10, 20), ("both", 30, 70), ("late", 35, 60)), 3)
+    east = node(f"{name}e", ("moved", 25, 80), ("both", 40, 50))
+    logs = [log.store(nats) for log in (west, east)]
+    log = Log(spark, {**access(nats), "stream": ",".join(one.stream for one in logs)})
+    found = audit(log, local=limits).violations
+    assert [(one.rule, one.node, one.session) for one in found] == [
+        (Rule.OWNERSHIP, east.node, "both")
+    ]
 
 
 def test_nodes_that_are_no_cluster(log: Log) -> None:

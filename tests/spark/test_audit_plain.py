@@ -11,6 +11,7 @@ from brokenlogs import BROKEN, KEPT, Case
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.logs import HeldLog, LogBuilder
 from harness.plainaudit import Wrong, audit_plainly
+from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
 from eventstore.format import decode_record
 from projections.audit import Rule
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
-ALL = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES)
+ALL = (
+    *BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES,
+    *KEPT_HOLED,
+)  # fmt: skip
 
 
 class _Stream:

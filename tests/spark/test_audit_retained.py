@@ -74,7 +74,7 @@ def test_messages_retained_at_the_grant_must_be_sent(spark: SparkSession) -> Non
     rows = history(random.Random(3))
     facts = facts_of(rows, spark)
     logs = {node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL) for node in NODES}
-    held = retained_intervals(facts, None).persist()
+    held = retained_intervals(facts, None, {}).persist()
     found = sorted(map(tuple, expected_retained(facts, held, logs).collect()))
     assert found == known(rows, 100)
     assert len(found) > 100

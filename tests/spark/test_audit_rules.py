@@ -12,6 +12,7 @@ from brokenlogs import BROKEN, KEPT, Case, at
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.nats import access
 from harness.spark_plans import compiled
+from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
 from projections.audit import RULES, Rule, Violation
 from projections.audit.rules import OF_SEVERAL_LOGS
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from spark.audit.facts.audit_outcome import Outcome
 
-ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES)
-ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES)
+ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED)
+ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED)
 NAMES = [make.__name__ for make in ALL]
 OF_ONE_LOG = {*RULES} - {Rule.STATE} - OF_SEVERAL_LOGS
 """The rest is in ``test_audit_several_logs.py``."""
@@ -110,6 +111,13 @@ def test_spark_finds_the_same(
     assert {one.rule for one in here.violations} == OF_ONE_LOG
     with compiled(spark) if few_spans else contextlib.nullcontext():
         same(audit(Log(spark, options), cluster=False, local=NOTHING), here)
+
+
+def test_spark_finds_the_same_behind_lost_records(spark: SparkSession, stored: Nats) -> None:
+    options = of(stored, [make.__name__ for make in (*BROKEN_HOLED, *KEPT_HOLED)])
+    here = audit(Log(no_session, options), cluster=False, local=SMALL)
+    assert here.violations
+    same(audit(Log(spark, options), cluster=False, local=NOTHING), here)
 
 
 def same(found: Outcome, other: Outcome) -> None:

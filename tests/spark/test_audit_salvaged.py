@@ -106,11 +106,12 @@ def test_any_lost_records(seed: int, tmp_path: Path) -> None:
         pytest.param(35, 61, 64, id="the opening of another one"),
         pytest.param(3, 34, 54, id="the beginning of a turn"),
         pytest.param(25, 97, 117, id="the beginning of another one"),
+        pytest.param(60, 6, 14, id="the permissions"),
     ],
 )
 def test_lost_records_explain_what_follows(
     seed: int, first: int, last: int, tmp_path: Path
 ) -> None:
-    """Behind a hole, a checkpoint repeats a session whose connection or messages were lost."""
+    """Behind a hole, nothing is known that may have changed in it."""
     records = history(seed)
     assert problems(salvage(tmp_path, records, set(range(first, last + 1)))) == []

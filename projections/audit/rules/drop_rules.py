@@ -23,6 +23,7 @@ from eventstore.format import (
 )
 from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
+from projections.state import LOST
 from protocol.mqtt import FAILURE, matches
 from protocol.mqtt5 import SHARE
 
@@ -43,7 +44,9 @@ _SHOWN: Final = 60
 _NOT_AUTHORIZED: Final = 0x87
 _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
-_OF_RECEIVERS: Final = frozenset({"queue_messages", "queue_bytes", "unsubscribed", "other_prefix"})
+_OF_RECEIVERS: Final = frozenset(
+    {"queue_messages", "queue_bytes", "unsubscribed", "other_prefix", LOST}
+)
 """Reasons for which a message in the log does not reach a session."""
 _OF_OTHERS: Final = (Queued, MessagePublished, WillFired)
 """Events that may happen to a session while its state is not known."""
@@ -263,6 +266,15 @@ class DropAudit:
             return "left the queue as not_permitted, but no client was connected"
         return ""
 
+    def _lost(
+        self, _state: Any, event: MessageDropped, _first: Any, _limits: Any, at: Position
+    ) -> str:
+        for ref in from_runs(event.refs):
+            if ref >= self._outline.begin and not self._outline.gave_up(ref, at):
+                message = f"message {format_position(ref)}"
+                return f"dropped as lost, but the record of {message} was not given up"
+        return ""
+
     def _topic_levels(
         self, _state: Any, event: MessageDropped, _first: Any, limits: Limits, _at: Position
     ) -> str:
@@ -310,6 +322,7 @@ _CHECKS: Final[dict[str, Callable[..., str]]] = {
     "reserved_topic": DropAudit._reserved,
     "payload_format": DropAudit._payload_format,
     "packet_too_large": DropAudit._too_large,
+    LOST: DropAudit._lost,
 }
 _LIMITED: Final = frozenset(
     {"queue_messages", "queue_bytes", "not_permitted", "topic_levels", "payload_format"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from eventstore.format import BrokerStarted, BrokerStopped, LimitsApplied
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from eventstore.format import Event, Position
 
@@ -82,7 +82,7 @@ class LogOutline:
     """The outline of one log."""
 
     limits: tuple[Limits, ...] = ()
-    """In order; limits equal to the ones before are left out."""
+    """In order; limits equal to the ones before are left out, unless a hole is between them."""
     runs: tuple[BrokerRun, ...] = ()
     """In order."""
     stops: tuple[Position, ...] = ()
@@ -92,11 +92,16 @@ class LogOutline:
     holes: tuple[Position, ...] = ()
     """The positions behind records that a salvage gave up, in order: states from before them are
     not known any more."""
+    given_up: tuple[tuple[Position, Position], ...] = ()
+    """The first position of records that a salvage gave up, and the one behind them."""
+    begin: Position = 0
+    """The first position of the log."""
 
     def limits_at(self, at: Position) -> Limits | None:
-        """Return the limits that apply at a position; None: the log does not record them."""
+        """Return the limits that apply at a position; None: they are not known."""
         number = bisect_right(self.limits, at, key=_place)
-        return self.limits[number - 1] if number else None
+        limits = self.limits[number - 1] if number else None
+        return None if limits is None or self.interrupted(limits.at, at) else limits
 
     def until(self, since: Position, at: Position, time_ms: int) -> int:
         """Return the time of an event, or the end of the run of ``since`` if that ended before."""
@@ -107,19 +112,46 @@ class LogOutline:
 
     def stopped_between(self, since: Position, at: Position) -> bool:
         """Return whether a broker stopped or started between two positions."""
-        number = bisect_right(self.stops, since)
-        return number < len(self.stops) and self.stops[number] <= at
+        return _any_between(self.stops, since, at)
+
+    def interrupted(self, since: Position, at: Position) -> bool:
+        """Return whether records between two positions were given up."""
+        return _any_between(self.holes, since, at)
+
+    def gave_up(self, ref: Position, at: Position) -> bool:
+        """Return whether a salvage before a position may have given up a message.
+
+        Of one from before the log begins, it may have given up the repetition.
+        """
+        return any(
+            end <= at and (ref < self.begin or first <= ref < end) for first, end in self.given_up
+        )
 
     def settled_since(self) -> int:
-        """Return the time since which the last run and its limits are unchanged."""
-        starts = [self.runs[-1].begins_ms] if self.runs else []
+        """Return the time since which the last run and its limits are unchanged.
+
+        Records that were given up behind its start may contain another start: then it is the end.
+        """
+        last = self.runs[-1] if self.runs else None
+        if self.holes and (last is None or last.at < self.holes[-1]):
+            return self.ends_ms
+        starts = [] if last is None else [last.begins_ms]
         return max([*starts, self.limits[-1].time_ms if self.limits else 0])
 
 
-class OutlineBuilder:
-    """Builds the outline of a log from its events of the node, in order."""
+def _any_between(places: Sequence[Position], since: Position, at: Position) -> bool:
+    number = bisect_right(places, since)
+    return number < len(places) and places[number] <= at
 
-    def __init__(self) -> None:
+
+class OutlineBuilder:
+    """Builds the outline of a log from its events of the node, in order.
+
+    ``holes`` are those of the outline.
+    """
+
+    def __init__(self, holes: Sequence[Position] = ()) -> None:
+        self._holes = tuple(holes)
         self._limits: list[Limits] = []
         self._runs: list[BrokerRun] = []
         self._stops: list[Position] = []
@@ -144,11 +176,11 @@ class OutlineBuilder:
 
     def applied(self, limits: Limits) -> None:
         """Record limits."""
-        last: Any = self._limits[-1] if self._limits else ()
-        if tuple(last[2:]) != limits[2:]:
+        last = self._limits[-1] if self._limits else None
+        if last is None or last[2:] != limits[2:] or _any_between(self._holes, last.at, limits.at):
             self._limits.append(limits)
 
     def outline(self, ends_ms: int) -> LogOutline:
         """Return the outline of a log that ends at a time."""
         stops = tuple(sorted(self._stops))
-        return LogOutline(tuple(self._limits), tuple(self._runs), stops, ends_ms)
+        return LogOutline(tuple(self._limits), tuple(self._runs), stops, ends_ms, self._holes)

@@ -271,6 +271,8 @@ class WillAudit:
         if state is None or state.will is None:
             self._report(at, "a will was discarded that was not armed")
             return
+        if self._outline.gave_up(state.will.ref, at):
+            return  # the salvage discarded it
         self._ended, self._delay = "discarded", state.will.delay
         self._before = self._ended
         if state.connected:

@@ -39,7 +39,7 @@ from spark.audit.facts.chain_check import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from projections.log_proof import Doubt
 
@@ -150,10 +150,10 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
                 "complete checkpoint, so only sessions that began in it are audited"
             )
     lost = [note.values for note in notes[GIVEN_UP]]
-    # Behind the end of the damaged log, the salvage dropped what was lost.
-    ends = {one[name] + 1 for one in lost for name in ("last", "until")}
+    ends = {one["last"] + 1 for one in lost}
     torn = {sequence_of(note.at) for note in notes[TORN]}
     holes = sorted({_behind_turn(one, torn) for one in ends})
+    outline = _outline(notes, begin, piece.ends_steady_ms, [position(one, 0) for one in holes])
     judged = [note for note in cuts if not holes or note.values["first"] > holes[-1]]
     if holes:
         behind = position(holes[-1], 0)
@@ -172,18 +172,15 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _cuts(judged, begun, {one.begun for one in checkpoints}, begin)
     breaks += _without_limits(notes)
     breaks += _not_acted(notes)
-    breaks += _runs(notes, piece.first.sequence)
+    breaks += _runs(notes, piece.first.sequence, outline)
     breaks += _archived(notes[ARCHIVED])
     if holes:  # the lost records may explain what is missing until the state is complete again
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
         borders = {position(one["first"], 0) for one in lost}
-        borders |= {position(one, 0) for one in ends}
+        borders |= {position(one[name] + 1, 0) for one in lost for name in ("last", "until")}
         complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
     breaks = complete + breaks
-    outline = replace(
-        _outline(notes, piece.ends_steady_ms), holes=tuple(position(one, 0) for one in holes)
-    )
     if not outline.limits:
         found.remarks.append(
             f"node {node}: the log does not record limits: drops are not compared with them, nor "
@@ -245,16 +242,20 @@ def _at(note: LogNote) -> Position:
     return note.at
 
 
-def _outline(notes: dict[str, list[LogNote]], ends_ms: int) -> LogOutline:
+def _outline(
+    notes: dict[str, list[LogNote]], begin: Position, ends_ms: int, holes: Sequence[Position]
+) -> LogOutline:
     """Return the limits in force, and the times during which a broker ran."""
-    made = OutlineBuilder()
+    made = OutlineBuilder(holes)
     for note in sorted(notes[LIMITS], key=_at):
         made.applied(Limits.read(note.at, note.values))
     for note in sorted(notes[STARTED], key=_at):
         made.started(note.at, note.values["time_ms"], note.values["before_ms"])
     for note in notes[STOPPED]:
         made.stopped(note.at)
-    return made.outline(ends_ms)
+    lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
+    given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
+    return replace(made.outline(ends_ms), given_up=given_up, begin=begin)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
@@ -295,7 +296,7 @@ def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
     return breaks
 
 
-def _runs(notes: dict[str, list[LogNote]], first: int) -> list[ChainBreak]:
+def _runs(notes: dict[str, list[LogNote]], first: int, outline: LogOutline) -> list[ChainBreak]:
     """Return starts in the middle of a turn, limits before any start, and stops after a stop."""
     breaks = [
         ChainBreak(Rule.EVENT, note.at, "a broker started in the middle of a turn")
@@ -304,10 +305,11 @@ def _runs(notes: dict[str, list[LogNote]], first: int) -> list[ChainBreak]:
     ]
     starts, stops = (sorted(note.at for note in notes[what]) for what in (STARTED, STOPPED))
     limits = min((note.at for note in notes[LIMITS]), default=BEYOND_ALL)
-    if first == 1 and limits < min(starts, default=BEYOND_ALL):
+    started = min(starts, default=BEYOND_ALL)
+    if first == 1 and limits < started and not outline.interrupted(0, limits):
         breaks.append(ChainBreak(Rule.EVENT, limits, "limits held before a broker started"))
     for one, other in pairwise(stops):
-        if not any(one < start < other for start in starts):
+        if not outline.interrupted(one, other) and not any(one < start < other for start in starts):
             breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
     return breaks
 

@@ -227,6 +227,7 @@ class SessionChecker:
             self._counts["claims beyond"] += 1
             return
         self._advance(bound)
+        self._audit.pass_holes(bound)
         self._counts["claims"] += 1
         known = self._digest(pending=where == BROKER)
         if known == said:
@@ -254,7 +255,7 @@ class SessionChecker:
                 what = f"the {where} does not have the session that is in the log"
                 self._report(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
         if self._connection is not None:
-            self._disconnected(None)
+            self._disconnected(BEYOND_ALL, self._log.ends_ms)
         if audit.latencies:
             totals = self._results.totals
             totals.add_session(self._log.node, self._session, audit.latencies, audit.slowest_ms)
@@ -267,7 +268,7 @@ class SessionChecker:
     def _advance(self, before: Position) -> None:
         """Audit the events and the packed expectations before a position."""
         events, audit, log = self._events, self._audit, self._log
-        fold, count = audit.fold, len(events)
+        count = len(events)
         before = min(before, log.trusted)
         while self._next < count:
             at, time_ms, part, event = events[self._next]
@@ -281,9 +282,9 @@ class SessionChecker:
             if self._owed:
                 self._settle_replays(event, at, part)
             kind = type(event)
-            state = fold.state
             if kind in _CHANGES:
-                self._change(state, event, at, time_ms)
+                audit.pass_holes(at)
+                self._change(audit.fold.state, event, at, time_ms)
             elif kind is SessionSnapshot:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
@@ -349,6 +350,8 @@ class SessionChecker:
     def _shared(self, step: SharedStep) -> None:
         if step.what == ASSIGNED:
             self._counts["assigned"] += len(step.refs)
+        if step.at < self._log.complete:
+            return  # of a state that is not known any more behind lost records
         self._results.shared(self._log.node, step.group, step.at, orjson.dumps(step[1:]))
 
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
@@ -369,16 +372,18 @@ class SessionChecker:
             self._counts["opened"] += 1
             if state is not None and not event.resumed:
                 self._repeating = False
-            self._disconnected(time_ms)
+            self._disconnected(at, time_ms)
             self._connection = at, time_ms
         elif type(event) is SessionClosed:
-            self._disconnected(time_ms)
+            self._disconnected(at, time_ms)
 
-    def _disconnected(self, time_ms: int | None) -> None:
+    def _disconnected(self, until: Position, ended_ms: int) -> None:
+        """Record a connection, unless it may have ended in records that were given up."""
         connection, self._connection = self._connection, None
-        if connection is not None and self._results.connections:
-            at, began_ms = connection
-            ended_ms = self._log.ends_ms if time_ms is None else time_ms
+        if connection is None or not self._results.connections:
+            return
+        at, began_ms = connection
+        if not self._log.outline.interrupted(at, until):
             self._results.connected(self._log.node, self._session, at, began_ms, ended_ms)
 
     # Marks.
@@ -386,6 +391,7 @@ class SessionChecker:
     def _pass_marks(self, here: Position) -> None:
         """Apply the marks up to a position."""
         marks = self._marks
+        self._audit.pass_holes(here)
         if self._audit.fold.state is None:
             # Marks do not concern a session that does not exist, and there may be many of both.
             self._mark = bisect_right(marks, here, self._mark, key=_place)
