@@ -95,7 +95,8 @@ class ConnectHandshake:
             return
         allowed = connection.listener.options.connect_timeout
         # A login that is being verified has its CONNECT in time: others are verified before it.
-        kept = allowed if self.authenticating else min(connection.kept_waiting, allowed)
+        verifies = self.authenticating and not self._done
+        kept = allowed if verifies else min(connection.kept_waiting, allowed)
         now = connection.now
         left = self.began + allowed + kept - now
         if left > 0:
@@ -291,6 +292,7 @@ class ConnectHandshake:
         connection = self._connection
         if connection.ended:
             return
+        self._done = True
         if not verdict.accepted:
             self._log_rejected(connect, verdict)
             connection.refuse(ConnectCode(int(verdict.result)), "not_authorised")

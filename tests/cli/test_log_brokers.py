@@ -317,7 +317,10 @@ def test_statuses_are_added_up() -> None:
 
 def test_the_status_of_several_logs_does_not_count_internal_sessions() -> None:
     brokers = brokers_of(lambda *_: {})
-    found = [{**status_of(number), "trouble": [], "software": "0.9"} for number in range(3)]
+    found = [
+        {**status_of(number), "node": str(number), "trouble": [], "software": "0.9"}
+        for number in range(3)
+    ]
     lines = list(status_lines_of_all(found, brokers))
     assert "  sessions       3 connected, 0 offline or shared" in lines
     earlier = [{**one, "sessions": {"total": 1, "connected": 1}} for one in found]

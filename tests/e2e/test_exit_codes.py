@@ -64,7 +64,7 @@ OTHERS = {
     # reloads and imports have files of their own; Spark in tests/cli
     # nodes asks a cluster: test_cluster.py
     "web", "salvage", "backup", "restore", "reload", "acl import", "nodes",
-    "nodes move",
+    "nodes move", "import mosquitto", "import nats", "import retained",
 }  # fmt: skip
 
 

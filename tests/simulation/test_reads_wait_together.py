@@ -113,6 +113,7 @@ def test_order_and_time_with_every_delay(rate: int, delay: float) -> None:
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_a_turn_that_takes_the_second_read_of_a_client_first_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -186,6 +187,7 @@ def test_clients_that_wait_for_answers_keep_their_rate(clients: int) -> None:
     assert closed_loops(clients, 0.003) >= 0.98 * closed_loops(clients, 0.0)
 
 
+@pytest.mark.plain
 def test_a_wait_of_clients_that_wait_for_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     joins = Gathering.joins
 
