@@ -141,7 +141,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
             count = wanted.count + wanted.brief
             entries = await reader.latest(count, ends, ended=not wanted.follow)
             if wanted.brief and len(entries) == count:
-                write_notice(f"the last {wanted.count} events; --from 1 prints all")
+                write_notice(f"the last {wanted.count} events; -n COUNT prints more")
                 del entries[0]
             for entry in entries:
                 if is_between(entry.entry.time_ms, wanted.start, wanted.end):

@@ -297,7 +297,7 @@ def test_a_damaged_log_is_named(played: Played, stored: Broker) -> None:
     damage(stored, damaged)
     for command in (("replay",), ("diff", "2020-01-01", "now"), ("replay", "--json")):
         assert refused(*command, *data, code=65).startswith(f"log {damaged}: the log is damaged: ")
-    ran = run("log", "--from", "1", *data, code=65)
+    ran = run("log", "--from", "2020-01-01", *data, code=65)
     assert ran.err.startswith(f"foldmq: log {damaged}: the log is damaged: ")
     assert {line.split()[2] for line in ran.lines} == {"p0", "p1"}  # what comes before
     lines = run("log", "verify", *data, code=1).lines
