@@ -44,12 +44,12 @@ from cli.main import main
 order = pathlib.Path(__file__).with_name("tamper.py")
 listen = Admission.listen
 
-def listen_to_the_test(admission, options, sockets):
+def listen_to_the_test(admission, options, sockets, *clients):
     def obey():
         exec(order.read_text(), {"node": admission._node, "answer": order.with_name("answer")})
         order.unlink()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, obey)
-    return listen(admission, options, sockets)
+    return listen(admission, options, sockets, *clients)
 
 Admission.listen = listen_to_the_test
 main()
