@@ -10,10 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -176,12 +175,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(
-    broker: Broker, work: Path, settings: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Running]:
-    """Run ``broker`` in the directory ``work`` until the block ends; ``settings`` are added to its
-    environment.
-    """
+def running(broker: Broker, work: Path) -> Iterator[Running]:
+    """Run ``broker`` in the directory ``work`` until the block ends."""
     port = free_port()
     log = work / f"{broker.name}.log"
     root = broker.root if issubclass(broker, Foldmq) else ROOT
@@ -190,7 +185,7 @@ def running(
         process = subprocess.Popen(
             broker.command(port, work),
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root), **settings},
+            env={**os.environ, "PYTHONPATH": str(root)},
             stdout=sink,
             stderr=subprocess.STDOUT,
         )
