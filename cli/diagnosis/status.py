@@ -86,9 +86,9 @@ async def ask_statuses(brokers: LogBrokers) -> list[Status]:
             ]
         return status
 
-    found = [status for _, status in await brokers.each(ask)]
-    add_free_space(found, brokers.directory)
-    return found
+    statuses = [status for _, status in await brokers.each(ask)]
+    add_free_space(statuses, brokers.directory)
+    return statuses
 
 
 def followers(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -133,17 +133,21 @@ class ImportedState:
         if client.expires and client.expiry:
             closed_ms = min(closed_ms, (client.expires - client.expiry) * 1000)
         state.closed_ms = closed_ms
-        if client.expiry is not None or any(one[2:] != (0, 0) for one in client.subscriptions):
+        if client.expiry is not None or any(
+            wanted[2:] != (0, 0) for wanted in client.subscriptions
+        ):
             state.level = 5
-        for one in client.subscriptions:
-            if is_reserved_filter(split_share(one.filter)[1]):
+        for wanted in client.subscriptions:
+            if is_reserved_filter(split_share(wanted.filter)[1]):
                 self.left_out["subscriptions to topics reserved for the broker"] += 1
                 continue
-            held = SubscriptionState(one.filter, one.qos, True, one.options, one.identifier)
-            state.subscriptions[one.filter] = held
+            held = SubscriptionState(
+                wanted.filter, wanted.qos, True, wanted.options, wanted.identifier
+            )
+            state.subscriptions[wanted.filter] = held
             self.counts["subscription"] += 1
-            if one.filter.startswith(SHARE):
-                self._add_group(one.filter, closed_ms)
+            if wanted.filter.startswith(SHARE):
+                self._add_group(wanted.filter, closed_ms)
         for sent in client.messages:
             self._add_message(state, sent)
         state.last_pid = client.last_pid
