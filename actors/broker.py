@@ -14,48 +14,57 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authz import Permissions
-from actors.bridge import BridgeSupervisor
-from actors.connection import Admission
-from actors.exchange import LogExchange
-from actors.fast_path import FastPath, fail_turn
-from actors.inspection import BrokerInspection, Inspector, SysTopicTree, clear_denied
-from actors.kernel import ActorFailed, Kernel, LoopActor, TurnWork
-from actors.maintenance import (
-    Projector,
-    Retention,
-    adopt,
-    applied_limits,
-    end_connections,
-    recover,
-    software,
-    verify_in_background,
-)
-from actors.node import ReadPause
-from actors.routing import Router
-from actors.session import Authorizer, ConnectRequest, NodeContext, Session
-from actors.session.decisions import DeliveryLimits, PublishRules, by_text
+from actors.authz.rules import Permissions
+from actors.bridge.bridge_supervisor import BridgeSupervisor
+from actors.connection.admission import Admission
+from actors.exchange.exchange import LogExchange
+from actors.fast_path.fan_out import fail_turn
+from actors.fast_path.fast_path import FastPath
+from actors.inspection.broker_inspection import BrokerInspection
+from actors.inspection.inspector import Inspector
+from actors.inspection.retained_clearing import clear_denied
+from actors.inspection.sys_topics import SysTopicTree
+from actors.kernel.actor import LoopActor
+from actors.kernel.kernel import Kernel
+from actors.kernel.references import ActorFailed
+from actors.kernel.turn_work import TurnWork
+from actors.maintenance.background_verify import verify_in_background
+from actors.maintenance.limits_event import applied_limits
+from actors.maintenance.projector import Projector
+from actors.maintenance.recovery import adopt, end_connections, recover, software
+from actors.maintenance.retention import Retention
+from actors.node.read_pause import ReadPause
+from actors.routing.router import Router
+from actors.session.authorization import Authorizer
+from actors.session.decisions.publish_admission import PublishRules
+from actors.session.decisions.queueing import DeliveryLimits
+from actors.session.decisions.subscribing import by_text
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
+from actors.session.session_messages import ConnectRequest
 from actors.session_admission import SessionAdmission
 from actors.session_registry import SWEEP_INDEX, SessionRegistry
-from actors.sharing import SharedSubscriptions
-from actors.sparkplug import BirthCertificates
+from actors.sharing.shared_subscriptions import SharedSubscriptions
+from actors.sparkplug.birth_certificates import BirthCertificates
 from actors.supervision import inherit, replace
-from eventstore.format import Bridged, BrokerStopped, RetainedExpired
+from eventstore.format.events import RetainedExpired
+from eventstore.format.node_events import Bridged, BrokerStopped
 from eventstore.task_cancellation import end_tasks
-from projections.state import NodeState
+from projections.state.node_state import NodeState
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from actors.authn import Authenticator
-    from actors.configuration import BridgeOptions, BrokerOptions
-    from actors.connection import ListenerOptions
-    from actors.exchange import ExchangeLink, OtherLog
-    from actors.kernel import Clock
-    from actors.maintenance import FollowedState
-    from eventstore.log import EventLog
-    from projections.storage import ProjectionMark
+    from actors.authn.credentials import Authenticator
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.configuration.broker_options import BrokerOptions
+    from actors.connection.listener import ListenerOptions
+    from actors.exchange.exchange import ExchangeLink, OtherLog
+    from actors.kernel.clock import Clock
+    from actors.maintenance.state_reader import FollowedState
+    from eventstore.log.jetstream_log import EventLog
+    from projections.storage.format import ProjectionMark
 
 _log = structlog.get_logger("foldmq")
 

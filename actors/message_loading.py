@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session import Loaded
+from actors.session.session_messages import Loaded
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format import INDEX_BITS
-from eventstore.log import MessageStore, messages_of
+from eventstore.format.positions import INDEX_BITS
+from eventstore.log.message_store import MessageStore, messages_of
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.session import NodeContext, Session
-    from eventstore.format import Position, Record
-    from eventstore.log import Message
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.message_store import Message
 
 _log = structlog.get_logger("foldmq")
 

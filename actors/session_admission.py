@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session import ConnectionAttached
+from actors.session.session_messages import ConnectionAttached
 from actors.takeover_throttle import PreviousConnection, TakeoverThrottle
-from eventstore.format import LOG_SESSION, NATS_SESSION
+from eventstore.format.events import LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
-from protocol.mqtt import ConnectCode
-from protocol.mqtt5 import SHARE, is_payload_format_broken
+from protocol.mqtt.packets import ConnectCode
+from protocol.mqtt5.properties.message_properties import is_payload_format_broken
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from actors.connection import Admission
-    from actors.session import ClientConnection, ConnectRequest, NodeContext
-    from protocol.mqtt import Connect
+    from actors.connection.admission import Admission
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ConnectRequest
+    from protocol.mqtt.packets import Connect
 
 _log = structlog.get_logger("foldmq")
 

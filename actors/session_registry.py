@@ -10,10 +10,10 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from actors.maintenance import Expiries
+from actors.maintenance.session_expiry import Expiries
 from actors.message_loading import MessageLoader
-from actors.routing import routed
-from actors.session import (
+from actors.routing.router import routed
+from actors.session.session_messages import (
     ConnectionAttached,
     ConnectRequest,
     Expire,
@@ -22,16 +22,17 @@ from actors.session import (
     Passivate,
     Remove,
 )
-from actors.sharing import make_session
+from actors.sharing.shared_session import make_session
 from actors.supervision import start_successor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel import LoopActor
-    from actors.session import NodeContext, Session
-    from eventstore.format import Position
-    from projections.state import SessionState
+    from actors.kernel.actor import LoopActor
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
 
 SWEEP_INDEX = object()
 """Message to the root actor while ended subscriptions are in the index, or their actors run."""

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.kernel import ActorFailed
-from actors.maintenance import rebuild_session
-from actors.session import (
+from actors.kernel.references import ActorFailed
+from actors.maintenance.recovery import rebuild_session
+from actors.session.session import Session
+from actors.session.session_messages import (
     ConnectionAttached,
     ConnectionDetached,
     Expire,
@@ -26,19 +27,18 @@ from actors.session import (
     Outgoing,
     Remove,
     Retry,
-    Session,
-    Subscription,
 )
-from actors.sharing import make_session
+from actors.session.subscription_actor import Subscription
+from actors.sharing.shared_session import make_session
 from eventstore.errors import LogUnavailable
-from eventstore.format import SessionClosed
+from eventstore.format.events import SessionClosed
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session import NodeContext
-    from projections.state import SessionState
+    from actors.session.node_context import NodeContext
+    from projections.state.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 

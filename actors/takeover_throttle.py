@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from actors.limits import network_of
+from actors.limits.address_networks import network_of
 
 _IN_A_ROW = 12.0
 """Number of takeovers of one identifier that are attributed to a single client although they are

@@ -7,15 +7,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.common import painted
-from cli.program import (
-    CommandGroup,
-    Program,
-    argv_secrets,
-    defer,
-    end_process,
-    show_version,
-)
+from cli.common.colour import painted
+from cli.program import argv_secrets
+from cli.program.command_group import CommandGroup
+from cli.program.deferred_import import defer
+from cli.program.help_pages import Program
+from cli.program.process_end import end_process
+from cli.program.version_command import show_version
 from protocol.errors import FoldmqError
 
 app = Program(

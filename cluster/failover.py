@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import BrokerStarted, decode_record, encode_record
-from eventstore.log import Appended
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import decode_record, encode_record
+from eventstore.log.conditional_append import Appended
 
 if TYPE_CHECKING:
-    from actors.kernel import Clock
+    from actors.kernel.clock import Clock
     from cluster.failure_detector import Cause
     from cluster.follower import Follower
-    from eventstore.log import EventLog
+    from eventstore.log.jetstream_log import EventLog
 
 
 async def take_over(

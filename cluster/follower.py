@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.maintenance import FollowedState, StateReader
-from actors.routing import Router, routed
+from actors.maintenance.state_reader import FollowedState, StateReader
+from actors.routing.router import Router, routed
 from eventstore.errors import CorruptLog, EventStoreError
-from eventstore.format import GENESIS, ChainChecker
-from eventstore.log import LogTail
-from projections.state import NodeState
-from projections.storage import BadProjection
+from eventstore.format.records import GENESIS, ChainChecker
+from eventstore.log.record_reader import LogTail
+from projections.state.node_state import NodeState
+from projections.storage.format import BadProjection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Record
-    from eventstore.log import EventLog
-    from projections.state import SessionState
-    from projections.storage import LoadedProjections
+    from eventstore.format.records import Record
+    from eventstore.log.jetstream_log import EventLog
+    from projections.state.session import SessionState
+    from projections.storage.loading import LoadedProjections
 
 _YIELD_EVERY = 16
 """Records folded between two returns to the event loop."""

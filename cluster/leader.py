@@ -15,9 +15,9 @@ from eventstore.errors import EventStoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel import Clock
+    from actors.kernel.clock import Clock
     from cluster.members import Members
-    from eventstore.nodes import NodeMessages
+    from eventstore.nodes.cluster_messages import NodeMessages
 
 _log = structlog.get_logger("foldmq")
 

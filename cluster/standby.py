@@ -14,17 +14,17 @@ from cluster.failure_detector import ASK_SECONDS, Cause, FailureDetector, Step
 from cluster.follower import Follower
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.log import Appended
+from eventstore.log.conditional_append import Appended
 from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel import Clock
-    from actors.maintenance import FollowedState
+    from actors.kernel.clock import Clock
+    from actors.maintenance.state_reader import FollowedState
     from cluster.members import Members
-    from eventstore.log import EventLog
-    from eventstore.nodes import LeaderAnswer, NodeMessages
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.nodes.cluster_messages import LeaderAnswer, NodeMessages
 
 _log = structlog.get_logger("foldmq")
 

@@ -13,7 +13,7 @@ the log) and on Spark executors, so all three compute the same state.
 ``storage``
     The form in which the state is stored beside the log.
 
-The following packages read a log: they fold the records of an ``eventstore.reading.LogSource``.
+The following packages read a log: they fold the records of an ``eventstore.reading.log_source.LogSource``.
 
 ``replay``
     The state as of a point, the history of a session or a message, events as text.

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.display import clock, count_of, escaped
-from eventstore.format import LogEndUnproven, LogSalvaged
+from eventstore.format.node_events import LogEndUnproven, LogSalvaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 REACHED: Final = "the log reaches the last record that was noted as acknowledged"
 """The statement about a start after a crash for which there is no doubt."""

@@ -16,10 +16,11 @@ from typing import get_args
 import pytest
 
 from cli.settings.settings import Settings
-from eventstore.format import Event, TurnEvent
+from eventstore.format.event_parsing import Event
+from eventstore.format.turn_events import TurnEvent
 from eventstore.reasons import CLOSE_REASONS, DROP_REASONS
-from projections.state import LOST
-from protocol.mqtt import ENDINGS
+from projections.state.session import LOST
+from protocol.mqtt.reason_codes import ENDINGS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

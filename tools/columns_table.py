@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from spark.columnar import MESSAGES
+from spark.columnar.event_groups import MESSAGES
 from spark.rows.entry_columns import MAKERS
 from spark.rows.property_columns import PROPERTIES
 from spark.schema.column_meanings import MEANINGS

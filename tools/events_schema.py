@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from eventstore.format import json_schema
+from eventstore.format.event_parsing import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "events.schema.json"

@@ -17,16 +17,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from eventstore.format import (
-    GENESIS,
-    Delivered,
-    Event,
-    MessagePublished,
-    Queued,
-    decode_record,
-    encode_record,
-    link_of,
-)
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Delivered, MessagePublished, Queued
+from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
 from eventstore.reasons import CLOSE_REASONS, DROP_REASONS
 
 if TYPE_CHECKING:

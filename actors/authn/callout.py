@@ -22,9 +22,10 @@ from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.enhanced import Challenge, Outcome
 from actors.authn.fair_queue import FairQueue, SingleFlight
 from actors.authn.verdict_cache import VerdictCache
-from actors.authz import FilterError, Rule, parse_filter
+from actors.authz.filter_index import FilterError, parse_filter
+from actors.authz.rules import Rule
 from eventstore.display import escaped
-from eventstore.nats import UnansweredError
+from eventstore.nats.request_client import UnansweredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -63,7 +64,7 @@ T = TypeVar("T")
 
 
 class RequestSender(Protocol):
-    """Sends requests; ``eventstore.nats.RequestClient`` is one."""
+    """Sends requests; ``eventstore.nats.request_client.RequestClient`` is one."""
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
         """Return the reply; raises UnansweredError if there is none within ``seconds``."""

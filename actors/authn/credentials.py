@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.authn.enhanced import Exchange, Step
-    from actors.authz import Rule
+    from actors.authz.rules import Rule
 
 
 class AuthResult(enum.IntEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from actors.authn.credentials import AuthResult, Verdict
-from actors.authn.stored import SCRAM_SHA_256, ScramError, ScramExchange, read_client_first
+from actors.authn.stored.scram import SCRAM_SHA_256, ScramError, ScramExchange, read_client_first
 
 if TYPE_CHECKING:
     from actors.authn.credentials import Credentials

@@ -21,12 +21,12 @@ from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatc
 
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.fair_queue import SingleFlight
-from actors.authn.stored import (
+from actors.authn.stored import mosquitto_hashes
+from actors.authn.stored.scram import (
     MIN_ITERATIONS,
     SALT_SIZE,
     DummyKeys,
     ScramKeys,
-    mosquitto_hashes,
     parse_scram_keys,
     render_keys,
     saslprep,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.authn.fair_queue import FairQueue
 from actors.authn.login_backoff import LoginRank
-from actors.kernel import lower_thread_priority
+from actors.kernel.os_priority import lower_thread_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable

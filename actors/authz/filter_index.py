@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from protocol.errors import FoldmqError
-from protocol.mqtt import TopicError, split_levels, validate_topic_filter
+from protocol.mqtt.topics import TopicError, split_levels, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

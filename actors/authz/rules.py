@@ -17,7 +17,7 @@ from weakref import WeakSet, WeakValueDictionary
 from actors.authz.filter_index import NameValues, NameWildcard
 from actors.authz.name_patterns import NameSet
 from actors.authz.rule_sets import RuleIndex
-from protocol.mqtt import split_levels
+from protocol.mqtt.topics import split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

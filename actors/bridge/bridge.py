@@ -18,35 +18,37 @@ import structlog
 from actors.bridge.from_nats import FromNats
 from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
-from actors.bridge.properties import (
-    Answered,
-    PropertyLosses,
-    PropertyReader,
-    PropertyWriter,
-    ReplySubjects,
-)
+from actors.bridge.properties.dropped_properties import PropertyLosses
+from actors.bridge.properties.property_reader import PropertyReader
+from actors.bridge.properties.property_writer import PropertyWriter
+from actors.bridge.properties.reply_subjects import Answered, ReplySubjects
 from actors.bridge.replies import Replies
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, ToNats
 from actors.bridge.topic_flow import OutgoingMessages
-from actors.kernel import LoopActor
-from actors.node import ReadPause
-from eventstore.format import NATS_SESSION, Bridged, expiries
-from eventstore.nats import encode_hpub, encode_pub
-from protocol.nats import has_status
+from actors.kernel.actor import LoopActor
+from actors.node.read_pause import ReadPause
+from eventstore.format.events import NATS_SESSION
+from eventstore.format.node_events import Bridged
+from eventstore.format.stored_properties import expiries
+from eventstore.nats.batch_client import encode_hpub, encode_pub
+from protocol.nats.headers import has_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
-    from actors.bridge.several_logs import FilterReports
-    from actors.configuration import BridgeOptions
-    from actors.session import Batch, NodeContext, Publication
-    from eventstore.format import Position
-    from eventstore.log import GatedOutput, StoredMessages
-    from eventstore.nats import BatchClient, NatsMessage
-    from protocol.mqtt import Publishes
+    from actors.bridge.several_logs.filter_reports import FilterReports
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Batch, Publication
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import StoredMessages
+    from eventstore.log.pending_record import GatedOutput
+    from eventstore.nats.batch_client import BatchClient
+    from eventstore.nats.batch_parser import NatsMessage
+    from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")
 

@@ -13,21 +13,25 @@ import structlog
 from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
-from actors.bridge.several_logs import FilterReports, TopicHomes
+from actors.bridge.several_logs.filter_reports import FilterReports
+from actors.bridge.several_logs.topic_homes import TopicHomes
 from actors.bridge.to_nats import GatedMessages
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
-from eventstore.format import NATS_SESSION, Bridged
-from eventstore.nats import BatchClient
+from eventstore.format.events import NATS_SESSION
+from eventstore.format.node_events import Bridged
+from eventstore.nats.batch_client import BatchClient
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.bridge.topic_flow import OutgoingMessages
-    from actors.configuration import BridgeOptions
-    from actors.session import NodeContext, Publication
-    from eventstore.nats import ConnectionOptions, NatsMessage
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Publication
+    from eventstore.nats.batch_parser import NatsMessage
+    from eventstore.nats.connection import ConnectionOptions
 
 _log = structlog.get_logger("foldmq")
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
-from protocol.nats import encode_value
+from protocol.nats.headers import encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from eventstore.nats import NatsMessage
+    from eventstore.nats.batch_parser import NatsMessage
 
 _MAX = 10_000
 """Maximum number of owed copies; the oldest are cleared first."""

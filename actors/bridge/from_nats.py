@@ -21,30 +21,36 @@ import orjson
 
 from actors.bridge.duplicates import OwnMessages
 from actors.bridge.replies import LONGEST
-from actors.configuration import REPLIES, REQUESTS
-from actors.routing import is_shared
-from actors.session import Batch, Publisher, Subscription
-from actors.session.decisions import PACKET_IDS
-from eventstore.format import INDEX_BITS, NATS_SESSION, SessionClosed, SessionOpened
-from eventstore.nats import encode_pub
-from protocol.mqtt import Publishes
-from protocol.nats import NO_PROPERTIES, encode_value, has_status, parse_headers
+from actors.configuration.bridge_options import REPLIES, REQUESTS
+from actors.routing.subscriber import is_shared
+from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.publisher import Publisher
+from actors.session.session_messages import Batch
+from actors.session.subscription_actor import Subscription
+from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.format.positions import INDEX_BITS
+from eventstore.nats.batch_client import encode_pub
+from protocol.mqtt.packets import Publishes
+from protocol.nats.headers import encode_value, has_status, parse_headers
+from protocol.nats.property_headers import NO_PROPERTIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest, SubjectInterest
-    from actors.bridge.properties import Answered, PropertyReader
+    from actors.bridge.properties.property_reader import PropertyReader
+    from actors.bridge.properties.reply_subjects import Answered
     from actors.bridge.replies import Replies
-    from actors.bridge.several_logs import FilterReports
-    from actors.configuration import BridgeOptions
-    from actors.routing import Subscriber
-    from actors.session import NodeContext
-    from eventstore.format import Position
-    from eventstore.log import OutputSink
-    from eventstore.nats import NatsMessage
-    from protocol.nats import Headers, ReadProperties
+    from actors.bridge.several_logs.filter_reports import FilterReports
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.routing.subscriber import Subscriber
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.pending_record import OutputSink
+    from eventstore.nats.batch_parser import NatsMessage
+    from protocol.nats.headers import Headers
+    from protocol.nats.property_headers import ReadProperties
 
 _LEVEL = 4
 """Protocol level in the log for the session of NATS: its rules are those of MQTT 3.1.1."""

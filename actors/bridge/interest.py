@@ -17,17 +17,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.duplicates import DuplicateFilter
-from actors.bridge.several_logs import topic_header
-from actors.configuration import REQUESTS
-from eventstore.format import NATS_SESSION
-from protocol.mqtt import FilterTrie, split_levels
+from actors.bridge.several_logs.topic_homes import topic_header
+from actors.configuration.bridge_options import REQUESTS
+from eventstore.format.events import NATS_SESSION
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from actors.bridge.duplicates import ExpectedCopy
-    from actors.bridge.several_logs import TopicHomes
-    from actors.configuration import BridgeOptions
+    from actors.bridge.several_logs.topic_homes import TopicHomes
+    from actors.configuration.bridge_options import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

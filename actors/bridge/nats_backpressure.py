@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.node import ReadPause
+from actors.node.read_pause import ReadPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.session import ClientConnection
+    from actors.session.interfaces import ClientConnection
 
 _LOOK = 0.005
 """Seconds between two checks whether there is room."""

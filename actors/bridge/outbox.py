@@ -16,32 +16,27 @@ import structlog
 
 from actors.bridge.topic_flow import OutgoingMessages
 from eventstore.errors import LogUnavailable
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.event_parsing import Event, entries
+from eventstore.format.events import (
     LOG_SESSION,
     NATS_SESSION,
-    Event,
     MessagePublished,
-    Position,
     Released,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
-    TurnAssembler,
-    entries,
-    format_position,
-    from_runs,
-    position,
 )
-from eventstore.log import MessageStore, StoredMessages, messages_of
+from eventstore.format.node_events import SessionSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.subscriber_probes import SubscriberProbes
-    from actors.configuration import BridgeOptions
-    from actors.session import NodeContext
-    from eventstore.format import Record
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
+    from eventstore.format.records import Record
 
 _log = structlog.get_logger("foldmq")
 

@@ -19,15 +19,15 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from protocol.nats import header_block
+from protocol.nats.headers import header_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.properties import PropertyWriter
+    from actors.bridge.properties.property_writer import PropertyWriter
     from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 _OPEN = 1.0
 """Seconds for which a subject with subscribers is not probed again."""

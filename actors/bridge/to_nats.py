@@ -11,19 +11,20 @@ from collections import defaultdict, deque
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from actors.bridge.properties import header_room
+from actors.bridge.properties.property_writer import header_room
 from actors.bridge.topic_flow import TopicFlow
-from actors.configuration import REPLIES
-from eventstore.format import NATS_SESSION
-from protocol.nats import MAX_CLIENT, MAX_SUBJECT
+from actors.configuration.bridge_options import REPLIES
+from eventstore.format.events import NATS_SESSION
+from protocol.nats.headers import MAX_CLIENT
+from protocol.nats.mapping import MAX_SUBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.subscriber_probes import SubscriberProbes
     from actors.bridge.topic_flow import OutgoingMessages
-    from actors.configuration import BridgeOptions
-    from eventstore.log import GatedOutput
+    from actors.configuration.bridge_options import BridgeOptions
+    from eventstore.log.pending_record import GatedOutput
 
 _MAX_FLOWS = 65_536
 _MAX_FLOW_BYTES = 16 * 1024 * 1024

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from eventstore.log import StoredMessages
-from protocol.nats import MAX_CLIENT, constant_part, encode_value
+from eventstore.log.message_store import StoredMessages
+from protocol.nats.headers import MAX_CLIENT, constant_part, encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 _LINE = 160
 """Approximate bytes of a sent message beside payload, subject, topic and client."""

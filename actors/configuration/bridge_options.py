@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from protocol.nats import Mapping as SubjectMapping
+    from protocol.nats.mapping import Mapping as SubjectMapping
 
 REQUESTS: Final = "$nats/request/"
 """Prefix of requests from NATS; a token, ``/`` and the topic follow."""

@@ -13,28 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authn import Outcome, login_rank
+from actors.authn.credentials import login_rank
+from actors.authn.enhanced import Outcome
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
-from actors.limits import ClientLimits
-from actors.session import Authenticated, AuthenticationStep, Close
-from actors.transports import Acceptor
-from eventstore.format import NATS_SESSION
-from protocol.mqtt import ConnectCode
+from actors.limits.client_limits import ClientLimits
+from actors.session.session_messages import Authenticated, AuthenticationStep, Close
+from actors.transports.acceptor import Acceptor
+from eventstore.format.events import NATS_SESSION
+from protocol.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from actors.authn import Authenticator, Credentials, Exchange, Verdict
-    from actors.configuration import BrokerOptions, Quota
+    from actors.authn.credentials import Authenticator, Credentials, Verdict
+    from actors.authn.enhanced import Exchange
+    from actors.configuration.broker_options import BrokerOptions
+    from actors.configuration.limit_options import Quota
     from actors.connection.connection import Connection
     from actors.connection.enhanced_login import EnhancedLogin
     from actors.connection.listener import ListenerOptions
-    from actors.limits import SlowReader
-    from actors.session import ClientConnection, NodeContext
-    from protocol.mqtt import Connect, Packet
+    from actors.limits.slow_readers import SlowReader
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
+    from protocol.mqtt.packets import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authn import LOCKED_OUT
+from actors.authn.backend_selection import LOCKED_OUT
 from actors.connection.enhanced_login import EnhancedLogin
-from actors.node import ReadPause
-from actors.session import ConnectRequest
+from actors.node.read_pause import ReadPause
+from actors.session.session_messages import ConnectRequest
 from eventstore.display import escaped
-from protocol.mqtt import Auth, Connect, ConnectCode, Disconnect, ReasonCode
+from protocol.mqtt.packets import Auth, Connect, ConnectCode, Disconnect
+from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn import Credentials, Outcome, Verdict
+    from actors.authn.credentials import Credentials, Verdict
+    from actors.authn.enhanced import Outcome
     from actors.connection.connection import Connection
-    from actors.kernel import Timer
-    from actors.session import NodeContext
-    from protocol.mqtt import ConnectProperties, Packet
+    from actors.kernel.clock import Timer
+    from actors.session.node_context import NodeContext
+    from protocol.mqtt.packets import ConnectProperties, Packet
 
 _SHOWN = 200
 """Maximum characters of a name in a log line."""

@@ -17,29 +17,28 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.authn import Credentials
+from actors.authn.credentials import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_actor import InputActor
 from actors.connection.input_throttle import InputThrottle, count_messages
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.reauthentication import Reauthentication
 from actors.connection.receive_window import ReceiveWindow
-from actors.node import ReadPause
-from actors.session import (
+from actors.node.read_pause import ReadPause
+from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.session_messages import (
     Authenticated,
     AuthenticationStep,
     Close,
     ConnectionDetached,
     Packets,
 )
-from actors.session.decisions import PACKET_IDS
-from actors.transports import HandshakeError, WebSocketStage, identity
-from protocol.mqtt import (
-    ENDINGS,
-    FOR_CONNECT_CODES,
-    MQTT_5,
-    PINGRESP,
-    REFUSALS,
+from actors.transports.certificate import identity
+from actors.transports.handshakes import HandshakeError
+from actors.transports.websocket import WebSocketStage
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.encoder import PINGRESP, encode_connack
+from protocol.mqtt.packets import (
     Auth,
     ConnectCode,
     ConnectProperties,
@@ -47,20 +46,29 @@ from protocol.mqtt import (
     Packet,
     Pingreq,
     Publishes,
+)
+from protocol.mqtt.reason_codes import (
+    ENDINGS,
+    FOR_CONNECT_CODES,
+    REFUSALS,
     ReasonCode,
     closing_string,
-    encode_connack,
 )
-from protocol.mqtt5 import Explanation, encode_connack_v5, encode_server_disconnect
+from protocol.mqtt5.server_packet_encoder_v5 import (
+    Explanation,
+    encode_connack_v5,
+    encode_server_disconnect,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn import Verdict
-    from actors.authz import TopicAcl
+    from actors.authn.credentials import Verdict
+    from actors.authz.rules import TopicAcl
     from actors.connection.listener import Listener
-    from actors.session import NodeContext, Session
-    from protocol.mqtt import ProtocolError
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from protocol.mqtt.protocol_error import ProtocolError
 
 _log = structlog.get_logger("foldmq")
 

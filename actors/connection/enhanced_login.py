@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from actors.authn import Challenge
-from protocol.mqtt import ReasonCode
-from protocol.mqtt5 import Explanation, encode_server_auth
+from actors.authn.enhanced import Challenge
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt5.server_packet_encoder_v5 import Explanation, encode_server_auth
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn import Exchange, Outcome, Step
+    from actors.authn.enhanced import Exchange, Outcome, Step
     from actors.connection.connection import Connection
-    from actors.session import AuthenticationStep, NodeContext
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import AuthenticationStep
 
 _LONGEST = 65_535
 """Maximum bytes of a binary property."""

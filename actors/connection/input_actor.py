@@ -21,17 +21,19 @@ from actors.connection.input_throttle import (
     count_messages,
 )
 from actors.connection.socket_actor import SocketActor
-from actors.kernel import LATER_SLICE, DeferredRead
-from actors.node import ReadPause
-from protocol.mqtt import Decoder
+from actors.kernel.actor import DeferredRead
+from actors.kernel.kernel import LATER_SLICE
+from actors.node.read_pause import ReadPause
+from protocol.mqtt.decoder import Decoder
 
 if TYPE_CHECKING:
-    from actors.authn import Verdict
+    from actors.authn.credentials import Verdict
     from actors.connection.connect_handshake import ConnectHandshake
     from actors.connection.listener import Listener
-    from actors.limits import RateLimiter
-    from actors.session import NodeContext
-    from protocol.mqtt import Packet, ProtocolError
+    from actors.limits.publish_rates import RateLimiter
+    from actors.session.node_context import NodeContext
+    from protocol.mqtt.packets import Packet
+    from protocol.mqtt.protocol_error import ProtocolError
 
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""

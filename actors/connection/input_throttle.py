@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from actors.node import ReadPause
-from actors.session import Close
-from protocol.mqtt import Publishes, Subscribe, Unsubscribe
+from actors.node.read_pause import ReadPause
+from actors.session.session_messages import Close
+from protocol.mqtt.packets import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from actors.connection.input_actor import InputActor
-    from actors.limits import RateLimiter
-    from protocol.mqtt import Packet
+    from actors.limits.publish_rates import RateLimiter
+    from protocol.mqtt.packets import Packet
 
 SLICE_BYTES: Final[int] = 32 * 1024
 """Maximum bytes of a slice."""

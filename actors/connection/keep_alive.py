@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session import Close
-from actors.transports import Stage
+from actors.session.session_messages import Close
+from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
     import asyncio

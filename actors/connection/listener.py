@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from actors.configuration import NO_QUOTA, Quota
+from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.connection.connection import Connection
-from actors.transports import StackOptions, build_stack
-from protocol.mqtt5 import PacketDecoderV5
+from actors.transports.stack import StackOptions, build_stack
+from protocol.mqtt5.decoder_v5 import PacketDecoderV5
 
 if TYPE_CHECKING:
     import asyncio
 
     from actors.connection.admission import Admission
-    from actors.session import NodeContext
-    from actors.transports import IdentityKind
+    from actors.session.node_context import NodeContext
+    from actors.transports.certificate import IdentityKind
 
 
 @dataclass(frozen=True, slots=True)

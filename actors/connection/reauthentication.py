@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.authn import AuthResult
+from actors.authn.credentials import AuthResult
 from actors.connection.enhanced_login import EnhancedLogin
 from eventstore.display import escaped
-from protocol.mqtt import ReasonCode
+from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
-    from actors.authn import Outcome, Verdict
+    from actors.authn.credentials import Verdict
+    from actors.authn.enhanced import Outcome
     from actors.connection.connection import Connection
-    from actors.session import NodeContext
-    from protocol.mqtt import Auth
+    from actors.session.node_context import NodeContext
+    from protocol.mqtt.packets import Auth
 
 _log = structlog.get_logger("foldmq")
 

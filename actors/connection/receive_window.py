@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import FAILURE, PacketType
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.reason_codes import FAILURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.log import GatedOutput, Journal
-    from protocol.mqtt import Publishes
+    from eventstore.log.journal import Journal
+    from eventstore.log.pending_record import GatedOutput
+    from protocol.mqtt.packets import Publishes
 
 _SHORTEST = 8
 """Bytes of the shortest PUBLISH at QoS 1 or 2."""

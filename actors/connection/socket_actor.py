@@ -8,18 +8,21 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.kernel import LoopActor
-from actors.node import SlowReaderBackpressure
-from actors.session import Close, Writable
-from actors.transports import Stage, local_peer
+from actors.kernel.actor import LoopActor
+from actors.node.backpressure import SlowReaderBackpressure
+from actors.session.session_messages import Close, Writable
+from actors.transports.peer import local_peer
+from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.connection.keep_alive import KeepAlive
-    from actors.kernel import Timers
-    from actors.session import ClientConnection, NodeContext, Session
-    from eventstore.log import GatedOutput
+    from actors.kernel.clock import Timers
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from eventstore.log.pending_record import GatedOutput
 
 _LINGER = 5.0
 """Seconds for which a closing connection may still send output."""

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 from actors.exchange.retained_versions import RetainedVersion
 from actors.exchange.shared_parts import only_subscriber
 from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
-from actors.session import Batch, Outgoing
-from actors.session.decisions import PACKET_IDS
-from eventstore.format import (
-    LOG_SESSION,
-    RetainedCleared,
-    SessionOpened,
-    seconds_left,
-)
-from protocol.mqtt import Publishes
-from protocol.mqtt5 import expiry_of, with_remaining_expiry
+from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.session_messages import Batch, Outgoing
+from eventstore.format.events import LOG_SESSION, SessionOpened
+from eventstore.format.node_events import RetainedCleared
+from eventstore.format.stored_properties import seconds_left
+from protocol.mqtt.packets import Publishes
+from protocol.mqtt5.properties.message_properties import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,9 +22,10 @@ if TYPE_CHECKING:
     from actors.exchange.retained_versions import RetainedVersions
     from actors.exchange.shared_parts import SharedParts
     from actors.exchange.taken_messages import TakenEffect
-    from actors.session import NodeContext, Publisher
-    from actors.sharing import SharedSubscriptions
-    from eventstore.format import Position
+    from actors.session.node_context import NodeContext
+    from actors.session.publisher import Publisher
+    from actors.sharing.shared_subscriptions import SharedSubscriptions
+    from eventstore.format.positions import Position
 
 _LEVEL = 5
 """Protocol level of the sessions under which messages of other logs are recorded."""

@@ -18,23 +18,22 @@ from actors.exchange.qos0_messages import Qos0Messages
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
 from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages
-from actors.kernel import LoopActor
-from actors.session import Batch, Publisher
-from actors.sharing import SharedSubscriptions
-from eventstore.format import (
-    INDEX_BITS,
-    LOG_SESSION,
-    SessionClosed,
-)
+from actors.kernel.actor import LoopActor
+from actors.session.publisher import Publisher
+from actors.session.session_messages import Batch
+from actors.sharing.shared_subscriptions import SharedSubscriptions
+from eventstore.format.events import LOG_SESSION, SessionClosed
+from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.exchange.taken_messages import Taken
-    from actors.session import NodeContext
-    from eventstore.format import Position
-    from eventstore.log import EventLog, Message
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.message_store import Message
 
 _log = structlog.get_logger("foldmq")
 

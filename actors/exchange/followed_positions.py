@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import Followed, to_runs
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.session import NodeContext
-    from eventstore.format import Position
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
 
 
 class FollowedPositions:

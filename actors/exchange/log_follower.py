@@ -16,15 +16,19 @@ from actors.exchange.taken_messages import (
     with_content,
 )
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
-from eventstore.format import INDEX_BITS, ChainChecker, TurnAssembler, position
-from eventstore.log import MessageStore, StoredMessages, messages_of
+from eventstore.format.positions import INDEX_BITS, position
+from eventstore.format.records import ChainChecker
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.session import NodeContext
-    from eventstore.format import Position, Record
-    from eventstore.log import EventLog, Message
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.message_store import Message
 
 _log = structlog.get_logger("foldmq")
 

@@ -17,8 +17,8 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.session import NodeContext
-    from eventstore.format import Position
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 

@@ -11,15 +11,16 @@ import structlog
 
 from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame, split_frames
 from actors.exchange.shared_parts import only_subscriber
-from actors.session import Batch, Outgoing
-from protocol.mqtt import Publishes
+from actors.session.session_messages import Batch, Outgoing
+from protocol.mqtt.packets import Publishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.session import NodeContext, Publisher
-    from actors.sharing import SharedSubscriptions
-    from eventstore.log import GatedOutput
+    from actors.session.node_context import NodeContext
+    from actors.session.publisher import Publisher
+    from actors.sharing.shared_subscriptions import SharedSubscriptions
+    from eventstore.log.pending_record import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.format import block_columns
+from eventstore.format.stored_properties import block_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from actors.routing import Subscriber
+from actors.routing.subscriber import Subscriber
 from eventstore.partitions import partition_of
-from protocol.mqtt5 import split_share
+from protocol.mqtt5.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from actors.session import NodeContext
-    from eventstore.format import Position
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
 
 _PAUSE = 0.002
 """Seconds for which reports are collected before they are sent."""

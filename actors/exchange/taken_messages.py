@@ -5,29 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.format import (
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import (
     LOG_SESSION,
     Assigned,
-    Followed,
     MessagePublished,
-    Position,
     Released,
-    RetainedCleared,
     SessionExpired,
     SessionOpened,
-    entries,
-    expiries,
-    from_runs,
-    position,
 )
-from eventstore.log import StoredMessages
-from protocol.mqtt5 import SHARE
+from eventstore.format.node_events import Followed, RetainedCleared
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.stored_properties import expiries
+from eventstore.log.message_store import StoredMessages
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format import Record
-    from eventstore.log import Message
+    from eventstore.format.records import Record
+    from eventstore.log.message_store import Message
 
 
 @dataclass(slots=True)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.kernel import LoopActor
+from actors.kernel.actor import LoopActor
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.connection import Connection
+    from actors.connection.connection import Connection
     from actors.fast_path.fast_delivery import TurnDelivery
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

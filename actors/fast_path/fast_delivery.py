@@ -8,21 +8,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.fast_path.read_columns import distinct
-from actors.routing import is_shared
-from actors.session import Batch, Outgoing, enqueue
-from actors.session.decisions import PACKET_IDS
-from eventstore.format import TurnDelivered, to_runs
-from eventstore.log import LARGE_PAYLOAD
-from protocol.mqtt import PID_BYTES, publish_head
-from protocol.mqtt5 import with_length
+from actors.routing.subscriber import is_shared
+from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.session_messages import Batch, Outgoing
+from actors.session.subscription_actor import enqueue
+from eventstore.format.positions import to_runs
+from eventstore.format.turn_events import TurnDelivered
+from eventstore.log.pending_record import LARGE_PAYLOAD
+from protocol.mqtt.encoder import PID_BYTES, publish_head
+from protocol.mqtt5.properties.property_codec import with_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.fast_path.read_columns import MessageColumns
-    from actors.routing import Subscriber
-    from actors.session import ClientConnection, NodeContext, Session, Subscription
-    from projections.state import SessionState, SubscriptionState
+    from actors.routing.subscriber import Subscriber
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from actors.session.subscription_actor import Subscription
+    from projections.state.session import SessionState, SubscriptionState
 
     _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
 

@@ -25,32 +25,37 @@ from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail
 from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
 from actors.fast_path.notifications import notify_observers, notify_observers_qos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
-from actors.node import ReadPause
-from actors.routing import is_retain_as_published, is_shared
-from actors.session import Writable
-from actors.session.decisions import admits
-from eventstore.format import (
-    TurnAcked,
-    TurnPublished,
-    TurnReleased,
-    block_columns,
-    expiries,
-    to_runs,
+from actors.node.read_pause import ReadPause
+from actors.routing.option_semantics import is_retain_as_published
+from actors.routing.subscriber import is_shared
+from actors.session.decisions.publish_admission import admits
+from actors.session.session_messages import Writable
+from eventstore.format.positions import to_runs
+from eventstore.format.stored_properties import block_columns, expiries
+from eventstore.format.turn_events import TurnAcked, TurnPublished, TurnReleased
+from eventstore.log.message_store import StoredMessages
+from projections.state.waiting_queue import QOS_MASK
+from protocol.mqtt.encoder import PID_BYTES
+from protocol.mqtt.packets import PacketType, Publishes
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt5.properties.message_properties import (
+    expiry_of,
+    known_properties,
+    read_publish_properties,
 )
-from eventstore.log import StoredMessages
-from projections.state import QOS_MASK
-from protocol.mqtt import PID_BYTES, PacketType, ProtocolError, Publishes
-from protocol.mqtt5 import expiry_of, known_properties, read_publish_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.connection import Connection, ReceiveWindow
+    from actors.connection.connection import Connection
+    from actors.connection.receive_window import ReceiveWindow
     from actors.fast_path.fast_delivery import TurnDelivery
-    from actors.routing import Route
-    from actors.session import MessageExchange, NodeContext, Session
-    from eventstore.log import Message
-    from protocol.mqtt5 import ReceivedProperties
+    from actors.routing.routes import Route
+    from actors.session.interfaces import MessageExchange
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from eventstore.log.message_store import Message
+    from protocol.mqtt5.properties.message_properties import ReceivedProperties
 
 _log = structlog.get_logger("foldmq")
 

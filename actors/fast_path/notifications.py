@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.session import Batch, Publication
-from eventstore.log import StoredMessages
-from protocol.mqtt import Publishes
+from actors.session.session_messages import Batch, Publication
+from eventstore.log.message_store import StoredMessages
+from protocol.mqtt.packets import Publishes
 
 if TYPE_CHECKING:
     from actors.fast_path.read_columns import MessageColumns
-    from actors.session import NodeContext
-    from eventstore.format import Position
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
 
 
 def notify_observers(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.connection import Connection
-    from actors.routing import Route
-    from actors.session import Session
-    from eventstore.format import Position
+    from actors.connection.connection import Connection
+    from actors.routing.routes import Route
+    from actors.session.session import Session
+    from eventstore.format.positions import Position
 
 T = TypeVar("T")
 

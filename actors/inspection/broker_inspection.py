@@ -8,14 +8,17 @@ from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
-from actors.inspection.status import LogStorage, StatusSources, own_bytes, status
+from actors.inspection.status.broker_status import status
+from actors.inspection.status.log_storage import LogStorage
+from actors.inspection.status.process_memory import own_bytes
+from actors.inspection.status.status_metrics import StatusSources
 
 if TYPE_CHECKING:
-    from actors.bridge import BridgeSupervisor
-    from actors.connection import Admission
+    from actors.bridge.bridge_supervisor import BridgeSupervisor
+    from actors.connection.admission import Admission
     from actors.inspection.inspector import Handler
-    from actors.maintenance import Projector
-    from actors.session import NodeContext
+    from actors.maintenance.projector import Projector
+    from actors.session.node_context import NodeContext
 
 
 class BrokerInspection:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eventstore.format import LOG_SESSION
+from eventstore.format.events import LOG_SESSION
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext, Publication
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Publication
 
 _LEASE = 10.0
 """Seconds without a query after which counting stops."""

@@ -12,27 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.connection import Connection
+from actors.connection.connection import Connection
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.retained_clearing import clear_topics, publisher_permitted
-from actors.node import OperatorCommand
-from actors.session import Close, Kick, Remove, Session, Subscription
-from eventstore.format import (
-    INDEX_BITS,
-    LOG_SESSION,
-    NATS_SESSION,
-    LogArchived,
-    WebAccessed,
-)
+from actors.node.operator_commands import OperatorCommand
+from actors.session.session import Session
+from actors.session.session_messages import Close, Kick, Remove
+from actors.session.subscription_actor import Subscription
+from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.node_events import LogArchived, WebAccessed
+from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 
     from actors.inspection.inspector import Work
-    from actors.kernel import LoopActor
-    from actors.node import ReloadOutcome
-    from actors.session import NodeContext
+    from actors.kernel.actor import LoopActor
+    from actors.node.reload_outcome import ReloadOutcome
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.connection import Connection
+from actors.connection.connection import Connection
 from actors.inspection.inspector import in_steps
 from actors.inspection.unacknowledged import overdue_after_ms, stalled, unfinished
-from actors.routing import is_shared
-from actors.session import decisions
+from actors.routing.subscriber import is_shared
+from actors.session.decisions import delivery_preview
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from actors.inspection.inspector import Answer
-    from actors.session import NodeContext, Session
-    from projections.clients import ClientHistory
-    from projections.state import SessionState
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from projections.clients.client_history import ClientHistory
+    from projections.state.session import SessionState
 
 RECENT_MS: Final = 600_000
 """Milliseconds for which drops, denials and takeovers count as current."""
@@ -151,7 +152,7 @@ class ProblemSearch:
             }
         if isinstance(connection, Connection):
             yield from self._reader(connection)
-        queue = decisions.full_queue(state, limits)
+        queue = delivery_preview.full_queue(state, limits)
         filling = (
             state.queued >= _FILLING * limits.queued_messages
             or state.queued_bytes >= _FILLING * limits.queued_bytes

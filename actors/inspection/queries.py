@@ -24,26 +24,24 @@ from actors.inspection.requests import (
     shown,
     text,
 )
-from actors.inspection.status import log_sessions, memory_use, status
-from actors.session import Session
-from eventstore.format import LOG_SESSION
-from projections.state import OutstandingTotals
-from protocol.mqtt import (
-    FilterTrie,
-    TopicError,
-    validate_topic_filter,
-    validate_topic_name,
-)
+from actors.inspection.status.broker_status import status
+from actors.inspection.status.process_memory import memory_use
+from actors.inspection.status.status_metrics import log_sessions
+from actors.session.session import Session
+from eventstore.format.events import LOG_SESSION
+from projections.state.session_table import OutstandingTotals
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.inspection.busiest_topics import BusiestTopics
     from actors.inspection.inspector import Answer, Handler, Work
-    from actors.inspection.status import StatusSources
-    from actors.kernel import LoopActor
-    from actors.session import NodeContext
-    from projections.state import SessionState
+    from actors.inspection.status.status_metrics import StatusSources
+    from actors.kernel.actor import LoopActor
+    from actors.session.node_context import NodeContext
+    from projections.state.session import SessionState
 
 _MAX_TOP = 500
 _LONGEST_PATTERN, _MAX_STARS = 256, 16

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection.unacknowledged import stalled
 from actors.inspection.views import granted_qos
-from actors.routing import is_shared
-from actors.session import decisions
-from protocol.mqtt import filters_overlap
+from actors.routing.subscriber import is_shared
+from actors.session.decisions import delivery_preview, queueing
+from protocol.mqtt.topics import filters_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.routing import Subscriber
-    from actors.session import NodeContext
-    from projections.state import SessionState
+    from actors.routing.subscriber import Subscriber
+    from actors.session.node_context import NodeContext
+    from projections.state.session import SessionState
 
 _MEMBERS = 256
 """Members of a shared subscription that are examined, at most."""
@@ -111,7 +111,7 @@ def _of_client(
         return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
     else:
         blocked_by = actor.blocked_by
-    found = decisions.preview_delivery(
+    found = delivery_preview.preview_delivery(
         state, topic_filter, qos, node.delivery_limits, blocked_by, message.size
     )
     return {"why": found.outcome, "reason": found.reason, "queue": found.queue}
@@ -136,7 +136,7 @@ def _of_group(state: SessionState, message: Previewed, node: NodeContext) -> dic
 
 
 def _waits(state: SessionState, reason: str, size: int | None, node: NodeContext) -> dict[str, Any]:
-    queue = decisions.full_queue(state, node.delivery_limits, size)
+    queue = delivery_preview.full_queue(state, node.delivery_limits, size)
     why = "dropped" if queue else "shared_waits"
     return {"why": why, "reason": reason, "queue": queue}
 
@@ -154,7 +154,7 @@ def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
     held = state.subscriptions.get(member.filter)
     if held is None or actor.blocked_by:
         return False
-    return decisions.room(state, held, node.delivery_limits.window) > 0
+    return queueing.room(state, held, node.delivery_limits.window) > 0
 
 
 def _figures(state: SessionState, topic_filter: str, node: NodeContext) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.node import OperatorCommand
-from actors.session.decisions import by_text
-from eventstore.format import LOG_SESSION, NATS_SESSION, RetainedCleared
+from actors.node.operator_commands import OperatorCommand
+from actors.session.decisions.subscribing import by_text
+from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.node_events import RetainedCleared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.session import NodeContext
-    from projections.state import RetainedMessage
+    from actors.session.node_context import NodeContext
+    from projections.state.retained import RetainedMessage
 
 _log = structlog.get_logger("foldmq")
 

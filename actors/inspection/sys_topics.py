@@ -12,16 +12,17 @@ from itertools import chain, islice, starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.routing import Subscriber
-from actors.session import Batch, enqueue
-from projections.state import OutstandingTotals
-from protocol.mqtt import TopicTrie
+from actors.routing.subscriber import Subscriber
+from actors.session.session_messages import Batch
+from actors.session.subscription_actor import enqueue
+from projections.state.session_table import OutstandingTotals
+from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.authz import TopicAcl
-    from actors.session import NodeContext
+    from actors.authz.rules import TopicAcl
+    from actors.session.node_context import NodeContext
 
 ROOT = "$SYS/broker/"
 _MINUTE = 60.0

@@ -6,11 +6,12 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from actors.connection import Connection
+from actors.connection.connection import Connection
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext, Session
-    from projections.state import SessionState
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from projections.state.session import SessionState
 
 _WITHOUT_REDELIVERY: Final = 30.0
 """Seconds after which a delivery is overdue if ``ack_wait`` is 0."""

@@ -9,24 +9,28 @@ import base64
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from actors.connection import Connection
+from actors.connection.connection import Connection
 from actors.inspection.inspector import Inspector
 from actors.inspection.requests import TooLarge
 from actors.inspection.retained_clearing import publisher_permitted
-from actors.node import ReadPause
-from actors.routing import is_shared
-from actors.session import Session, Subscription
-from eventstore.format import LOG_SESSION, expiry_ms
-from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt5 import properties_object
+from actors.node.read_pause import ReadPause
+from actors.routing.subscriber import is_shared
+from actors.session.session import Session
+from actors.session.subscription_actor import Subscription
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.stored_properties import expiry_ms
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from protocol.mqtt5.properties.message_properties import properties_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.kernel import LoopActor
-    from actors.session import ClientConnection, NodeContext
-    from eventstore.format import Position
-    from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState
+    from actors.kernel.actor import LoopActor
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import InFlight, SessionState, SubscriptionState
 
 LARGEST_PAYLOAD = 256 * 1024
 """Maximum bytes of a payload in an answer."""

@@ -187,7 +187,7 @@ class Timers:
     def after(self, delay: float, callback: Callable[[], None]) -> Timer:
         """Call back once, ``delay`` seconds from now, unless the timer is cancelled.
 
-        Timers of an actor end with it: see :meth:`actors.kernel.LoopActor.start_timer`.
+        Timers of an actor end with it: see :meth:`actors.kernel.actor.LoopActor.start_timer`.
         """
         if self.cancelled > _REMOVED_AT_ONCE // 4:
             self._remove_cancelled()

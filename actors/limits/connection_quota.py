@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.configuration import NO_QUOTA, Quota
+from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.limits.address_networks import network_of
 from actors.limits.token_bucket import Buckets
 

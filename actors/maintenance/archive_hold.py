@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from eventstore.format import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext
-    from projections.state import Checkpoint
+    from actors.session.node_context import NodeContext
+    from projections.state.node_state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

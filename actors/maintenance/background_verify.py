@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
-from eventstore.format import ChainChecker
+from eventstore.format.records import ChainChecker
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

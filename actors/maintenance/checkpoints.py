@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format import (
-    Event,
-    MessagesCarried,
-    RetainedSnapshot,
-    SessionSnapshot,
-    block_columns,
-    expiry_runs,
-    json_object,
-    to_runs,
-)
-from projections.state import encode_session, text_of
+from eventstore.format.event_json import json_object
+from eventstore.format.event_parsing import Event
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import to_runs
+from eventstore.format.stored_properties import block_columns, expiry_runs
+from projections.state.session_table import text_of
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format import Position, Run
-    from eventstore.log import Message
-    from projections.state import NodeState, RetainedMessage
+    from eventstore.format.positions import Position, Run
+    from eventstore.log.message_store import Message
+    from projections.state.node_state import NodeState
+    from projections.state.retained import RetainedMessage
 
 MESSAGES_AT_ONCE = 512
 BYTES_AT_ONCE = 256 * 1024

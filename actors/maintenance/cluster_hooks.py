@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format import LeaderProved
+from eventstore.format.node_events import LeaderProved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.session import ClientConnection, NodeContext
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from protocol.errors import FoldmqError
 
 _log = structlog.get_logger("foldmq")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import LimitsApplied
+from eventstore.format.node_events import LimitsApplied
 
 if TYPE_CHECKING:
-    from actors.authz import Permissions
-    from actors.configuration import BrokerOptions
+    from actors.authz.rules import Permissions
+    from actors.configuration.broker_options import BrokerOptions
 
 
 def applied_limits(options: BrokerOptions, permissions: Permissions) -> LimitsApplied:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format import STORED_OVERHEAD
+from eventstore.format.record_size import STORED_OVERHEAD
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

@@ -18,9 +18,10 @@ import orjson
 import structlog
 
 from eventstore.errors import LogUnavailable, LostLog
-from eventstore.format import INDEX_BITS
-from projections.state import bound_of, encode_session, text_of
-from projections.storage import (
+from eventstore.format.positions import INDEX_BITS
+from projections.state.session_table import bound_of, text_of
+from projections.state.snapshot import encode_session
+from projections.storage.format import (
     GONE,
     HISTORY,
     MARK,
@@ -37,10 +38,10 @@ from projections.storage import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.session import NodeContext
-    from eventstore.format import Position
-    from eventstore.log import KeyedStore
-    from projections.storage import LoadedProjections
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.keyed_store import KeyedStore
+    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

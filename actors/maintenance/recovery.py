@@ -11,32 +11,31 @@ import structlog
 
 from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.state_reader import StateReader
-from actors.session import ConnectionDetached
-from actors.session.decisions import shared_in_flight
+from actors.session.decisions.sharing import shared_in_flight
+from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
 from eventstore.errors import CorruptLog
-from eventstore.format import (
-    INDEX_BITS,
-    BrokerStarted,
-    BrokerStopped,
-    ChainChecker,
-    SessionClosed,
-)
-from eventstore.log import Journal
-from eventstore.reading import few_collections
+from eventstore.format.events import SessionClosed
+from eventstore.format.node_events import BrokerStarted, BrokerStopped
+from eventstore.format.positions import INDEX_BITS
+from eventstore.format.records import ChainChecker
+from eventstore.log.journal import Journal
+from eventstore.reading.gc_pause import few_collections
 from projections.log_proof import REACHED, statement, unproven_end
-from projections.state import NodeState
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
-    from actors.session import NodeContext
-    from eventstore.format import ClockJumped, LogEndUnproven, Record
-    from eventstore.log import LogTail
-    from projections.state import SessionState
-    from projections.storage import LoadedProjections, ProjectionMark
+    from actors.session.node_context import NodeContext
+    from eventstore.format.node_events import ClockJumped, LogEndUnproven
+    from eventstore.format.records import Record
+    from eventstore.log.record_reader import LogTail
+    from projections.state.session import SessionState
+    from projections.storage.format import ProjectionMark
+    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

@@ -31,28 +31,27 @@ from actors.maintenance.checkpoints import (
 from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.log_quota import LogQuota
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.node_events import (
     Bridged,
     CheckpointBegun,
     CheckpointCompleted,
     Followed,
     LogCut,
     RetainedSnapshot,
-    position,
 )
-from eventstore.log import MessageStore
-from projections.state import expand_runs, reference_runs
+from eventstore.format.positions import INDEX_BITS, position
+from eventstore.log.message_store import MessageStore
+from projections.state.snapshot import expand_runs, reference_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from actors.maintenance.checkpoints import StateEvent
     from actors.maintenance.projector import Projector
-    from actors.session import NodeContext
-    from eventstore.format import Position
-    from eventstore.log import Message
-    from projections.state import Checkpoint
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from projections.state.node_state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from projections.state import (
+from projections.state.digests import (
     NO_DIGEST,
     digest,
     pending_of,
@@ -42,8 +42,8 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session import NodeContext
-    from projections.state import NodeState
+    from actors.session.node_context import NodeContext
+    from projections.state.node_state import NodeState
 
 _log = structlog.get_logger("foldmq")
 

@@ -13,28 +13,29 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format import (
-    INDEX_BITS,
-    ChainChecker,
-    MessagesCarried,
-    expanded,
-    from_runs,
-    position,
-    upcast,
-)
-from eventstore.log import LostBeginning, retained_when_released
-from projections.clients import ClientHistories
-from projections.state import NodeState, RetainedMessage
-from projections.storage import BadProjection, ProjectionLoader
+from eventstore.format.event_parsing import upcast
+from eventstore.format.node_events import MessagesCarried
+from eventstore.format.positions import INDEX_BITS, from_runs, position
+from eventstore.format.records import ChainChecker
+from eventstore.format.turn_expansion import expanded
+from eventstore.log.log_start import LostBeginning
+from eventstore.log.message_store import retained_when_released
+from projections.clients.client_history import ClientHistories
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.storage.format import BadProjection
+from projections.storage.loading import ProjectionLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.routing import Router
-    from eventstore.format import Position, Record
-    from eventstore.log import EventLog, LogTail
-    from projections.state import SessionState
-    from projections.storage import LoadedProjections
+    from actors.routing.router import Router
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.record_reader import LogTail
+    from projections.state.session import SessionState
+    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

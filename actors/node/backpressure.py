@@ -10,7 +10,7 @@ from actors.node.read_pause import ReadPause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel import LogClock, Timers
+    from actors.kernel.clock import LogClock, Timers
 
 _LONGEST = 1.0
 """Maximum seconds for which publishers wait for a slow reader."""

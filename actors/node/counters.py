@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from eventstore.log import Histogram
+from eventstore.log.journal_stats import Histogram
 from eventstore.metric_types import by_qos, by_reason, counted
-from protocol.mqtt import Acks, Packet, Publishes
+from protocol.mqtt.packets import Acks, Packet, Publishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

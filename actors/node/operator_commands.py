@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from eventstore.format import OperatorActed, Position, format_position
+from eventstore.format.node_events import OperatorActed
+from eventstore.format.positions import Position, format_position
 
 if TYPE_CHECKING:
-    from actors.kernel import Kernel
-    from eventstore.format import Event
-    from eventstore.log import GatedOutput, Journal
+    from actors.kernel.kernel import Kernel
+    from eventstore.format.event_parsing import Event
+    from eventstore.log.journal import Journal
+    from eventstore.log.pending_record import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.kernel import Kernel, LogClock, Timers
-    from projections.state import NodeState
-    from protocol.mqtt import Publishes
+    from actors.kernel.clock import LogClock, Timers
+    from actors.kernel.kernel import Kernel
+    from projections.state.node_state import NodeState
+    from protocol.mqtt.packets import Publishes
 
 LARGE: Final = 16 * 1024
 """Payload in bytes from which a message may be left out."""

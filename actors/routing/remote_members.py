@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 
 class RemoteMembers:

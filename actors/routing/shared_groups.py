@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from actors.routing.remote_members import RemoteMembers
 from actors.routing.subscriber import Subscriber
-from eventstore.format import LOG_SESSION
+from eventstore.format.events import LOG_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 _REMOTE_AT_MOST = 1024
 """Maximum number of members of another log that are distinguished."""

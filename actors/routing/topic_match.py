@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing.option_semantics import is_no_local, is_preferred
 from actors.routing.subscriber import Subscriber
-from protocol.mqtt import matches
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authz import BRIDGE
-from actors.limits import RejectionLog, network_of
-from actors.session.decisions import NOT_PERMITTED, dropped_unrecorded
+from actors.authz.rules import BRIDGE
+from actors.limits.address_networks import network_of
+from actors.limits.rejection_log import RejectionLog
+from actors.session.decisions.publish_admission import NOT_PERMITTED
+from actors.session.decisions.queueing import dropped_unrecorded
 from eventstore.display import escaped
-from projections.clients import LONGEST_DENIED
-from protocol.mqtt import ReasonCode, is_reserved_filter
+from projections.clients.history_fold import LONGEST_DENIED
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authn import Verdict
-    from actors.authz import Permissions, TopicAcl
+    from actors.authn.credentials import Verdict
+    from actors.authz.rules import Permissions, TopicAcl
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from projections.state import SessionState
-    from protocol.mqtt import Connect
+    from projections.state.session import SessionState
+    from protocol.mqtt.packets import Connect
 
 _APPLIED_AT_ONCE = 64
 """Number of clients that get changed permissions in one iteration of the event loop."""

@@ -9,34 +9,31 @@ from __future__ import annotations
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node import BACKLOG, Backlog, ReadPause
-from actors.routing import is_retain_as_published, is_shared
-from actors.session import decisions
-from actors.session.delivery_state import MessageBuffer, QueueExpiry
+from actors.node.backpressure import BACKLOG, Backlog
+from actors.node.read_pause import ReadPause
+from actors.routing.option_semantics import is_retain_as_published
+from actors.routing.subscriber import is_shared
+from actors.session.decisions import acknowledgements, queueing
+from actors.session.delivery_state.message_buffer import MessageBuffer
+from actors.session.delivery_state.queue_expiry import QueueExpiry
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ContinueSending, Outgoing
-from eventstore.format import (
-    Delivered,
-    Expired,
-    MessageDropped,
-    Position,
-    Queued,
-    entries,
-    format_position,
-    to_runs,
-)
-from eventstore.log import LARGE_PAYLOAD, Message
-from protocol.mqtt import PublishEncoder
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import Delivered, Expired, MessageDropped, Queued
+from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.log.message_store import Message
+from eventstore.log.pending_record import LARGE_PAYLOAD
+from protocol.mqtt.encoder import PublishEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.routing import Subscriber
+    from actors.routing.subscriber import Subscriber
     from actors.session.interfaces import ClientConnection
-    from actors.session.mqtt5 import DeliveryEncoder
+    from actors.session.mqtt5.delivery_encoder import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from projections.state import SubscriptionState
+    from projections.state.session import SubscriptionState
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -118,7 +115,7 @@ class Delivery:
         if not is_shared(subscriber.filter):  # such a one chose the client because it has room
             self.make_room()
         ready = connection is not None and self.accepts_output(connection) and not self.resuming
-        delivery = decisions.deliver(
+        delivery = queueing.deliver(
             self._session.state,
             subscriber.filter,
             qos,
@@ -157,11 +154,11 @@ class Delivery:
         self._node.count_dropped("expired", len(batch), client=name)
         if not qos:
             return
-        topic_filter = decisions.goes_behind(state, subscriber.filter) or subscriber.filter
-        for numbers in decisions.in_parts(range(len(batch))):
+        topic_filter = queueing.goes_behind(state, subscriber.filter) or subscriber.filter
+        for numbers in acknowledgements.in_parts(range(len(batch))):
             some = batch.select(numbers)
             refs, payloads, expires = some.positions, some.payloads, some.expires
-            for event in decisions.queued(
+            for event in queueing.queued(
                 name, topic_filter, qos, refs, payloads, retain=False, expires=expires
             ):
                 self._session.emit(event)
@@ -269,10 +266,10 @@ class Delivery:
         reason, topic_filter = "packet_too_large", subscriber.filter
         if qos:
             refs = [batch.positions[at] for at in large]
-            events = decisions.dropped(name, reason, refs, topic_filter)
+            events = queueing.dropped(name, reason, refs, topic_filter)
         else:
             topics = [batch.topics[at] for at in large]
-            events = [decisions.dropped_unrecorded(name, reason, topics, topic_filter)]
+            events = [queueing.dropped_unrecorded(name, reason, topics, topic_filter)]
         for event in events:
             self._session.emit(event)
         self._node.count_dropped("packet_too_large", len(large), client=name)
@@ -300,7 +297,7 @@ class Delivery:
             if not connection.writable and batch.publisher is not None and not batch.qos:
                 connection.throttle_publisher(batch.publisher, len(batch))
             return
-        event = decisions.dropped_unrecorded(self._session.name, "slow_reader", batch.topics)
+        event = queueing.dropped_unrecorded(self._session.name, "slow_reader", batch.topics)
         self._count_dropped(event, self._session.emit(event))
 
     def _count_dropped(self, event: MessageDropped, at: Position) -> None:
@@ -330,7 +327,7 @@ class Delivery:
         typical = state.queued_bytes // state.queued
         most = self._session.at_once(_DRAIN_AT_ONCE)
         most = max(1, min(most, limits.batch_bytes // (typical + 1)))
-        runs = decisions.next_waiting(state, limits.window, most)
+        runs = queueing.next_waiting(state, limits.window, most)
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
@@ -345,7 +342,7 @@ class Delivery:
             chosen = [found[ref] for ref in takewhile(found.__contains__, run.refs)]
             if not chosen:
                 break
-            count = decisions.within([message.payload for message in chosen], budget)
+            count = queueing.within([message.payload for message in chosen], budget)
             budget -= self._send_permitted(connection, run, chosen[:count])
             if budget <= 0 or count < len(chosen):
                 if self._dropped:  # no acknowledgement will follow for these
@@ -372,7 +369,7 @@ class Delivery:
         self.send_queued()
 
     def _send_permitted(
-        self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
+        self, connection: ClientConnection, run: queueing.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; drop those that the client may not or cannot receive.
 
@@ -437,7 +434,7 @@ class Delivery:
         self._node.count_dropped("expired", len(refs), client=name)
         self.release(refs)
 
-    def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
+    def _drop_waiting(self, reason: str, run: queueing.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""
         name, topic_filter = self._session.name, run.held.filter
         if reason == "not_permitted":
@@ -445,11 +442,11 @@ class Delivery:
         elif reason == "expired":
             self._record_expired(topic_filter, run.refs, queued)
         else:
-            for event in decisions.dropped(name, reason, run.refs, topic_filter, queued):
+            for event in queueing.dropped(name, reason, run.refs, topic_filter, queued):
                 self._count_dropped(event, self._session.emit(event))
 
     def _send_waiting(
-        self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
+        self, connection: ClientConnection, run: queueing.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         encoder = self.encoder
@@ -471,7 +468,7 @@ class Delivery:
     def _send_run(
         self,
         connection: ClientConnection,
-        run: decisions.WaitingRun,
+        run: queueing.WaitingRun,
         messages: list[Message],
         *,
         rap: bool,
@@ -479,7 +476,7 @@ class Delivery:
         """Send the first messages of a run; ``rap``: with RETAIN, as they were published."""
         count = len(messages)
         refs = run.refs[:count]
-        packet_ids = decisions.take_packet_ids(self._session.state, count)
+        packet_ids = acknowledgements.take_packet_ids(self._session.state, count)
         size = sum(len(message.payload) for message in messages)
         event = Delivered(
             self._session.name,

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventstore.log import OutputSink
+from eventstore.log.pending_record import OutputSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from actors.authn import Verdict
-    from actors.authz import TopicAcl
-    from actors.kernel import LoopActor
+    from actors.authn.credentials import Verdict
+    from actors.authz.rules import TopicAcl
+    from actors.kernel.actor import LoopActor
     from actors.session.session import Session
     from actors.session.session_messages import Batch, Publication
-    from eventstore.format import Position
-    from eventstore.log import Journal, Message
-    from projections.state import SessionState
-    from protocol.mqtt import ConnectCode, ConnectProperties, PacketType
+    from eventstore.format.positions import Position
+    from eventstore.log.journal import Journal
+    from eventstore.log.message_store import Message
+    from projections.state.session import SessionState
+    from protocol.mqtt.packets import ConnectCode, ConnectProperties, PacketType
 
 
 class Paused(Protocol):

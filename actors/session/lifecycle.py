@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from actors.routing import is_shared
-from actors.session import decisions
-from actors.session.mqtt5 import DeliveryEncoder, accepting_connack
+from actors.routing.subscriber import is_shared
+from actors.session.decisions import queueing, sharing
+from actors.session.mqtt5.connack import accepting_connack
+from actors.session.mqtt5.delivery_encoder import DeliveryEncoder
 from actors.session.session_messages import (
     NEXT_TURN,
     ConnectionAttached,
@@ -21,7 +22,7 @@ from actors.session.session_messages import (
     Remove,
     Retry,
 )
-from eventstore.format import (
+from eventstore.format.events import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -29,19 +30,15 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
-    format_position,
 )
-from eventstore.log import Message
+from eventstore.format.positions import format_position
+from eventstore.log.message_store import Message
 from eventstore.reasons import BROKER_ENDS
-from projections.state import is_freezable
-from protocol.mqtt import (
-    ENDINGS,
-    ConnectCode,
-    Publishes,
-    encode_connack,
-    is_death,
-    with_timestamp,
-)
+from projections.state.session_table import is_freezable
+from protocol.mqtt.encoder import encode_connack
+from protocol.mqtt.packets import ConnectCode, Publishes
+from protocol.mqtt.reason_codes import ENDINGS
+from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,9 +49,9 @@ if TYPE_CHECKING:
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
-    from eventstore.format import Position
-    from projections.state import SessionState
-    from protocol.mqtt import Connect, ConnectProperties, UserProperties
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
+    from protocol.mqtt.packets import Connect, ConnectProperties, UserProperties
 
 _log = structlog.get_logger("foldmq")
 
@@ -305,7 +302,7 @@ class SessionLifecycle:
         returned to shared subscriptions.
         """
         if self._session.state.connected:
-            refs = decisions.refs_to_return(self._session.state)
+            refs = sharing.refs_to_return(self._session.state)
             if self._delivery.find(refs) is None:
                 self._delivery.load(refs, then)
                 return False
@@ -434,7 +431,7 @@ class SessionLifecycle:
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
-        returned = self._delivery.find(decisions.refs_to_return(state))
+        returned = self._delivery.find(sharing.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
         grace = 0 if orderly else self._grace(reason)
@@ -474,7 +471,7 @@ class SessionLifecycle:
         """
         session, groups = self._session, self._node.router.groups
         state, exchange = session.state, self._node.exchange
-        for name, pids in decisions.shared_in_flight(state).items():
+        for name, pids in sharing.shared_in_flight(state).items():
             group = groups.find(name)
             is_part = exchange is not None and bool(exchange.home_of(name))
             if group.is_empty:
@@ -485,7 +482,7 @@ class SessionLifecycle:
             if stays:
                 continue
             refs = [state.inflight[pid].ref for pid in pids]
-            for event in decisions.returned(state, name, pids):
+            for event in sharing.returned(state, name, pids):
                 session.emit(event)
             returned = {ref: found[ref] for ref in refs}
             if group.is_empty and exchange is not None:
@@ -497,7 +494,7 @@ class SessionLifecycle:
         """Record that a will is not published because it is not permitted."""
         name = self._session.name
         at = self._session.emit(
-            decisions.dropped_unrecorded(name, "not_permitted", [topic.encode()])
+            queueing.dropped_unrecorded(name, "not_permitted", [topic.encode()])
         )
         self._node.count_dropped("not_permitted", 1, client=name, position=format_position(at))
 

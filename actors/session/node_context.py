@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pykka
 import structlog
 
-from actors.kernel import LogClock, Timers
-from actors.node import Activation, Counters, ReloadOutcome, RetainedPace
-from actors.routing import is_shared
-from actors.session.decisions import dropped, refused_topic
+from actors.kernel.clock import LogClock, Timers
+from actors.node.activation import Activation
+from actors.node.counters import Counters
+from actors.node.reload_outcome import ReloadOutcome
+from actors.node.retained_pace import RetainedPace
+from actors.routing.subscriber import is_shared
+from actors.session.decisions.publish_admission import refused_topic
+from actors.session.decisions.queueing import dropped
 from eventstore.display import duration
-from eventstore.format import LogEvent, Position, entries, expired_until, format_position
-from eventstore.log import MessageStore
-from projections.clients import ClientHistories
-from projections.state import NodeState
-from protocol.mqtt5 import AliasNumbers
+from eventstore.format.event_parsing import LogEvent, entries
+from eventstore.format.positions import Position, format_position
+from eventstore.format.stored_properties import expired_until
+from eventstore.log.message_store import MessageStore
+from projections.clients.client_history import ClientHistories
+from projections.state.node_state import NodeState
+from protocol.mqtt5.publish_encoder_v5 import AliasNumbers
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """Session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
@@ -31,12 +37,16 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.configuration import BrokerOptions
-    from actors.kernel import Clock, Kernel, LoopActor, TurnWork
-    from actors.limits import ClientLimits
-    from actors.routing import Router
+    from actors.configuration.broker_options import BrokerOptions
+    from actors.kernel.actor import LoopActor
+    from actors.kernel.clock import Clock
+    from actors.kernel.kernel import Kernel
+    from actors.kernel.turn_work import TurnWork
+    from actors.limits.client_limits import ClientLimits
+    from actors.routing.router import Router
     from actors.session.authorization import Authorizer
-    from actors.session.decisions import DeliveryLimits, PublishRules
+    from actors.session.decisions.publish_admission import PublishRules
+    from actors.session.decisions.queueing import DeliveryLimits
     from actors.session.interfaces import (
         LogHold,
         MessageExchange,
@@ -49,9 +59,11 @@ if TYPE_CHECKING:
     )
     from actors.session.session import Session
     from actors.session.session_messages import Publication
-    from eventstore.format import ClockJumped
-    from eventstore.log import EventLog, Journal, LogWriter
-    from projections.state import SessionState
+    from eventstore.format.node_events import ClockJumped
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.journal import Journal
+    from eventstore.log.log_writer import LogWriter
+    from projections.state.session import SessionState
     from protocol.errors import FoldmqError
 
 T = TypeVar("T")

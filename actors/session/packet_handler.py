@@ -7,23 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.session import decisions
+from actors.session.decisions import acknowledgements, publish_admission
 from actors.session.session_messages import NEXT_TURN, Packets
-from eventstore.format import InboundReplaced, from_runs, to_runs
-from projections.state import QOS_MASK
-from protocol.mqtt import (
-    FAILURE,
-    PINGRESP,
-    Acks,
-    PacketType,
-    Pingreq,
-    Publishes,
-    ReasonCode,
-    Subscribe,
-    Unsubscribe,
-    encode_acks,
-)
-from protocol.mqtt5 import encode_explained_acks
+from eventstore.format.events import InboundReplaced
+from eventstore.format.positions import from_runs, to_runs
+from projections.state.waiting_queue import QOS_MASK
+from protocol.mqtt.encoder import PINGRESP, encode_acks
+from protocol.mqtt.packets import Acks, PacketType, Pingreq, Publishes, Subscribe, Unsubscribe
+from protocol.mqtt.reason_codes import FAILURE, ReasonCode
+from protocol.mqtt5.server_packet_encoder_v5 import encode_explained_acks
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -34,10 +26,11 @@ if TYPE_CHECKING:
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
-    from eventstore.format import Event, Position
-    from eventstore.log import Message, StoredMessages
-    from projections.state import SessionState
-    from protocol.mqtt import Packet, Publish
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message, StoredMessages
+    from projections.state.session import SessionState
+    from protocol.mqtt.packets import Packet, Publish
 
 _log = structlog.get_logger("foldmq")
 
@@ -119,7 +112,7 @@ class PacketHandler:
         if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
             return rest
         recorded = packet.qos > 0 or packet.retain
-        admitted = decisions.admit(
+        admitted = publish_admission.admit(
             packet,
             self._node.publish_rules,
             connection.access,
@@ -166,7 +159,10 @@ class PacketHandler:
         }
         self._delivery.release(refs)
         if gone:
-            pids, old = decisions.in_parts([*gone]), decisions.in_parts([*gone.values()])
+            pids, old = (
+                acknowledgements.in_parts([*gone]),
+                acknowledgements.in_parts([*gone.values()]),
+            )
             for some, of in zip(pids, old, strict=True):
                 session.emit(InboundReplaced(session.name, to_runs(some), to_runs(of)))
             _log.info(
@@ -185,22 +181,25 @@ class PacketHandler:
         self, connection: ClientConnection, reason: str, topics: list[bytes], *, recorded: bool
     ) -> None:
         """Count messages that are not admitted; record that if they would have been recorded."""
-        if reason == decisions.NOT_PERMITTED:
+        if reason == publish_admission.NOT_PERMITTED:
             name = self._session.name
             self._node.permissions.deny_publish(name, connection, topics, recorded=recorded)
         else:
             self._publisher.drop(reason, topics, recorded=recorded)
 
     def _close(
-        self, connection: ClientConnection, packet: Publishes, admitted: decisions.AdmittedPublish
+        self,
+        connection: ClientConnection,
+        packet: Publishes,
+        admitted: publish_admission.AdmittedPublish,
     ) -> None:
         """Close the connection because of a message."""
         reason, client = admitted.close, self._session.name
         connection.close_soon(reason)
-        if reason == decisions.QOS2_REJECTED:
+        if reason == publish_admission.QOS2_REJECTED:
             _log.info("QoS 2 publish rejected", client=client, address=connection.address)
             return
-        if reason == decisions.TOO_LARGE:
+        if reason == publish_admission.TOO_LARGE:
             self._node.limits.refused.add(
                 reason,
                 self._node.clock.monotonic(),
@@ -216,11 +215,11 @@ class PacketHandler:
         kind, ids, reasons = packet.kind, packet.packet_ids, packet.reasons
         events: list[Event | None]
         if kind is PacketType.PUBACK:
-            events = [decisions.acked(session.state, ids, reasons)]
+            events = [acknowledgements.acked(session.state, ids, reasons)]
         elif kind is PacketType.PUBREC:
             events = self._on_received(connection, ids, reasons)
         elif kind is PacketType.PUBCOMP:
-            events = [decisions.completed(session.state, ids, reasons)]
+            events = [acknowledgements.completed(session.state, ids, reasons)]
         else:
             most = session.at_once(_RELEASED_AT_ONCE)
             rest = self._on_release(connection, ids[:most])
@@ -241,7 +240,7 @@ class PacketHandler:
         state = self._session.state
         if connection.properties is None:
             self._acknowledge(connection, PacketType.PUBREL, ids)
-            return [decisions.received(state, ids)]
+            return [acknowledgements.received(state, ids)]
         ended: dict[int, int] = {}
         if any(reason >= FAILURE for reason in reasons):
             pairs = list(zip(ids, reasons, strict=True))
@@ -251,8 +250,8 @@ class PacketHandler:
             codes = _receipt_reasons(state, ids, ended)
             self._acknowledge(connection, PacketType.PUBREL, ids, codes)
         return [
-            decisions.refused(state, [*ended], [*ended.values()]),
-            decisions.received(state, [pid for pid in ids if pid not in ended]),
+            acknowledgements.refused(state, [*ended], [*ended.values()]),
+            acknowledgements.received(state, [pid for pid in ids if pid not in ended]),
         ]
 
     def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
@@ -265,7 +264,7 @@ class PacketHandler:
         reasons: Sequence[int] = ()
         if connection.properties is not None:
             reasons = _release_reasons(session.state.inbound, packet_ids)
-        events = decisions.released(session.state, packet_ids)
+        events = acknowledgements.released(session.state, packet_ids)
         if events:
             refs = [ref for event in events for ref in from_runs(event.refs)]
             found = self._delivery.find(refs)
@@ -279,7 +278,7 @@ class PacketHandler:
                 pids = [pid for event in events for pid in from_runs(event.pids)]
                 stop = packet_ids.index(pids[at_once - 1]) + 1
                 packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
-                events = decisions.released(session.state, packet_ids)
+                events = acknowledgements.released(session.state, packet_ids)
                 refs = refs[:at_once]
             for event in events:
                 at = session.emit(event)

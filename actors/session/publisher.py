@@ -10,21 +10,13 @@ from collections import defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing import (
-    is_no_local,
-    is_shared,
-    plan_routing,
-    routes_at_once,
-    same_route_at_once,
-)
-from actors.session.decisions import (
-    TOPIC_LEVELS,
-    admit_by_topic,
-    dropped,
-    dropped_unrecorded,
-    split_for_records,
-)
-from actors.session.mqtt5 import remaining_properties
+from actors.routing.option_semantics import is_no_local
+from actors.routing.routing_plan import plan_routing, routes_at_once, same_route_at_once
+from actors.routing.subscriber import is_shared
+from actors.session.decisions.publish_admission import TOPIC_LEVELS, admit_by_topic
+from actors.session.decisions.queueing import dropped, dropped_unrecorded
+from actors.session.decisions.record_parts import split_for_records
+from actors.session.mqtt5.delivery_encoder import remaining_properties
 from actors.session.session_messages import (
     NOT_LOGGED,
     Batch,
@@ -33,27 +25,23 @@ from actors.session.session_messages import (
     Publication,
 )
 from actors.session.subscription_actor import enqueue
-from eventstore.format import (
-    NAMES,
-    MessagePublished,
-    Position,
-    Released,
-    block_columns,
-    expiries,
-    format_position,
-    to_runs,
-)
-from eventstore.log import StoredMessages
+from eventstore.format.events import MessagePublished, Released
+from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.format.record_size import NAMES
+from eventstore.format.stored_properties import block_columns, expiries
+from eventstore.log.message_store import StoredMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from actors.routing import Route, RoutingPlan, SomeMessages, Subscriber
+    from actors.routing.routes import Route
+    from actors.routing.routing_plan import RoutingPlan, SomeMessages
+    from actors.routing.subscriber import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from eventstore.format import Run
-    from eventstore.log import Message
-    from protocol.mqtt import Publishes
+    from eventstore.format.positions import Run
+    from eventstore.log.message_store import Message
+    from protocol.mqtt.packets import Publishes
 
 
 _Own: TypeAlias = "dict[Subscriber, list[int]]"

@@ -11,13 +11,16 @@ from collections import deque
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
-from actors.session import decisions
-from actors.session.delivery_state import FirstTransmissions
+from actors.session.decisions import acknowledgements, queueing
+from actors.session.delivery_state.first_transmissions import FirstTransmissions
 from actors.session.session_messages import AckCheck
-from eventstore.format import Redelivered, to_runs
-from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
-from protocol.mqtt import PacketType, ReasonCode, encode_acks
-from protocol.mqtt5 import SHARE
+from eventstore.format.events import Redelivered
+from eventstore.format.positions import to_runs
+from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
+from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from actors.session.delivery import Delivery
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from projections.state import InFlight, SubscriptionState
+    from projections.state.session import InFlight, SubscriptionState
 
 _AGAIN_AT_ONCE: Final = 256
 """Messages redelivered in one step."""
@@ -130,7 +133,7 @@ class Redelivery:
 
     def _end(self, reason: str, packet_ids: Sequence[int], code: ReasonCode) -> None:
         """End deliveries, and count them as dropped."""
-        for event in decisions.ended(self._session.state, packet_ids, code):
+        for event in acknowledgements.ended(self._session.state, packet_ids, code):
             self._session.emit(event)
         if packet_ids:
             self._node.count_dropped(reason, len(packet_ids), client=self._session.name)
@@ -173,7 +176,7 @@ class Redelivery:
             delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return 0
         payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
-        unacked = unacked[: decisions.within(payloads, self._node.delivery_limits.batch_bytes)]
+        unacked = unacked[: queueing.within(payloads, self._node.delivery_limits.batch_bytes)]
         parts = []
         for (flags, of), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]

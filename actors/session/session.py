@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import structlog
 
-from actors.kernel import ActorFailed, LoopActor
-from actors.node import ReadPause
-from actors.session import decisions
+from actors.kernel.actor import LoopActor
+from actors.kernel.references import ActorFailed
+from actors.node.read_pause import ReadPause
+from actors.session.decisions import queueing
 from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.packet_handler import PacketHandler
@@ -41,20 +42,17 @@ from actors.session.session_messages import (
 )
 from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
-from eventstore.format import (
-    Event,
-    Position,
-    sequence_of,
-)
-from projections.state import SessionState
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position, sequence_of
+from projections.state.session import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from eventstore.log import Message, StoredMessages
-    from protocol.mqtt import Publishes
+    from eventstore.log.message_store import Message, StoredMessages
+    from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -436,8 +434,8 @@ class Session(LoopActor):
         if not qos or not refs or subscriber.ended or self._recorded is None:
             return
         payloads = batch.payloads[start:]
-        topic_filter = decisions.goes_behind(self.state, subscriber.filter) or subscriber.filter
-        for event in decisions.queued(
+        topic_filter = queueing.goes_behind(self.state, subscriber.filter) or subscriber.filter
+        for event in queueing.queued(
             self.name,
             topic_filter,
             qos,

@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from actors.session.mqtt5 import VARIANTS_V5
-from eventstore.log import StoredMessages
-from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
-from protocol.mqtt5 import prepare_publishes
+from actors.session.mqtt5.delivery_encoder import VARIANTS_V5
+from eventstore.log.message_store import StoredMessages
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.encoder import PublishEncoder
+from protocol.mqtt.packets import cut_payloads
+from protocol.mqtt5.publish_encoder_v5 import prepare_publishes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from actors.authn import Step, Verdict
-    from actors.node import OperatorCommand
-    from actors.routing import Subscriber
+    from actors.authn.credentials import Verdict
+    from actors.authn.enhanced import Step
+    from actors.node.operator_commands import OperatorCommand
+    from actors.routing.subscriber import Subscriber
     from actors.session.interfaces import ClientConnection
-    from eventstore.format import Position
-    from eventstore.log import Message
-    from protocol.mqtt import Connect, Packet, Publishes
-    from protocol.mqtt5 import PacketVariant, PublishEncoderV5
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from protocol.mqtt.packets import Connect, Packet, Publishes
+    from protocol.mqtt5.publish_encoder_v5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a separate turn, and others run in between. If a number

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from actors.kernel import LoopActor
-from actors.session.mqtt5 import remaining_properties
+from actors.kernel.actor import LoopActor
+from actors.session.mqtt5.delivery_encoder import remaining_properties
 from actors.session.session_messages import Batch, ChangeQos, DeniedMessages, Outgoing
-from eventstore.format import expired_until
+from eventstore.format.stored_properties import expired_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.kernel import ActorFailed
-    from actors.routing import Subscriber
+    from actors.kernel.references import ActorFailed
+    from actors.routing.subscriber import Subscriber
     from actors.session.session import Session
-    from projections.state import RetainedMessage
+    from projections.state.retained import RetainedMessage
 
 
 class Subscription(LoopActor):

@@ -9,41 +9,35 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.limits import SubscriptionRate
-from actors.routing import bridge_options, is_no_local, is_shared, sends_retained
-from actors.session import decisions
+from actors.limits.subscription_rates import SubscriptionRate
+from actors.routing.option_semantics import bridge_options, is_no_local, sends_retained
+from actors.routing.subscriber import is_shared
 from actors.session.authorization import owner_of
+from actors.session.decisions import subscribing
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
-from eventstore.format import LOG_SESSION
-from protocol.mqtt import (
-    FAILURE,
-    SUBSCRIBE_FAILURE,
-    ReasonCode,
-    TopicError,
-    encode_suback,
-    encode_unsuback,
-    filters_string,
-)
-from protocol.mqtt5 import (
+from eventstore.format.events import LOG_SESSION
+from protocol.mqtt.encoder import SUBSCRIBE_FAILURE, encode_suback, encode_unsuback
+from protocol.mqtt.reason_codes import FAILURE, ReasonCode, filters_string
+from protocol.mqtt.topics import TopicError
+from protocol.mqtt5.field_reader import check_topic_filter
+from protocol.mqtt5.server_packet_encoder_v5 import (
     NO_EXPLANATION,
-    SHARE,
     Explanation,
-    check_topic_filter,
     encode_suback_v5,
     encode_unsuback_v5,
-    split_share,
 )
+from protocol.mqtt5.shared_filters import SHARE, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.routing import Subscriber
+    from actors.routing.subscriber import Subscriber
     from actors.session.interfaces import ClientConnection, NatsBridge
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from projections.state import RetainedMessage
-    from protocol.mqtt import Subscribe, Unsubscribe
+    from projections.state.retained import RetainedMessage
+    from protocol.mqtt.packets import Subscribe, Unsubscribe
 
 _FILTERS_AT_ONCE: Final = 32
 """Number of topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
@@ -219,7 +213,7 @@ class SubscriptionHandler:
 
     def _grant(
         self, connection: ClientConnection, packet: Subscribe, begin: int, stop: int
-    ) -> decisions.Grant:
+    ) -> subscribing.Grant:
         """Decide on some filters of a SUBSCRIBE and record the grants."""
         session = self._session
         node, fresh = self._node, set[int]()
@@ -259,7 +253,7 @@ class SubscriptionHandler:
         filters, options = packet.filters[begin:stop], packet.options[begin:stop]
         if session.state.bridge:
             options = [bridge_options(topic_filter) for topic_filter, _ in filters]
-        grant = decisions.subscribe(
+        grant = subscribing.subscribe(
             session.state,
             filters,
             max_qos=1 if node.options.downgrade_qos2_subscribe else 2,
@@ -303,7 +297,7 @@ class SubscriptionHandler:
         return 0
 
     def _subscribe_to(
-        self, connection: ClientConnection, topic_filter: str, granted: decisions.GrantedFilter
+        self, connection: ClientConnection, topic_filter: str, granted: subscribing.GrantedFilter
     ) -> Subscriber:
         session = self._session
         subscriber = self._node.router.subscribe(
@@ -381,7 +375,7 @@ class SubscriptionHandler:
                         subscriber.actor = actor
                     gone.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
-            for event in decisions.unsubscribe(session.state, gone):
+            for event in subscribing.unsubscribe(session.state, gone):
                 session.emit(event)
             changes += len(gone)
             if connection.properties is not None:

@@ -6,17 +6,20 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from actors.session import decisions
+from actors.session.decisions import acknowledgements, queueing, sharing
 from actors.sharing.shared_members import unreadable_topics
-from eventstore.format import LOG_SESSION, Assigned, format_position, to_runs
-from protocol.mqtt5 import split_share
+from eventstore.format.events import LOG_SESSION, Assigned
+from eventstore.format.positions import format_position, to_runs
+from protocol.mqtt5.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.session import Batch, NodeContext, Session
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from actors.session.session_messages import Batch
     from actors.sharing.shared_members import SharedMember, SharedMembers
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 _NO_MEMBER = -1
 _NO_LOGS: list[str] = []
@@ -42,7 +45,7 @@ class AssignmentRecorder:
         self,
         batch: Batch,
         members: Sequence[SharedMember],
-        assignment: decisions.Assignment,
+        assignment: sharing.Assignment,
         *,
         queued: bool,
         by_topic: bool,
@@ -89,7 +92,7 @@ class AssignmentRecorder:
             for at, count in self.assign_to_log(remote.log, refs, size, batch.qos):
                 remote.assigned(at, count)
             return
-        for some in decisions.in_parts(refs):
+        for some in acknowledgements.in_parts(refs):
             if some:
                 # The bytes of each part are not known: the first event contains the sum.
                 event = Assigned(
@@ -113,7 +116,7 @@ class AssignmentRecorder:
             self.assign_to_log(self._home, batch.positions, size, batch.qos)
             return
         reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
-        for event in decisions.dropped(name, reason, batch.positions, split_share(name)[1], size):
+        for event in queueing.dropped(name, reason, batch.positions, split_share(name)[1], size):
             where = format_position(self._session.emit(event))
             node.count_dropped(event.reason, event.count, client=name, position=where)
 
@@ -124,7 +127,7 @@ class AssignmentRecorder:
         name, refused = self._session.name, self._members.group.refused
         recorded = []
         for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
-            for some in decisions.in_parts([*alike]):
+            for some in acknowledgements.in_parts([*alike]):
                 event = Assigned(name, LOG_SESSION + log, to_runs(some), size, qos=qos)
                 event.refused = logs
                 recorded.append((self._session.emit(event), len(some)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
     from actors.sharing.shared_members import SharedMembers
 
 _STEPS = 4

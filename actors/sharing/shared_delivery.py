@@ -11,9 +11,12 @@ from __future__ import annotations
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node import BACKLOG
-from actors.session import Batch, Delivery, Outgoing, Session, decisions
-from actors.session.mqtt5 import remaining_properties
+from actors.node.backpressure import BACKLOG
+from actors.session.decisions import queueing, sharing
+from actors.session.delivery import Delivery
+from actors.session.mqtt5.delivery_encoder import remaining_properties
+from actors.session.session import Session
+from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.assignment_recorder import AssignmentRecorder
 from actors.sharing.division_pace import DivisionPace
 from actors.sharing.shared_members import (
@@ -24,23 +27,21 @@ from actors.sharing.shared_members import (
     room_pools,
 )
 from actors.sharing.undivided_messages import UndividedMessages
-from eventstore.format import (
-    Expired,
-    MessageDropped,
-    to_runs,
-)
-from eventstore.log import StoredMessages
-from projections.state import FLAG_BITS, QOS_MASK
-from protocol.mqtt5 import split_share
+from eventstore.format.events import Expired, MessageDropped
+from eventstore.format.positions import to_runs
+from eventstore.log.message_store import StoredMessages
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from protocol.mqtt5.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.routing import SharedGroup, Subscriber
-    from actors.session import NodeContext
-    from eventstore.format import Position
-    from eventstore.log import Message
-    from projections.state import SubscriptionState
+    from actors.routing.shared_groups import SharedGroup
+    from actors.routing.subscriber import Subscriber
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from projections.state.session import SubscriptionState
 
 _DIVIDED_AT_ONCE = 1024
 """Number of messages taken from the queue and divided in one step."""
@@ -98,7 +99,7 @@ class SharedDelivery(Delivery):
         limit = self._node.delivery_limits.batch_bytes
         fitting = at_once = self._pace.step_size(batch.topics)
         if batch.size > limit:
-            fitting = min(at_once, decisions.within(batch.payloads, limit))
+            fitting = min(at_once, queueing.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
         assignment, more = self._divide(whole)
         self._current = (message, fitting - len(assignment.waiting))
@@ -133,7 +134,7 @@ class SharedDelivery(Delivery):
     def _drop_qos0(self, topics: Sequence[bytes]) -> None:
         """Record that QoS 0 messages are dropped because no member accepts them."""
         if topics and any(member.may_read for member in self._group.ordered()):
-            event = decisions.dropped_unrecorded(self._session.name, "slow_reader", topics)
+            event = queueing.dropped_unrecorded(self._session.name, "slow_reader", topics)
             self._count_dropped(event, self._session.emit(event))
 
     def continue_sending(self) -> None:
@@ -144,7 +145,7 @@ class SharedDelivery(Delivery):
             if self._undivided:
                 self.send_queued_later()
 
-    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
+    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[sharing.Assignment, bool]:
         """Divide the messages of a batch among members; return the assignment.
 
         Also returns whether members that were not examined may have room for waiting messages.
@@ -157,7 +158,7 @@ class SharedDelivery(Delivery):
         members, more = self._members.find(batch, pace.piece_size, pace.members_at_once)
         assignment = self._assign(batch, members)
         if queued:
-            assignment = decisions.first_ones(assignment)
+            assignment = sharing.first_ones(assignment)
         pace.count(len(batch) - len(assignment.waiting))
         longest = max(map(len, assignment.pieces), default=0)
         for member, part in zip(members, assignment.pieces, strict=True):
@@ -181,17 +182,17 @@ class SharedDelivery(Delivery):
                 self.release([batch.positions[number] for number in gone])
         return assignment, more
 
-    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> decisions.Assignment:
+    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> sharing.Assignment:
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
         alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
         pools = room_pools(members) if self._members.by_topic else ()
-        rows = decisions.Rows(rooms, barred if any(barred) else (), alike, pools)
+        rows = sharing.Rows(rooms, barred if any(barred) else (), alike, pools)
         if not members:
-            return decisions.Assignment([], range(len(batch)), ())
+            return sharing.Assignment([], range(len(batch)), ())
         if self._members.by_topic:
-            return decisions.assign_by_topic(batch.topics, rows)
-        return decisions.assign(len(batch), rows)
+            return sharing.assign_by_topic(batch.topics, rows)
+        return sharing.assign(len(batch), rows)
 
     def _keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:
         """Return whether the member for a topic depends only on the set of connected members."""
@@ -211,7 +212,7 @@ class SharedDelivery(Delivery):
         limits = self._node.delivery_limits
         if self._home:  # messages taken from the home have no limit: only this log has them
             limits = limits._replace(queued_messages=_NO_WINDOW, queued_bytes=_NO_WINDOW)
-        decision = decisions.deliver(
+        decision = queueing.deliver(
             self._session.state,
             subscriber.filter,
             batch.qos,
@@ -264,7 +265,7 @@ class SharedDelivery(Delivery):
             return False
         typical = state.queued_bytes // state.queued
         most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))
-        runs = decisions.next_waiting(state, _NO_WINDOW, most)
+        runs = queueing.next_waiting(state, _NO_WINDOW, most)
         if not runs:
             return False
         run = runs[0]
@@ -279,7 +280,7 @@ class SharedDelivery(Delivery):
         )
         messages = [found[ref] for ref in alike]
         del messages[self._pace.step_size([one.topic for one in messages]) :]
-        del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
+        del messages[queueing.within([one.payload for one in messages], limits.batch_bytes) :]
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return more or not assignment.waiting
@@ -323,7 +324,7 @@ class SharedDelivery(Delivery):
         topic_filter = split_share(name)[1]
         held = state.subscriptions.get(topic_filter)
         older = self._group.returned
-        for event in decisions.requeued(name, held, topic_filter, returned, older, qos):
+        for event in sharing.requeued(name, held, topic_filter, returned, older, qos):
             self._session.emit(event)
         self._node.router.groups.has_messages(name)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.routing import Subscriber
-from actors.session import Batch, Outgoing, Session, decisions
+from actors.routing.subscriber import Subscriber
+from actors.session.decisions import queueing
+from actors.session.session import Session
+from actors.session.session_messages import Batch, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authz import TopicAcl
-    from actors.routing import RemoteMembers, SharedGroup
-    from actors.session import ClientConnection, NodeContext
+    from actors.authz.rules import TopicAcl
+    from actors.routing.remote_members import RemoteMembers
+    from actors.routing.shared_groups import SharedGroup
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
 
 _OFFERED = 4096
 """Maximum room that is reported to the home of a shared subscription, in messages."""
@@ -172,7 +176,7 @@ class SharedMembers:
         held = state.subscriptions.get(subscriber.filter)
         if held is None or not held.active:
             return 0
-        return decisions.room(state, held, node.delivery_limits.window)
+        return queueing.room(state, held, node.delivery_limits.window)
 
     def _barred(
         self,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from actors.routing import is_shared
-from actors.session import Delivery, Session
+from actors.routing.subscriber import is_shared
+from actors.session.delivery import Delivery
+from actors.session.session import Session
 from actors.sharing.shared_delivery import SharedDelivery
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext, Outgoing
-    from eventstore.format import Position
-    from eventstore.log import Message
-    from projections.state import SessionState
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Outgoing
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from projections.state.session import SessionState
 
 
 class SharedSession(Session):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from actors.routing import is_shared
-from actors.session import NEVER_EXPIRES, ContinueSending
-from eventstore.format import (
+from actors.routing.subscriber import is_shared
+from actors.session.node_context import NEVER_EXPIRES
+from actors.session.session_messages import ContinueSending
+from eventstore.format.events import (
     LOG_SESSION,
     SessionClosed,
     SessionExpired,
@@ -14,11 +15,11 @@ from eventstore.format import (
     Subscribed,
     Unsubscribed,
 )
-from projections.state import SHARED_HOME, SHARED_PART
-from protocol.mqtt5 import split_share
+from projections.state.session import SHARED_HOME, SHARED_PART
+from protocol.mqtt5.shared_filters import split_share
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
     from actors.sharing.shared_session import SharedSession
 
 _QOS = 2

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.session import Batch, Outgoing
+    from actors.session.session_messages import Batch, Outgoing
 
 _MAX_MESSAGES = 65_536
 """Approximate maximum number of messages."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.session import Publisher
-from protocol.mqtt import Publishes, certificate_topic
+from actors.session.publisher import Publisher
+from protocol.mqtt.packets import Publishes
+from protocol.mqtt.sparkplug import certificate_topic
 
 if TYPE_CHECKING:
-    from actors.session import NodeContext, Publication
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Publication
 
 _SPARKPLUG = "spBv1.0/"
 _SPARKPLUG_RAW = _SPARKPLUG.encode()

@@ -17,24 +17,28 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pykka.messages import _ActorStop
 
-from actors.connection import Connection
-from actors.inspection import client_of
-from actors.session import ConnectionAttached, Packets, Session, Subscription
+from actors.connection.connection import Connection
+from actors.inspection.views import client_of
+from actors.session.session import Session
+from actors.session.session_messages import ConnectionAttached, Packets
+from actors.session.subscription_actor import Subscription
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from actors.tracing.tracing_observer import TracingObserver
-from eventstore.format import MessagePublished, SessionSnapshot
-from protocol.mqtt import count_server_packets, read_server_packets
-from protocol.mqtt5 import read_server_packets_v5
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import SessionSnapshot
+from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
+from protocol.mqtt5.server_packet_decoder_v5 import read_server_packets_v5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.connection import Admission
-    from actors.kernel import LoopActor
-    from actors.session import NodeContext
-    from eventstore.format import Event, Position
-    from eventstore.log import OutputSink
+    from actors.connection.admission import Admission
+    from actors.kernel.actor import LoopActor
+    from actors.session.node_context import NodeContext
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.log.pending_record import OutputSink
 
 _log = structlog.get_logger("foldmq")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.trace import AT_ONCE, add_lines
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
     Completed,
@@ -28,23 +28,26 @@ from eventstore.format import (
     Redelivered,
     Refused,
     Released,
-    RetainedCleared,
     RetainedExpired,
     Returned,
-    count_runs,
-    to_runs,
 )
-from protocol.mqtt import FilterTrie, Publish, matches
+from eventstore.format.node_events import RetainedCleared
+from eventstore.format.positions import count_runs, to_runs
+from protocol.mqtt.packets import Publish
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.kernel import LoopActor
-    from actors.routing import Route
-    from actors.session import Batch, NodeContext, Publication
+    from actors.kernel.actor import LoopActor
+    from actors.routing.routes import Route
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Batch, Publication
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
-    from eventstore.format import Event, Position, Run
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position, Run
 
 _LOOKED_AT = 4096
 """Maximum number of messages of one batch or event that are checked."""

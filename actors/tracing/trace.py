@@ -10,7 +10,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.kernel import LoopActor
+    from actors.kernel.actor import LoopActor
 
 AT_ONCE = 100
 """Maximum number of lines for one observation."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pykka.messages import _ActorStop
 
-from actors.kernel import ActorFailed
-from actors.session import (
+from actors.kernel.references import ActorFailed
+from actors.session.session_messages import (
     Authenticated,
     Batch,
     ChangeQos,
@@ -26,29 +26,31 @@ from actors.session import (
     Packets,
     Retry,
 )
-from eventstore.format import field_values, to_runs
-from protocol.mqtt import (
+from eventstore.format.event_json import field_values
+from eventstore.format.positions import to_runs
+from protocol.mqtt.packets import (
     Acks,
     Auth,
-    Connack,
     Connect,
     Disconnect,
     PacketType,
     Publish,
     Publishes,
-    Suback,
     Subscribe,
-    Unsuback,
     Unsubscribe,
 )
-from protocol.mqtt5 import Answer, SentMessage, decode_message_properties
+from protocol.mqtt.server_packet_decoder import Connack, Suback, Unsuback
+from protocol.mqtt5.properties.message_properties import decode_message_properties
+from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from eventstore.format import Event, MessagePublished, Position, Run
-    from eventstore.log import MessageStore
-    from projections.state import RetainedMessage
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.events import MessagePublished
+    from eventstore.format.positions import Position, Run
+    from eventstore.log.message_store import MessageStore
+    from projections.state.retained import RetainedMessage
 
 NAME_LIMIT = 256
 """Maximum characters of a name (client identifier, topic, filter, ...)."""

@@ -14,20 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.inspection import Refused, number, optional, shown, text
+from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.tracing.recorder import TraceRecorder
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
-from protocol.mqtt import MAX_TOPIC_BYTES, TopicError, is_reserved_filter, validate_topic_filter
+from protocol.mqtt.topics import (
+    MAX_TOPIC_BYTES,
+    TopicError,
+    is_reserved_filter,
+    validate_topic_filter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.connection import Admission
-    from actors.inspection import Handler
-    from actors.session import NodeContext, Publication
-    from eventstore.format import Event, Position
-    from eventstore.log import OutputSink
+    from actors.connection.admission import Admission
+    from actors.inspection.inspector import Handler
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Publication
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.log.pending_record import OutputSink
 
 _log = structlog.get_logger("foldmq")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel import LoopActor
+    from actors.kernel.actor import LoopActor
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
 

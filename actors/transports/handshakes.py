@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.kernel import lower_thread_priority
+from actors.kernel.os_priority import lower_thread_priority
 from eventstore.metric_types import by_reason, counted
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from eventstore.format import Event, Position, position
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position, position
 
 PACKET_IDS = 65_535
 PLANT_CLIENTS = 100

@@ -26,8 +26,9 @@ from nats.aio.msg import Msg
 from bench.logs.fleet import FLAVOURS, Draft, Flavour
 from bench.logs.traffic import Traffic
 from eventstore.errors import EventStoreError
-from eventstore.format import GENESIS, encode_record, link_of
-from eventstore.nats import ConnectionOptions, connect, ensure_stream
+from eventstore.format.records import GENESIS, encode_record, link_of
+from eventstore.nats.connection import ConnectionOptions, connect
+from eventstore.nats.log_stream import ensure_stream
 from protocol.errors import FoldmqError
 
 BEGAN_MS = 1_780_000_000_000

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from bench.logs.fleet import KINDS, RETAINED_KIND, Client, Draft, Flavour, Message, Waiting
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
     MessageDropped,
     MessagePublished,
-    Position,
     Queued,
     Received,
     Redelivered,
     Released,
-    to_runs,
 )
-from protocol.mqtt import TopicTrie
+from eventstore.format.positions import Position, to_runs
+from protocol.mqtt.topic_trie import TopicTrie
 
 _DAYS = 256
 """Ticks that the calendar reaches ahead; more than any client's delay."""

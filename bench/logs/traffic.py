@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bench.logs.fleet import Client, Draft, Flavour, Message, make_fleet
 from bench.logs.message_queue import QUEUED_AT_MOST, MessageQueue
-from eventstore.format import (
-    BrokerStarted,
-    LimitsApplied,
+from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
-    OperatorActed,
-    RetainedCleared,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -27,6 +23,12 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
+)
+from eventstore.format.node_events import (
+    BrokerStarted,
+    LimitsApplied,
+    OperatorActed,
+    RetainedCleared,
 )
 
 _AT_ONCE = 40

@@ -15,7 +15,9 @@ from collections.abc import Callable
 
 import uvloop
 
-from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
+from eventstore.nats.batch_client import BatchClient, encode_pub
+from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.connection import ConnectionOptions
 
 TIMEOUT = 5.0
 """Seconds without a message after which the run ends."""

@@ -5,10 +5,12 @@ import json
 import time
 from typing import Any
 
-from spark.audit import audit
-from spark.datasource import Log, SourceOptions, find_logs
-from spark.runtime import running_session
-from spark.traffic import measure_traffic
+from spark.audit.pipeline import audit
+from spark.datasource.discovery import find_logs
+from spark.datasource.log import Log
+from spark.datasource.options import SourceOptions
+from spark.runtime.session import running_session
+from spark.traffic.traffic_stats import measure_traffic
 
 MEMORY = "2g"
 """Heap of the JVM; the Python workers need memory in addition."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from cli.settings import PREFIX
+from cli.settings.setting_sources import PREFIX
 
 if TYPE_CHECKING:
-    from cli.settings import Settings
+    from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
 _FOR_NATS = (

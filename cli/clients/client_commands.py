@@ -14,8 +14,8 @@ from cli.clients.client_options import (
     WillFlags,
     WillPropertyFlags,
 )
-from cli.common import given_flags, with_option_groups
-from cli.program import Program
+from cli.common.option_groups import given_flags, with_option_groups
+from cli.program.help_pages import Program
 
 Qos = Annotated[
     int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="Quality of service.")
@@ -60,7 +60,7 @@ def _pub(
     # Other commands do not load the MQTT client.
     from cli.clients import client_session, pub
     from cli.clients import connection as client
-    from cli.logsource import check_topic
+    from cli.logsource.topic_flags import check_topic
 
     check_topic(topic)
     session = client_session.session_of(
@@ -136,8 +136,9 @@ def _sub(
     -c and -E, creates a session in which the broker queues messages for later. Speaks MQTT 3.1.1,
     or MQTT 5 with -V 5 or with a flag that needs it.
     """
-    from cli.clients import BadArgumentError, client_session, message_text, option_values, sub
+    from cli.clients import client_session, message_text, option_values, sub
     from cli.clients import connection as client
+    from cli.clients.client_errors import BadArgumentError
 
     if only_subscribe and count is not None:
         raise BadArgumentError("-E and -C cannot be combined: -E exits before the first message")
@@ -168,7 +169,7 @@ def _sub(
 
 
 def _handling(word: str | None) -> int:
-    from cli.clients import BadArgumentError
+    from cli.clients.client_errors import BadArgumentError
 
     if word is not None and word not in _HANDLINGS:
         raise BadArgumentError(f"--retain-handling {word!r}: must be always, new or never")

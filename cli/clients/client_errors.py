@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from cli.common import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
-from protocol.mqtt import ReasonCode
+from protocol.mqtt.reason_codes import ReasonCode
 
 
 class ClientError(FoldmqError):

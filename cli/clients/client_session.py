@@ -20,7 +20,7 @@ from cli.clients.option_values import (
     checked_text,
     choose_level,
 )
-from cli.common import given_flags
+from cli.common.option_groups import given_flags
 
 
 @dataclass(frozen=True, slots=True)

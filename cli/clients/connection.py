@@ -25,9 +25,9 @@ from cli.clients.client_errors import (
 )
 from cli.clients.client_options import BrokerFlags
 from cli.clients.client_session import ClientSession, ClientWill, MessageFields
-from cli.common import Address
+from cli.common.units import Address
 from eventstore.edited_files import unmarked_copy, unmarked_pair
-from protocol.mqtt import FAILURE
+from protocol.mqtt.reason_codes import FAILURE
 
 CONNACK_TIMEOUT = 10.0  # seconds
 

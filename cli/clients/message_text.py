@@ -8,7 +8,8 @@ import orjson
 import paho.mqtt.client as mqtt
 
 from cli.clients.client_errors import BadArgumentError
-from cli.common import escaped, printable
+from cli.common.text import printable
+from eventstore.display import escaped
 
 Style: TypeAlias = 'Literal["payload", "verbose", "json"] | Template'
 

@@ -1,8 +1,9 @@
 """Values of the flags of ``foldmq pub`` and ``foldmq sub``: valid values and their meaning."""
 
 from cli.clients.client_errors import BadArgumentError
-from cli.common import escaped, seconds
-from protocol.mqtt import TopicError, validate_topic_filter, validate_topic_name
+from cli.common.units import seconds
+from eventstore.display import escaped
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 
 NEVER = 0xFFFFFFFF
 """The Session Expiry Interval of a session that does not expire."""
@@ -37,7 +38,7 @@ def check_filter_of_level(topic_filter: str, level: int) -> None:
     check = validate_topic_filter
     if level == 5:
         # foldmq pub does not need the packets of MQTT 5.
-        from protocol.mqtt5 import check_topic_filter
+        from protocol.mqtt5.field_reader import check_topic_filter
 
         check = check_topic_filter
     try:

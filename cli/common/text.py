@@ -16,7 +16,7 @@ from eventstore.display import (
     payload_text,
     size,
 )
-from eventstore.reading import packet_ids_text, positions_text, several, stamp
+from eventstore.reading.position_text import packet_ids_text, positions_text, several, stamp
 
 __all__ = [
     "NAME_LIMIT",

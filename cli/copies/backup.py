@@ -8,9 +8,13 @@ from typing import IO
 
 import typer
 
-from cli.common import progress, text, version
-from cli.logsource import SourceFlags, open_logs
-from eventstore.copies import BackupResult, Manifest, back_up, restore
+from cli.common import text
+from cli.common.package_version import version
+from cli.common.progress_bar import progress
+from cli.logsource.node_logs import open_logs
+from cli.logsource.source_flags import SourceFlags
+from eventstore.copies.backup_files import Manifest
+from eventstore.copies.log_backup import BackupResult, back_up, restore
 from eventstore.errors import UsageError
 
 STREAM = "-"

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource import SourceFlags, with_source_flags
-from cli.program import Program
+from cli.logsource.source_flags import SourceFlags, with_source_flags
+from cli.program.help_pages import Program
 
 
 def register_backup_commands(app: Program) -> None:

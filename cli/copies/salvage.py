@@ -9,9 +9,10 @@ from typing import TextIO
 
 import typer
 
-from cli.common import text, version
-from eventstore.copies import SalvageResult, salvage
-from projections.replay import SalvageNeeds
+from cli.common import text
+from cli.common.package_version import version
+from eventstore.copies.damaged_log import SalvageResult, salvage
+from projections.replay.salvage_needs import SalvageNeeds
 
 _UPDATE_SECONDS = 0.2
 _SHOWN = 10

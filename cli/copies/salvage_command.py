@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.program import Program
+from cli.program.help_pages import Program
 
 
 def register_salvage_command(app: Program) -> None:

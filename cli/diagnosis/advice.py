@@ -9,7 +9,7 @@ from cli.common import text
 from cli.diagnosis.next_commands import shell_word, show_session
 from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
-from protocol.mqtt5 import SHARE
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

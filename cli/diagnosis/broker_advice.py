@@ -9,8 +9,9 @@ from cli.diagnosis.advice import Advice
 from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.diagnosis.next_commands import SERVER_LOG
 from cli.diagnosis.status import followers, reaches_mark, time_off
-from eventstore.format import format_position
-from eventstore.nats import LOG_STREAM_PREFIX, read_info
+from eventstore.format.positions import format_position
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats.jetstream import read_info
 from projections.log_proof import REACHED
 from protocol.errors import FoldmqError
 

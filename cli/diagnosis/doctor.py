@@ -10,7 +10,8 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cli.common import Style, painted, text
+from cli.common import text
+from cli.common.colour import Style, painted
 from cli.diagnosis.advice import Advice, advise, merge_advice, most_urgent_first
 from cli.diagnosis.broker_advice import (
     advise_on_broker,
@@ -22,15 +23,18 @@ from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.diagnosis.next_commands import SERVER_LOG, NextCommands
 from cli.diagnosis.refusal_advice import advise_on_refusals
 from cli.diagnosis.status import ask_statuses
-from cli.inspection import denied_subscriptions, log_broker, outcome_text, preview
-from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
+from cli.inspection.actor_list import log_broker
+from cli.inspection.receivers import denied_subscriptions, outcome_text, preview
+from cli.live.broker_client import LiveBroker, Refused
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
 from eventstore.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from cli.diagnosis.advice import Severity
-    from cli.logsource import SourceFlags
+    from cli.logsource.source_flags import SourceFlags
 
 _WIDTH = 100
 _LABEL = 10

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.settings import PREFIX, flag_of
+from cli.settings.setting_sources import PREFIX, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cli.logsource import SourceFlags
+    from cli.logsource.source_flags import SourceFlags
 
 SERVER_LOG: Final = "the log lines of the broker"
 """Stands for the command that shows them."""

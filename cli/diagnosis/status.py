@@ -7,19 +7,23 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from cli.common import Column, Style, Table, painted, text
+from cli.common import text
+from cli.common.colour import Style, painted
+from cli.common.tables import Column, Table
 from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
-from cli.inspection import add_free_space, added_up, dropped_by, log_broker, memory_parts
-from cli.live import open_brokers
-from cluster import Role, decode_status
-from eventstore.nodes import ask_nodes
+from cli.inspection.actor_list import log_broker
+from cli.inspection.status_totals import add_free_space, added_up, dropped_by, memory_parts
+from cli.live.broker_search import open_brokers
+from cluster.status import Role, decode_status
+from eventstore.nodes.cluster_messages import ask_nodes
 from projections.log_proof import REACHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cli.live import LiveBroker, LogBrokers
-    from cli.logsource import SourceFlags
+    from cli.live.broker_client import LiveBroker
+    from cli.live.log_brokers import LogBrokers
+    from cli.logsource.source_flags import SourceFlags
 
 Status = dict[str, Any]
 

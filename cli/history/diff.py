@@ -4,37 +4,30 @@ import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from cli.common import progress, text
+from cli.common import text
+from cli.common.progress_bar import progress
 from cli.history.replay import expiry_text
-from cli.logsource import (
-    SourceFlags,
-    check_comparable,
-    check_one_log,
-    open_logs,
-    parse_point,
-    point_at,
-    write_clock_notes,
-)
+from cli.logsource.node_logs import check_comparable, check_one_log, open_logs
+from cli.logsource.point_resolution import parse_point, point_at, write_clock_notes
+from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import NotFound, UsageError
-from projections.comparison import (
-    ChangedSession,
-    Granted,
-    SessionFacts,
-    StateFacts,
+from projections.comparison.changed_states import ChangedSession
+from projections.comparison.state_differences import (
     StatesBetween,
-    WillFacts,
     retained_changes,
     sessions_changed,
     states_between,
 )
-from projections.replay import OF_MEMBERS, AsOf, options_text
-from projections.several_logs import (
+from projections.comparison.state_facts import Granted, SessionFacts, StateFacts, WillFacts
+from projections.replay.replay import AsOf
+from projections.replay.subscription_text import OF_MEMBERS, options_text
+from projections.several_logs.joined_changes import (
     LogChanges,
     changes_in_logs,
     joined_retained_changes,
     joined_sessions_changed,
-    short_name,
 )
+from projections.several_logs.log_moments import short_name
 
 
 def run_diff(

@@ -7,28 +7,26 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cli.common import Style, has_colours, painted, progress, text
-from cli.logsource import (
-    SourceFlags,
-    check_comparable,
-    check_filter,
+from cli.common import text
+from cli.common.colour import Style, has_colours, painted
+from cli.common.progress_bar import progress
+from cli.logsource.node_logs import check_comparable, open_logs
+from cli.logsource.point_resolution import (
     cut_off,
     end_at,
     is_between,
-    open_logs,
     parse_point,
     start_at,
     write_clock_notes,
-    write_notice,
 )
+from cli.logsource.source import write_notice
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
-from eventstore.format import (
-    BrokerStarted,
-    BrokerStopped,
-    Event,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Expired,
     MessageDropped,
-    OperatorActed,
     Redelivered,
     Refused,
     SessionClosed,
@@ -37,21 +35,17 @@ from eventstore.format import (
     SessionTakenOver,
     SubscriptionDenied,
     WillFired,
-    format_position,
-    sequence_of,
 )
-from eventstore.reading import LogPoint, LogSource, PointSpec
-from projections.replay import (
-    EVENT_TYPES,
-    EventEntry,
-    EventFilter,
-    MessageTopics,
-    event_object,
-    payload_words,
-    refs_of,
-    words,
-)
-from projections.several_logs import LogEntry, MergedReader, short_name
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, OperatorActed
+from eventstore.format.positions import format_position, sequence_of
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
+from projections.replay.event_reader import EVENT_TYPES, EventEntry, EventFilter, refs_of
+from projections.replay.event_text import event_object, payload_words, words
+from projections.replay.topic_lookup import MessageTopics
+from projections.several_logs.log_moments import short_name
+from projections.several_logs.merged_events import LogEntry, MergedReader
 
 _FOLLOW_SHOWS = 10
 _BRIEF_SHOWS = 50

@@ -8,25 +8,26 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from cli.common import Column, Table, progress, text
-from cli.logsource import (
-    LogFailures,
-    check_comparable,
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.common.tables import Column, Table
+from cli.logsource.log_failures import LogFailures
+from cli.logsource.node_logs import check_comparable, open_logs
+from cli.logsource.point_resolution import (
     end_at,
     is_between,
-    open_logs,
     parse_point,
     start_at,
     write_clock_notes,
-    write_notice,
 )
+from cli.logsource.source import write_notice
 from eventstore.errors import UsageError
-from projections.replay import DiskUse, sizes_by_levels
+from projections.replay.disk_use import DiskUse, sizes_by_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.logsource import SourceFlags
+    from cli.logsource.source_flags import SourceFlags
 
 _BY = ("topic", "client")
 _OTHERS = {"topic": "(of no topic)", "client": "(of no client)"}

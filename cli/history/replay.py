@@ -7,33 +7,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
 
-from cli.common import progress, text
-from cli.logsource import (
-    SourceFlags,
-    check_comparable,
-    check_filter,
-    check_one_log,
-    open_logs,
-    parse_point,
-    point_at,
-    write_clock_notes,
-)
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.logsource.node_logs import check_comparable, check_one_log, open_logs
+from cli.logsource.point_resolution import parse_point, point_at, write_clock_notes
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
 from eventstore.errors import NotFound, UsageError
-from eventstore.format import Position, expiry_ms, format_position
-from eventstore.reading import LogPoint, LogSource, PointSpec
-from projections.indexing import session_at
-from projections.replay import OF_MEMBERS, AsOf, MessageTopics, Replay, options_text
-from projections.several_logs import JoinedRetained, JoinedState, fold_logs, short_name
-from projections.state import (
-    FLAG_BITS,
-    QOS_MASK,
-    InFlight,
-    NodeState,
-    RetainedMessage,
-    SessionState,
-    SubscriptionState,
-)
-from protocol.mqtt5 import SHARE, properties_object
+from eventstore.format.positions import Position, format_position
+from eventstore.format.stored_properties import expiry_ms
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
+from projections.indexing.indexed_sessions import session_at
+from projections.replay.replay import AsOf, Replay
+from projections.replay.subscription_text import OF_MEMBERS, options_text
+from projections.replay.topic_lookup import MessageTopics
+from projections.several_logs.joined_state import JoinedRetained, JoinedState, fold_logs
+from projections.several_logs.log_moments import short_name
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import InFlight, SessionState, SubscriptionState
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from protocol.mqtt5.properties.message_properties import properties_object
+from protocol.mqtt5.shared_filters import SHARE
 
 _LISTED = 20
 _NEVER = 0xFFFF_FFFF

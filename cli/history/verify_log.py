@@ -6,13 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cli.common import progress, text
-from cli.logsource import LogFailures, SourceFlags, open_logs
-from eventstore.format import sequence_of
-from eventstore.reading import LogSource
-from projections.audit import Violation
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.logsource.log_failures import LogFailures
+from cli.logsource.node_logs import open_logs
+from cli.logsource.source_flags import SourceFlags
+from eventstore.format.positions import sequence_of
+from eventstore.reading.log_source import LogSource
+from projections.audit.rules.rule_table import Violation
 from projections.log_proof import NO_MARK, doubt_object, proven_spans, spans_text, statement
-from projections.verification import ExchangeAudit, LogVerifier, audit_exchange, verify_log
+from projections.verification.exchange_audit import ExchangeAudit, audit_exchange
+from projections.verification.log_verifier import LogVerifier, verify_log
 
 _MAX_PROBLEMS = 100
 

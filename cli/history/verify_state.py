@@ -5,21 +5,18 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from cli.common import progress, text
-from cli.live import NoBroker, StateClient
-from cli.logsource import LogFailures, SourceFlags, open_logs
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.live.state_client import NoBroker, StateClient
+from cli.logsource.log_failures import LogFailures
+from cli.logsource.node_logs import open_logs
+from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import CutMeanwhile
-from eventstore.format import Position, format_position
-from eventstore.reading import LogSource
-from projections.comparison import (
-    MARK,
-    SESSION,
-    Difference,
-    Divergence,
-    FieldDifference,
-    StateVerification,
-    VerificationOutcome,
-)
+from eventstore.format.positions import Position, format_position
+from eventstore.reading.log_source import LogSource
+from projections.comparison.comparison import MARK, SESSION, Difference
+from projections.comparison.divergence import Divergence, FieldDifference
+from projections.comparison.state_verification import StateVerification, VerificationOutcome
 from projections.log_proof import statement
 
 _TRIES = 2

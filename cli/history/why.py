@@ -5,30 +5,26 @@ import contextlib
 import sys
 import time
 
-from cli.common import has_colours, painted, progress, text
-from cli.logsource import (
-    SourceFlags,
-    check_filter,
-    flags_of_session,
-    open_node_logs,
-    open_source,
-    parse_point,
-    point_at,
-    write_clock_notes,
-)
+from cli.common import text
+from cli.common.colour import has_colours, painted
+from cli.common.progress_bar import progress
+from cli.logsource.node_logs import flags_of_session, open_node_logs
+from cli.logsource.point_resolution import parse_point, point_at, write_clock_notes
+from cli.logsource.source import open_source
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
-from eventstore.format import Position, format_position, position
-from projections.explanation import (
+from eventstore.format.positions import Position, format_position, position
+from projections.explanation.log_stories import (
     LogStory,
-    TextStyle,
     WantedStories,
-    explain_no_message,
     find_histories,
-    log_story_lines,
     published_anywhere,
-    story_object,
 )
-from projections.replay import message_at
+from projections.explanation.missing_message import explain_no_message
+from projections.explanation.story_json import story_object
+from projections.explanation.story_text import TextStyle, log_story_lines
+from projections.replay.message_search import message_at
 
 
 def run_why(

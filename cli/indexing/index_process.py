@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from cli.children import environment_for
+from cli.children.child_environment import environment_for
 from cli.indexing.index_writer import SEGMENT_RECORDS
-from cli.settings import PREFIX
-from eventstore.server import end_process
+from cli.settings.setting_sources import PREFIX
+from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cli.settings import Settings
+    from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
 log = structlog.get_logger("foldmq")

@@ -7,14 +7,23 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
 
-from cli.children import belong_to_the_broker, watch_stdin
-from cli.common import progress, text
-from cli.logsource import SourceFlags, index_directory, open_node_logs, open_source
-from cli.settings import ConfigError, load_settings
+from cli.children.broker_child import belong_to_the_broker, watch_stdin
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.logsource.node_logs import open_node_logs
+from cli.logsource.source import index_directory, open_source
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import load_settings
 from eventstore.errors import CutMeanwhile, EventStoreError
-from eventstore.index import BadIndex, IndexFiles, LogIndex
-from eventstore.reading import LogSource, Progress, few_collections, is_of, open_log, silent
-from projections.indexing import SegmentBuilder
+from eventstore.index.index_files import IndexFiles
+from eventstore.index.log_index import LogIndex
+from eventstore.index.segment import BadIndex
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.indexed_reading import is_of
+from eventstore.reading.log_source import LogSource, open_log
+from eventstore.reading.progress import Progress, silent
+from projections.indexing.segment_builder import SegmentBuilder
 
 SEGMENT_RECORDS = 256
 """Records of a new segment; up to as many at the end of the log are not indexed yet."""

@@ -8,10 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from cli.common import Column, Table, duration_text, idle, progress, text
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.common.tables import Column, Table, duration_text, idle
 from cli.inspection.reply_json import json_object
-from cli.live import LiveBroker, LogBrokers, TooLarge, open_brokers
-from cli.logsource import SourceFlags
+from cli.live.broker_client import LiveBroker, TooLarge
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import UsageError
 
 Row = Mapping[str, Any]

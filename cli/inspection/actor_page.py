@@ -18,8 +18,10 @@ from cli.inspection.session_page import (
     session_lines,
     subscription_lines,
 )
-from cli.live import LiveBroker, LogBrokers, Refused, TooLarge, open_brokers
-from cli.logsource import SourceFlags
+from cli.live.broker_client import LiveBroker, Refused, TooLarge
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from cli.common import text
 from cli.inspection.actor_list import Row, gather, id_order, log_broker
-from cli.live import LogBrokers, open_brokers
-from cli.logsource import SourceFlags
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
 
 _NAME_LIMIT = 60
 _DRAWN = ("├─ ", "└─ ", "│  ")

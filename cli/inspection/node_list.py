@@ -8,21 +8,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from cli.common import Column, text
+from cli.common import text
+from cli.common.tables import Column
 from cli.inspection.actor_list import show
-from cli.live import NoLiveBroker
-from cli.logsource import SourceFlags, external_access
-from cli.settings import load_log_settings
-from cluster import NodeStatus, Role, decode_status
+from cli.live.broker_client import NoLiveBroker
+from cli.logsource.nats_access import external_access
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.log_settings import load_log_settings
+from cluster.status import NodeStatus, Role, decode_status
 from eventstore.errors import UsageError
-from eventstore.nats import (
-    ConnectionOptions,
-    DirectClient,
-    connect,
-    disconnect,
-    read_partitions,
-)
-from eventstore.nodes import ask_nodes
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import DirectClient
+from eventstore.nats.log_stream import read_partitions
+from eventstore.nodes.cluster_messages import ask_nodes
 from eventstore.partitions import partition_names
 from protocol.errors import FoldmqError
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from cli.common import progress
-from cli.live import LiveBroker
+from cli.common.progress_bar import progress
+from cli.live.broker_client import LiveBroker
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from projections.replay import MessageTopics
+    from projections.replay.topic_lookup import MessageTopics
 
 _READ = 1000
 """Maximum number of messages read from the log."""
@@ -28,8 +28,8 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
     if not rows:
         return
     # Most sessions have no message to look up: reading the log takes long to import.
-    from eventstore.reading import open_log
-    from projections.replay import MessageTopics
+    from eventstore.reading.log_source import open_log
+    from projections.replay.topic_lookup import MessageTopics
 
     # Optional: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):
@@ -57,8 +57,8 @@ async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
         row["set_before_ms"] = None
     if not rows:
         return
-    from eventstore.reading import open_log
-    from projections.replay import MessageTopics
+    from eventstore.reading.log_source import open_log
+    from projections.replay.topic_lookup import MessageTopics
 
     # Optional: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):

@@ -5,14 +5,19 @@ import sys
 from collections import Counter
 from typing import Any
 
-from cli.common import Column, Style, Table, text
+from cli.common import text
+from cli.common.colour import Style
+from cli.common.tables import Column, Table
 from cli.inspection.actor_list import LOG_COLUMN, Row, log_broker
 from cli.inspection.reply_json import json_object
-from cli.live import LiveBroker, LogBrokers, open_brokers
-from cli.logsource import SourceFlags, check_topic
-from eventstore.format import format_position
-from protocol.mqtt import matches
-from protocol.mqtt5 import split_share
+from cli.live.broker_client import LiveBroker
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_topic
+from eventstore.format.positions import format_position
+from protocol.mqtt.topics import matches
+from protocol.mqtt5.shared_filters import split_share
 
 _ORDER = ("sent", "shared", "queued", "shared_waits", "dropped", "denied", "offline_qos0")
 _GROUPS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 
 
 def json_object(found: object, key: str = "") -> object:

@@ -6,13 +6,18 @@ import sys
 import time
 from typing import Any
 
-from cli.common import Column, printable, text, time_ago
+from cli.common import text
+from cli.common.tables import Column, time_ago
+from cli.common.text import printable
 from cli.inspection.actor_list import LOG_COLUMN, Row, gather, log_broker, show
 from cli.inspection.published_messages import add_setters
-from cli.live import LiveBroker, LogBrokers, open_brokers
-from cli.logsource import SourceFlags, check_filter, check_topic
+from cli.live.broker_client import LiveBroker
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter, check_topic
 from eventstore.errors import NoLog
-from eventstore.format import Position, format_position, sequence_of
+from eventstore.format.positions import Position, format_position, sequence_of
 
 PERMITTED = {True: "yes", False: "no", None: "unknown"}
 """Whether a publisher may still publish its message, in words."""
@@ -146,8 +151,8 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     if encoded is not None:
         return base64.b64decode(encoded)
     # Few messages are that large: reading the log takes long to import.
-    from eventstore.log import messages_of
-    from eventstore.reading import open_log
+    from eventstore.log.message_store import messages_of
+    from eventstore.reading.log_source import open_log
 
     ref: Position = found["ref"]
     source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)

@@ -4,9 +4,11 @@ import asyncio
 import time
 from typing import Any
 
-from cli.common import Column, seconds, text, time_ago, whole_span
+from cli.common import text
+from cli.common.tables import Column, time_ago, whole_span
+from cli.common.units import seconds
 from cli.inspection.actor_list import Row, check_order, fetch, show
-from cli.logsource import SourceFlags
+from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.reasons import close_words
 

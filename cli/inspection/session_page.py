@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.common import duration_text, idle, text
+from cli.common import text
+from cli.common.tables import duration_text, idle
 from cli.inspection.status_totals import dropped_by
 from eventstore.display import clock
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, pause_text
-from projections.replay import options_text
+from projections.replay.subscription_text import options_text
 
 Found = Mapping[str, Any]
 

@@ -9,18 +9,14 @@ from cli.common import text
 from cli.inspection.actor_list import log_broker
 from cli.inspection.actor_page import ACTOR_ID
 from cli.inspection.reply_json import json_object
-from cli.live import (
-    LiveTrace,
-    LogBrokers,
-    NoLiveBroker,
-    Portion,
-    Refused,
-    TraceWords,
-    open_brokers,
-    open_trace,
-    open_traces,
-)
-from cli.logsource import SourceFlags, check_filter
+from cli.live.broker_client import NoLiveBroker, Refused
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.live.log_traces import open_traces
+from cli.live.trace_client import LiveTrace, Portion, open_trace
+from cli.live.trace_text import TraceWords
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
 from eventstore.errors import UsageError
 
 

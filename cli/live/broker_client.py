@@ -12,7 +12,7 @@ import nats.errors
 import orjson
 from nats.aio.client import Client
 
-from cli.common import escaped, name
+from eventstore.display import escaped, name
 from eventstore.errors import UsageError
 from protocol.errors import FoldmqError
 

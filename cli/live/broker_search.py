@@ -18,20 +18,17 @@ from typing import NamedTuple
 import nats.errors
 from nats.aio.client import Client
 
-from cli.common import name
 from cli.live.broker_client import SERVICE, LiveBroker, NoDirectory, NoLiveBroker, as_object
 from cli.live.log_brokers import LogBrokers
-from cli.logsource import SourceFlags, external_access, log_names
-from cli.settings import LogLocationSettings, load_log_settings
+from cli.logsource.nats_access import external_access
+from cli.logsource.several_logs import log_names
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.log_settings import LogLocationSettings, load_log_settings
 from eventstore.datadir import DataDir
+from eventstore.display import name
 from eventstore.errors import UsageError
-from eventstore.nats import (
-    LOG_STREAM_PREFIX,
-    ConnectionOptions,
-    connect,
-    disconnect,
-    list_logs,
-)
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.partitions import partition_names
 from protocol.errors import FoldmqError
 

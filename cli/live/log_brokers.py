@@ -7,9 +7,10 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cli.common import name, text
+from cli.common import text
 from cli.live.broker_client import NoLiveBroker
-from cli.logsource import log_of_session
+from cli.logsource.several_logs import log_of_session
+from eventstore.display import name
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cli.common import escaped
 from cli.live.broker_client import NoLiveBroker, Refused
 from cli.live.trace_client import AWAY_SECONDS, TOKEN_BYTES, Portion, open_trace
+from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

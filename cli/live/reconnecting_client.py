@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.common import escaped
 from cli.live.broker_client import NoDirectory, NoLiveBroker, Refused
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -8,12 +8,14 @@ from typing import Any
 import nats.errors
 import orjson
 
-from actors.maintenance import subject_of
-from cli.common import progress, text
-from eventstore.format import Position, sequence_of
-from eventstore.reading import LogSource, Polling
-from projections.comparison import LivePage, LiveSession, LiveState, digest_number
-from projections.state import decode_session
+from actors.maintenance.state_digests import subject_of
+from cli.common import text
+from cli.common.progress_bar import progress
+from eventstore.format.positions import Position, sequence_of
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.polling import Polling
+from projections.comparison.live_state import LivePage, LiveSession, LiveState, digest_number
+from projections.state.snapshot import decode_session
 from protocol.errors import FoldmqError
 
 _SECONDS = 10.0

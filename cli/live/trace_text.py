@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cli.common import text
-from eventstore.format import Position, UnreadableEvent, format_position, parse_event
+from eventstore.format.event_parsing import UnreadableEvent, parse_event
+from eventstore.format.positions import Position, format_position
 from eventstore.reasons import close_text
-from projections.replay import Published, words
+from projections.replay.event_text import words
+from projections.replay.topic_lookup import Published
 
 Line = Mapping[str, Any]
 

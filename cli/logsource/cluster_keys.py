@@ -7,7 +7,8 @@ from typing import Final
 
 import structlog
 
-from cli.settings import ConfigError, Settings
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings
 from eventstore.edited_files import skip_mark
 
 _SHORTEST_KEY: Final = 16

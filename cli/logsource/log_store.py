@@ -16,50 +16,50 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from actors.transports import TlsConfigError, TlsOptions, make_context
-from cli.common import Address
+from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
+from cli.common.units import Address
 from cli.logsource.cluster_keys import cluster_key
 from cli.logsource.nats_access import external_access, password_in
-from cli.settings import ConfigError, Settings, probe
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings
+from cli.settings.socket_binding import probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, ClusterBusy, LogUnavailable, LostLog
-from eventstore.format import (
+from eventstore.format.record_size import (
     MIN_RECORD,
     RECORD_OVERHEAD,
     STORED_MAX,
     largest_packet,
     largest_record,
 )
-from eventstore.log import EventLog, KeyedStore, Watermark
-from eventstore.nats import (
-    DEFAULT_REPLICAS,
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import (
     ConnectionOptions,
-    DirectClient,
-    LogIdentityMismatch,
-    StreamState,
     check_access,
-    check_cluster_identity,
-    check_jetstream,
     check_server,
     connect,
     disconnect,
+)
+from eventstore.nats.direct_client import DirectClient
+from eventstore.nats.jetstream import check_jetstream, read_info
+from eventstore.nats.log_stream import (
+    LogIdentityMismatch,
+    StreamState,
+    check_cluster_identity,
     ensure_stream,
-    in_cluster,
-    lock_node,
-    read_info,
     read_partitions,
-    split_urls,
 )
-from eventstore.server import (
-    DEFAULT_MAX_PAYLOAD,
-    ClientServer,
-    DiskRecovery,
-    EmbeddedServer,
-    NatsUser,
-    TlsFiles,
-    read_users,
-    readable_by_others,
-)
+from eventstore.nats.node_lock import lock_node
+from eventstore.nats.replication import DEFAULT_REPLICAS, in_cluster
+from eventstore.nats.server_urls import split_urls
+from eventstore.server.client_server import ClientServer
+from eventstore.server.client_tls import TlsFiles
+from eventstore.server.disk_recovery import DiskRecovery
+from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.server.user import NatsUser
+from eventstore.server.users_file import read_users, readable_by_others
 
 log = structlog.get_logger("foldmq")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.settings import ConfigError
-from eventstore.nats import ConnectionOptions, split_urls
+from cli.settings.setting_sources import ConfigError
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats.server_urls import split_urls
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings import LogLocationSettings
+    from cli.settings.log_settings import LogLocationSettings
 
 
 def external_access(settings: LogLocationSettings) -> ConnectionOptions:

@@ -18,11 +18,13 @@ from cli.logsource.source import (
     write_notice,
 )
 from cli.logsource.source_flags import SourceFlags
-from cli.settings import load_log_settings
+from cli.settings.log_settings import load_log_settings
 from eventstore.display import name
 from eventstore.errors import UsageError, naming_log
-from eventstore.nats import LOG_STREAM_PREFIX
-from eventstore.reading import LogSource, PointSpec, with_index
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.indexed_reading import with_index
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
 
 
 def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:

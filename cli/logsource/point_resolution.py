@@ -7,21 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from cli.common import escaped, seconds
+from cli.common.units import seconds
 from cli.logsource.source import write_notice
-from eventstore.display import clock, duration
+from eventstore.display import clock, duration, escaped
 from eventstore.errors import UsageError, naming_log
-from eventstore.format import index_of, sequence_of
-from eventstore.reading import (
-    LogPoint,
-    LogSource,
-    PointSpec,
-    all_until,
-    clock_spans,
-    last_between,
-    last_until,
-)
-from eventstore.reading import parse_point as parse
+from eventstore.format.positions import index_of, sequence_of
+from eventstore.reading.log_points import LogPoint, all_until, clock_spans, last_between, last_until
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
+from eventstore.reading.position_text import parse_point as parse
 
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")
 _LISTED = 3

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from cli.settings import LogLocationSettings
+from cli.settings.log_settings import LogLocationSettings
 from eventstore.datadir import DataDir
 from eventstore.display import name
 from eventstore.errors import UsageError
 from eventstore.partitions import partition_names, partition_of
-from protocol.mqtt5 import SHARE
+from protocol.mqtt5.shared_filters import SHARE
 
 
 def log_names(settings: LogLocationSettings) -> list[str]:

@@ -9,12 +9,14 @@ from pathlib import Path
 from cli.logsource.nats_access import external_access
 from cli.logsource.several_logs import log_names
 from cli.logsource.source_flags import SourceFlags
-from cli.settings import LogLocationSettings, load_log_settings
+from cli.settings.log_settings import LogLocationSettings, load_log_settings
 from eventstore.errors import UsageError
-from eventstore.index import IndexFiles
-from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.index.index_files import IndexFiles
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.partitions import directory_name
-from eventstore.reading import LogLocation, LogSource, open_directory, stream_of, with_index
+from eventstore.reading.indexed_reading import with_index
+from eventstore.reading.log_location import LogLocation, open_directory, stream_of
+from eventstore.reading.log_source import LogSource
 
 _LISTED = 10
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.program import HELP_ALL, help_all_parameter
-from cli.settings import flag_of
+from cli.program.help_pages import HELP_ALL, help_all_parameter
+from cli.settings.setting_sources import flag_of
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",

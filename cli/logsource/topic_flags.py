@@ -1,8 +1,8 @@
 """Topics and topic filters given as flags."""
 
-from cli.common import escaped
+from eventstore.display import escaped
 from eventstore.errors import UsageError
-from protocol.mqtt import TopicError, validate_topic_filter, validate_topic_name
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 
 
 def check_filter(topic_filter: str) -> None:

@@ -1,3 +1,1 @@
 """Moving from other brokers: their settings, sessions and retained messages."""
-
-__all__: list[str] = []

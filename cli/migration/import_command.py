@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cli.clients import client_options
-from cli.common import with_option_groups
-from cli.program import Program
+from cli.common.option_groups import with_option_groups
+from cli.program.help_pages import Program
 
 _app = Program(no_args_is_help=True)
 _PORT_AT_END = re.compile(r":[0-9]*$")
@@ -117,8 +117,9 @@ def _retained(
     keeps it. Exits with 1 if a message is not found at the destination afterwards. Flags of the
     connection are about the broker to copy from.
     """
-    from cli.clients import BadArgumentError, connection, option_values
-    from cli.common import address
+    from cli.clients import connection, option_values
+    from cli.clients.client_errors import BadArgumentError
+    from cli.common.units import address
     from cli.migration.retained_copy import copy_retained
 
     if (source is None) == (broker.url is None):

@@ -14,8 +14,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from actors.maintenance import StateEvent, repeat_messages, repeat_retained, repeat_session
-from actors.session import NEVER_EXPIRES
+from actors.maintenance.checkpoints import (
+    StateEvent,
+    repeat_messages,
+    repeat_retained,
+    repeat_session,
+)
+from actors.session.node_context import NEVER_EXPIRES
 from cli.migration.mosquitto_database import (
     AWAITS_ACK,
     AWAITS_PUBCOMP,
@@ -28,34 +33,29 @@ from cli.migration.mosquitto_database import (
 )
 from eventstore.copies import fresh_log
 from eventstore.datadir import new_node_id
-from eventstore.format import (
-    LOG_SESSION,
-    MAX_INDEX,
-    NATS_SESSION,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
-    Event,
     LogCut,
-    Position,
     RetainedSnapshot,
-    encode_record,
-    link_of,
-    position,
 )
-from eventstore.log import Message, Watermark
-from projections.state import (
-    RETAIN_FLAG,
-    InFlight,
-    NodeState,
-    RetainedMessage,
-    SessionState,
-    SubscriptionState,
-    WaitingQueue,
-    linked,
+from eventstore.format.positions import MAX_INDEX, Position, position
+from eventstore.format.records import encode_record, link_of
+from eventstore.log.message_store import Message
+from eventstore.log.watermark import Watermark
+from projections.state.filter_links import linked
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import InFlight, SessionState, SubscriptionState
+from projections.state.waiting_queue import RETAIN_FLAG, WaitingQueue
+from protocol.mqtt.topics import is_reserved_filter, is_reserved_topic, matches
+from protocol.mqtt5.properties.message_properties import (
+    MessageProperties,
+    encode_message_properties,
 )
-from protocol.mqtt import is_reserved_filter, is_reserved_topic, matches
-from protocol.mqtt5 import SHARE, split_share
-from protocol.mqtt5.properties import MessageProperties, encode_message_properties
+from protocol.mqtt5.shared_filters import SHARE, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.serve import config_check
-from cli.settings import ConfigError, load_settings
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import load_settings
 from cli.users import line_files, passwd
 from eventstore.errors import DataDirError
 

@@ -25,16 +25,15 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from protocol.errors import FoldmqError
-from protocol.mqtt import PacketType, ProtocolError, TopicError, validate_topic_name
-from protocol.mqtt5 import check_topic_filter
-from protocol.mqtt5.properties import (
-    SUBSCRIPTION_IDENTIFIER,
-    find_properties,
-    read_variable,
-    split_properties,
-)
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.topics import TopicError, validate_topic_name
+from protocol.mqtt5.field_reader import check_topic_filter
+from protocol.mqtt5.properties.message_properties import split_properties
+from protocol.mqtt5.properties.property_codec import find_properties, read_variable
+from protocol.mqtt5.properties.property_table import SUBSCRIPTION_IDENTIFIER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from cli.users import acl_import
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cli.common import text
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from eventstore.server import config_parser, user_blocks
-from protocol.mqtt import TopicError, validate_topic_filter
+from protocol.mqtt.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cli.migration.imported_settings import ImportedSettings
-    from eventstore.server import NatsUser, SubjectRules
+    from eventstore.server.user import NatsUser, SubjectRules
 
 _PORT: Final = 1883
 _MQTT: Final = frozenset({"MQTT", "MQTT_WS"})

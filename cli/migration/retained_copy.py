@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cli.clients import client_errors, client_session, connection, pub, sub
 from cli.common import text
-from protocol.mqtt import is_reserved_topic
+from protocol.mqtt.topics import is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

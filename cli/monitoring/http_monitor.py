@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 from aiohttp import web
 
-from cli.common import Address, Hosts
+from cli.common.allowed_hosts import Hosts
+from cli.common.units import Address
 from cli.monitoring.prometheus_exporter import CONTENT_TYPE, families, process_families, text
-from cli.settings import ListenError, raise_unless_default
+from cli.settings.socket_binding import ListenError, raise_unless_default
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     import contextlib
 
-    from actors.inspection import BrokerInspection
-    from actors.node import ReloadOutcome
-    from cli.settings import Settings
+    from actors.inspection.broker_inspection import BrokerInspection
+    from actors.node.reload_outcome import ReloadOutcome
+    from cli.settings.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 

@@ -16,9 +16,9 @@ import nats.micro
 import orjson
 import structlog
 
-from actors.inspection import NotReady, Refused, TooLarge
-from actors.tracing import Tracer
-from cli.live import SERVICE, SUBJECTS
+from actors.inspection.requests import NotReady, Refused, TooLarge
+from actors.tracing.tracer import Tracer
+from cli.live.broker_client import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
     from nats.micro.service import Service
 
-    from actors.inspection import BrokerInspection
+    from actors.inspection.broker_inspection import BrokerInspection
 
 _LARGEST_REQUEST = 512 * 1024
 _HEADER_BYTES = 4096

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from actors.inspection import METRICS
+from actors.inspection.status.status_metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from cli.common import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import Any
 import typer
 
 from cli.common import text
-from cli.live import LiveBroker, LogBrokers, NoAnswer
+from cli.live.broker_client import LiveBroker, NoAnswer
+from cli.live.log_brokers import LogBrokers
 from eventstore.errors import UsageError
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 
 PORTION = 500
 """Maximum number of names in one request."""

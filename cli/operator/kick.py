@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import ask_session, broker_of, find_actor, log_broker
-from cli.live import LiveBroker, Refused, open_brokers
-from cli.logsource import SourceFlags
+from cli.inspection.actor_list import log_broker
+from cli.inspection.actor_page import ask_session, broker_of, find_actor
+from cli.live.broker_client import LiveBroker, Refused
+from cli.live.broker_search import open_brokers
+from cli.logsource.source_flags import SourceFlags
 from cli.operator.bulk_change import (
     ChangeOptions,
     ChangeResult,

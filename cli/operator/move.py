@@ -10,12 +10,12 @@ import typer
 
 from cli.common import text
 from cli.inspection import node_list
-from cli.live import NoLiveBroker, Refused
-from cli.logsource import SourceFlags
-from cluster import NodeStatus, Role, decode_status
+from cli.live.broker_client import NoLiveBroker, Refused
+from cli.logsource.source_flags import SourceFlags
+from cluster.status import NodeStatus, Role, decode_status
 from eventstore.errors import UsageError
-from eventstore.nats import connect, disconnect
-from eventstore.nodes import ask_nodes, ask_to_move
+from eventstore.nats.connection import connect, disconnect
+from eventstore.nodes.cluster_messages import ask_nodes, ask_to_move
 
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.1

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource import SourceFlags, with_broker_flags
-from cli.program import Program
+from cli.logsource.source_flags import SourceFlags, with_broker_flags
+from cli.program.help_pages import Program
 
 _Match = Annotated[
     str | None,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.common import text
-from cli.inspection import log_broker
-from cli.live import LiveBroker, NoAnswer, Refused, open_brokers
+from cli.inspection.actor_list import log_broker
+from cli.live.broker_client import LiveBroker, NoAnswer, Refused
+from cli.live.broker_search import open_brokers
 from cli.operator.bulk_change import operator_name
 
 if TYPE_CHECKING:
-    from cli.logsource import SourceFlags
+    from cli.logsource.source_flags import SourceFlags
 
 
 def reload_settings(flags: SourceFlags) -> None:

@@ -6,9 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import clients_of, gather, left_out, log_broker, retained, session_selection
-from cli.live import LiveBroker, LogBrokers, Refused, open_brokers
-from cli.logsource import SourceFlags, check_filter
+from cli.inspection import retained
+from cli.inspection.actor_list import gather, log_broker
+from cli.inspection.session_list import clients_of, left_out, session_selection
+from cli.live.broker_client import LiveBroker, Refused
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
 from cli.operator.bulk_change import (
     ChangeOptions,
     ChangeResult,

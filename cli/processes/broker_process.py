@@ -14,27 +14,29 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 import structlog
 
-from actors.exchange import OtherLog
-from actors.node import ReloadOutcome
-from cli.common import Address
+from actors.exchange.exchange import OtherLog
+from actors.node.reload_outcome import ReloadOutcome
+from cli.common.units import Address
 from cli.processes.nats_exchange_link import NatsExchangeLink
 from cli.processes.process_edges import PASSED_ON
-from cluster.edge import PeerListener
+from cluster.edge.peer_listener import PeerListener
 from eventstore.datadir import DataDir
 from eventstore.display import escaped
-from eventstore.log import EventLog, KeyedStore
-from eventstore.server import access_of
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.server.client_server import access_of
 from projections.log_proof import SHOWN_AT_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
-    from actors.connection import Admission, Listener, ListenerOptions
-    from actors.exchange import ExchangeLink, LogExchange
-    from actors.session import NodeContext
-    from cli.logsource import Store
-    from cli.settings import Settings
-    from eventstore.nats import ConnectionOptions
+    from actors.connection.admission import Admission
+    from actors.connection.listener import Listener, ListenerOptions
+    from actors.exchange.exchange import ExchangeLink, LogExchange
+    from actors.session.node_context import NodeContext
+    from cli.logsource.log_store import Store
+    from cli.settings.settings import Settings
+    from eventstore.nats.connection import ConnectionOptions
     from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from actors.connection import name_in_log
-from actors.transports import SocketAcceptor
-from cluster.edge import Peeked, client_id_in
+from actors.connection.pseudonyms import name_in_log
+from actors.transports.acceptor import SocketAcceptor
+from cluster.edge.connect_peek import Peeked, client_id_in
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.exchange import LogExchange
-    from eventstore.nats import DirectClient
+    from actors.exchange.exchange import LogExchange
+    from eventstore.nats.direct_client import DirectClient
 
 _STORED, _PASSED_ON = "foldmq.exchange.{}.stored", "foldmq.exchange.{}.messages"
 _MEMBERS, _FILTERS = "foldmq.exchange.{}.members", "foldmq.exchange.{}.filters"

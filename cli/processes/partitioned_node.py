@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from cli.logsource import open_cluster
-from cli.monitoring import HttpMonitor
+from cli.logsource.log_store import open_cluster
+from cli.monitoring.http_monitor import HttpMonitor
 from cli.processes.process_listeners import ListenerSource, ProcessListeners
 from cli.processes.supervisor import Supervisor
-from cluster import Role, decode_status
-from eventstore.nats import ServerWatch
-from eventstore.nodes import NodeMessages
+from cluster.status import Role, decode_status
+from eventstore.nats.jetstream import ServerWatch
+from eventstore.nodes.cluster_messages import NodeMessages
 from eventstore.partitions import partition_names
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from actors.node import ReloadOutcome
-    from cli.common import Endpoint
-    from cluster.edge import Edges
+    from actors.node.reload_outcome import ReloadOutcome
+    from cli.common.endpoints import Endpoint
+    from cluster.edge.edge_listeners import Edges
     from eventstore.datadir import DataDir
 
 _log = structlog.get_logger("foldmq")

@@ -7,13 +7,15 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cluster.edge import Edges, LeaderPlace, Upstream
+from cluster.edge.edge_client import Upstream
+from cluster.edge.edge_listeners import Edges
+from cluster.edge.leader_link import LeaderPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.configuration import LimitOptions
-    from cluster.edge import EdgeClient
+    from actors.configuration.limit_options import LimitOptions
+    from cluster.edge.edge_client import EdgeClient
 
 
 PASSED_ON: Final = 255

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import socket
 
-    from actors.configuration import LimitOptions
-    from actors.connection import ListenerOptions
-    from cli.common import Endpoint
+    from actors.configuration.limit_options import LimitOptions
+    from actors.connection.listener import ListenerOptions
+    from cli.common.endpoints import Endpoint
     from cli.processes.handover import Handover
-    from cli.settings import Settings
-    from cluster.edge import Edges
+    from cli.settings.settings import Settings
+    from cluster.edge.edge_listeners import Edges
     from eventstore.datadir import DataDir
 
 _LOOK: Final = 0.02

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from actors.kernel import SystemClock
-from actors.node import ReloadOutcome
-from cli.logsource import nats_tls, start_for_clients
-from cli.monitoring import Notifier
+from actors.kernel.clock import SystemClock
+from actors.node.reload_outcome import ReloadOutcome
+from cli.logsource.log_store import nats_tls, start_for_clients
+from cli.monitoring.systemd_notify import Notifier
 from cli.processes.broker_process import (
     COUNTS,
     GIVEN,
@@ -30,10 +30,11 @@ from cli.processes.broker_process import (
 from cli.processes.handover import Handover
 from cli.processes.process_edges import PASSED_ON, ProcessEdges
 from cli.processes.process_listeners import ProcessListeners
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.partitions import partition_names
-from eventstore.server import DiskRecovery, EmbeddedServer
+from eventstore.server.disk_recovery import DiskRecovery
+from eventstore.server.embedded import EmbeddedServer
 from eventstore.task_cancellation import end_tasks
 from projections.log_proof import doubts_of
 from protocol.errors import FoldmqError
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from cli.common import Endpoint
-    from cli.logsource import ServerOfClients
+    from cli.common.endpoints import Endpoint
+    from cli.logsource.log_store import ServerOfClients
     from cli.processes.process_listeners import ListenerSource
     from projections.log_proof import Doubt
 

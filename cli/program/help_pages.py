@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli.common import has_colours, painted
+from cli.common.colour import has_colours, painted
 from cli.program.plain_values import convert_plainly
 
 if TYPE_CHECKING:

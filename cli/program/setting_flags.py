@@ -10,7 +10,7 @@ import typer
 
 from cli.program.flag_table import FLAGS
 from cli.program.help_pages import HELP_ALL, help_all_parameter
-from cli.settings import USUAL_SETTINGS
+from cli.settings.setting_topics import USUAL_SETTINGS
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 

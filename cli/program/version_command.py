@@ -14,7 +14,7 @@ def register_version_command(app: Program) -> None:
 
 def show_version() -> None:
     """Show the version in one line, for ``foldmq --version``."""
-    from cli.common import version
+    from cli.common.package_version import version
 
     typer.echo(f"foldmq {version}")
 
@@ -27,7 +27,8 @@ def show_build(
 
     import orjson
 
-    from cli.common import interpreter, version
+    from cli.common import interpreter
+    from cli.common.package_version import version
 
     path, nats_version, problem = _nats_server()
     if as_json:
@@ -55,7 +56,7 @@ def _nats_server() -> tuple[str | None, str | None, str | None]:
     from pathlib import Path
 
     from eventstore.errors import NatsUnavailable
-    from eventstore.server import check_binary, find_binary
+    from eventstore.server.binary import check_binary, find_binary
 
     path = None
     try:

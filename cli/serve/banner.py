@@ -10,9 +10,12 @@ from typing import TextIO
 
 import structlog
 
-from cli.common import Address, Endpoint, interpreter, version
-from cli.settings import Settings
-from cli.web.auth import TOKEN_FILE
+from cli.common import interpreter
+from cli.common.endpoints import Endpoint
+from cli.common.package_version import version
+from cli.common.units import Address
+from cli.settings.settings import Settings
+from cli.web.auth.own_token import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 

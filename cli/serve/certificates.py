@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from cli.settings import Settings
+    from cli.settings.settings import Settings
 
 _PEM_BLOCK: Final = re.compile(
     rb"-----BEGIN (CERTIFICATE|X509 CRL)-----.*?-----END \1-----", re.DOTALL

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from actors.maintenance import software
-from cli.serve.factories import cluster_authorities
-from cluster import Leader, Members, NodeStatus, Role, Standby, decode_status
-from eventstore.nodes import NodeMessages
+from actors.maintenance.recovery import software
+from cli.serve.factories.edge_factory import cluster_authorities
+from cluster.leader import Leader
+from cluster.members import Members
+from cluster.standby import Standby
+from cluster.status import NodeStatus, Role, decode_status
+from eventstore.nodes.cluster_messages import NodeMessages
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -23,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.kernel import Clock
-    from actors.maintenance import ClusterHooks
-    from actors.node import ReloadOutcome
-    from cli.common import Address
-    from cli.logsource import Store
-    from cli.settings import Settings
-    from cluster import Leadership
-    from cluster.edge import Edges
+    from actors.kernel.clock import Clock
+    from actors.maintenance.cluster_hooks import ClusterHooks
+    from actors.node.reload_outcome import ReloadOutcome
+    from cli.common.units import Address
+    from cli.logsource.log_store import Store
+    from cli.settings.settings import Settings
+    from cluster.edge.edge_listeners import Edges
+    from cluster.standby import Leadership
 
 _log = structlog.get_logger("foldmq")
 

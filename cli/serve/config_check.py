@@ -8,15 +8,20 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from cli.common import Address, painted, text
-from cli.diagnosis import advise_on_certificates, certificate_line
-from cli.logsource import check_cluster_key, check_files, fit_packet_size, nats_tls, nats_users
+from cli.common import text
+from cli.common.colour import painted
+from cli.common.units import Address
+from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
+from cli.logsource.cluster_keys import check_cluster_key
+from cli.logsource.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.serve.certificates import read_certificates
-from cli.serve.factories import Access, Listeners, make_permissions
+from cli.serve.factories.auth_factory import Access, make_permissions
+from cli.serve.factories.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
-from cli.settings import ConfigError, Settings, load_settings, read_layers
+from cli.settings.setting_sources import ConfigError, read_layers
+from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir
-from eventstore.format import STORED_MAX, largest_record
+from eventstore.format.record_size import STORED_MAX, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

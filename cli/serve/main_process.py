@@ -8,35 +8,33 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.kernel import SystemClock
-from cli.common import Address, logging_setup
-from cli.logsource import bridge_access, check_cluster_key, check_files
-from cli.processes import PartitionedNode, Supervisor
+from actors.kernel.clock import SystemClock
+from cli.common import logging_setup
+from cli.common.units import Address
+from cli.logsource.cluster_keys import check_cluster_key
+from cli.logsource.log_store import bridge_access, check_files
+from cli.processes.partitioned_node import PartitionedNode
+from cli.processes.supervisor import Supervisor
 from cli.serve.banner import Facts, announce
-from cli.serve.factories import (
-    Access,
-    Listeners,
-    affordable_connections,
-    limit_options,
-    make_permissions,
-    partition_edges,
-    pseudonym_key,
-)
+from cli.serve.factories.auth_factory import Access, make_permissions, pseudonym_key
+from cli.serve.factories.edge_factory import partition_edges
+from cli.serve.factories.limits_factory import affordable_connections, limit_options
+from cli.serve.factories.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
-from cli.settings import check_settings
-from cli.web import WebProcess
-from eventstore.nats import durability_promise
+from cli.settings.settings import check_settings
+from cli.web.web_process import WebProcess
+from eventstore.nats.log_stream import durability_promise
 from projections.log_proof import statement
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable
 
-    from actors.configuration import LimitOptions
-    from actors.connection import ListenerOptions
-    from cli.common import Endpoint
-    from cli.settings import Settings
-    from cluster.edge import Edges
+    from actors.configuration.limit_options import LimitOptions
+    from actors.connection.listener import ListenerOptions
+    from cli.common.endpoints import Endpoint
+    from cli.settings.settings import Settings
+    from cluster.edge.edge_listeners import Edges
     from eventstore.datadir import DataDir
 
 _log = structlog.get_logger("foldmq")

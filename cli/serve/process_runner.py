@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.kernel import set_short_time_slice
-from cli.common import keep_large_blocks, logging_setup
-from cli.processes import ProcessMember, member_settings
+from actors.kernel.os_priority import set_short_time_slice
+from cli.common import logging_setup
+from cli.common.memory import keep_large_blocks
+from cli.processes.broker_process import ProcessMember, member_settings
 from cli.serve.cluster_member import SteppedDown
-from cli.serve.factories import SOCKETS_VARIABLE, check_open_files
+from cli.serve.factories.limits_factory import check_open_files
+from cli.serve.factories.listener_factory import SOCKETS_VARIABLE
 from cli.serve.main_process import run_partitioned, supervise
 from cli.serve.service import Service
-from cli.settings import ConfigError, Settings, load_settings
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings, load_settings
 from eventstore.errors import RecordTooLarge
-from eventstore.format import MIN_RECORD
+from eventstore.format.record_size import MIN_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from cli.program import Program, with_settings_flags
+from cli.program.help_pages import Program
+from cli.program.setting_flags import with_settings_flags
 
 
 def register_serve_command(app: Program) -> None:

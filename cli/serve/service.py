@@ -14,55 +14,62 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from actors.broker import Broker
-from actors.inspection.status import resident_and_peak
-from actors.kernel import SystemClock
-from actors.maintenance import ClusterHooks, StateDigestService, subject_of
-from actors.node import ReloadOutcome, watch_loop
-from cli.common import Endpoint, GarbageCollector, logging_setup, trim_after_peaks, tune_collector
-from cli.diagnosis import advise_on_certificates
-from cli.indexing import IndexProcess
-from cli.logsource import (
+from actors.inspection.status.process_memory import resident_and_peak
+from actors.kernel.clock import SystemClock
+from actors.maintenance.cluster_hooks import ClusterHooks
+from actors.maintenance.state_digests import StateDigestService, subject_of
+from actors.node.counters import watch_loop
+from actors.node.reload_outcome import ReloadOutcome
+from cli.common import logging_setup
+from cli.common.endpoints import Endpoint
+from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
+from cli.diagnosis.certificate_advice import advise_on_certificates
+from cli.indexing.index_process import IndexProcess
+from cli.logsource.cluster_keys import check_cluster_key
+from cli.logsource.log_store import (
     Store,
     answer_requests,
-    check_cluster_key,
     check_files,
     fit_packet_size,
     nats_tls,
     open_store,
 )
-from cli.monitoring import HttpMonitor, Notifier, serve_inspector
-from cli.processes import ProcessMember, check_process_count
+from cli.monitoring.http_monitor import HttpMonitor
+from cli.monitoring.microservice import serve_inspector
+from cli.monitoring.systemd_notify import Notifier
+from cli.processes.broker_process import ProcessMember
+from cli.processes.supervisor import check_process_count
 from cli.serve.banner import Facts, Progress, announce
 from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
-from cli.serve.factories import (
+from cli.serve.factories.auth_factory import (
     Access,
-    Listeners,
-    PeerSockets,
-    affordable_connections,
-    limit_options,
-    make_bridge,
-    make_options,
     make_permissions,
     pseudonym_key,
     scram_secret,
     users_digest,
 )
+from cli.serve.factories.edge_factory import PeerSockets
+from cli.serve.factories.limits_factory import affordable_connections, limit_options
+from cli.serve.factories.listener_factory import Listeners
+from cli.serve.factories.options_factory import make_bridge, make_options
 from cli.serve.log_bound import log_bound
-from cli.settings import RELOADABLE, Settings, check_settings
-from cli.web import WebProcess
-from cluster import FellBehind, Leadership, Replaced
+from cli.settings.settings import RELOADABLE, Settings, check_settings
+from cli.web.web_process import WebProcess
+from cluster.follower import FellBehind
+from cluster.leader import Replaced
+from cluster.standby import Leadership
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
-from eventstore.format import largest_packet
-from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.format.record_size import largest_packet
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from actors.authn import BackendSelection
-    from actors.session import NodeContext
-    from cli.common import Address
+    from actors.authn.backend_selection import BackendSelection
+    from actors.session.node_context import NodeContext
+    from cli.common.units import Address
     from cli.serve.log_bound import LogBound
 
 log = structlog.get_logger("foldmq")

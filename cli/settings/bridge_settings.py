@@ -10,7 +10,8 @@ from pydantic_settings import NoDecode
 
 from cli.settings.setting_types import ExpandedPath, OptionalAddress, Size, several
 from eventstore.display import escaped
-from protocol.nats import Mapping, allowed_names, parse_users
+from protocol.nats.mapping import Mapping, parse_users
+from protocol.nats.property_headers import allowed_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from actors.authn import BackoffOptions
-from actors.configuration import BrokerOptions
+from actors.authn.login_backoff import BackoffOptions
+from actors.configuration.broker_options import BrokerOptions
 from cli.settings.setting_types import Seconds, Size
 
 _OPTIONS = BrokerOptions(node="")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from cli.common import Address, Endpoint, endpoint
+from cli.common.endpoints import Endpoint, endpoint
+from cli.common.units import Address
 from cli.settings.setting_types import ExpandedPath, several
 from eventstore.display import escaped
 

@@ -22,7 +22,7 @@ from cli.settings.setting_sources import (
 from cli.settings.setting_topics import SETTING_NAMES
 from eventstore.display import escaped
 from eventstore.home_paths import NoHome, expand_home
-from eventstore.nats import url_problem
+from eventstore.nats.server_urls import url_problem
 
 _PATHS: Final = (
     "data_dir",

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from cli.common import Address, address, seconds, size
+from cli.common.units import Address, address, seconds, size
 from eventstore.home_paths import NoHome, expand_home
 
 # Disables a listener.

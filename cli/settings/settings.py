@@ -26,8 +26,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from actors.configuration import BrokerOptions
-from cli.common import Address
+from actors.configuration.broker_options import BrokerOptions
+from cli.common.units import Address
 from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
 from cli.settings.limit_settings import LimitFields

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from cli.common import Address
+from cli.common.units import Address
 from cli.settings.setting_sources import flag_of
 from cli.settings.settings import Settings
 from protocol.errors import FoldmqError

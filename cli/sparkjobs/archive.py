@@ -6,16 +6,19 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from cli.common import text
-from cli.live import LiveBroker, NoAnswer, NoLiveBroker
-from cli.logsource import write_notice
-from cli.operator import operator_name
+from cli.live.broker_client import LiveBroker, NoAnswer, NoLiveBroker
+from cli.logsource.source import write_notice
+from cli.operator.bulk_change import operator_name
 from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.nats import LOG_STREAM_PREFIX, disconnect
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
-from spark.archiving import PendingArchive, archive_one, archived_extent, plan_archive
-from spark.storage import ArchiveExtent, NatsAccess
+from spark.archiving.archive_job import archive_one
+from spark.archiving.archive_plan import PendingArchive, archived_extent, plan_archive
+from spark.storage.archive_directory import ArchiveExtent
+from spark.storage.nats_access import NatsAccess
 
 
 class Brokers:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from cli.common import text
-from cli.logsource import parse_point
+from cli.logsource.point_resolution import parse_point
 from cli.sparkjobs.claimed_states import (
     ClaimedStates,
     claims_of_brokers,
@@ -17,10 +17,13 @@ from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.output import check_html, save_html
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.audit import NOTHING, SMALL, audit, limits_here
-from spark.audit.facts import Outcome
-from spark.report import audit_json, audit_page, audit_text
-from spark.runtime import is_submitted
+from spark.audit.facts.audit_outcome import Outcome
+from spark.audit.local_facts import NOTHING, SMALL, limits_here
+from spark.audit.pipeline import audit
+from spark.report.html_report import audit_page
+from spark.report.json_report import audit_json
+from spark.report.text_report import audit_text
+from spark.runtime.session import is_submitted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

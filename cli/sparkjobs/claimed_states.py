@@ -3,17 +3,24 @@
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from cli.common import progress, text
-from cli.live import NoBroker, NoLiveBroker, StateClient
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.live.broker_client import NoLiveBroker
+from cli.live.state_client import NoBroker, StateClient
 from cli.sparkjobs.log_location import Found
-from eventstore.format import Position, position
-from eventstore.reading import LogSource
-from projections.comparison import LiveState, ProjectionReader, StoredItem, StoredProjections
+from eventstore.format.positions import Position, position
+from eventstore.reading.log_source import LogSource
+from projections.comparison.live_state import LiveState
+from projections.comparison.stored_projections import (
+    ProjectionReader,
+    StoredItem,
+    StoredProjections,
+)
 from projections.log_proof import statement, unproven_end
-from spark.audit.facts import ALL_CLAIM as ALL
-from spark.audit.facts import RETAINED_CLAIM as RETAINED
-from spark.audit.facts import SESSION_CLAIM as SESSION
-from spark.audit.facts import StateClaim
+from spark.audit.facts.audit_outcome import ALL_CLAIM as ALL
+from spark.audit.facts.audit_outcome import RETAINED_CLAIM as RETAINED
+from spark.audit.facts.audit_outcome import SESSION_CLAIM as SESSION
+from spark.audit.facts.audit_outcome import StateClaim
 
 BROKER, PROJECTIONS = "broker", "projections"
 _DIGITS = 16

@@ -14,9 +14,12 @@ from cli.sparkjobs.log_location import Found, find, until
 from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
-from eventstore.reading import PointSpec
-from spark.datasource import Log, SourceOptions, bytes_of, find_logs, plan_ranges
-from spark.runtime import is_submitted, kill_jvm, running_session
+from eventstore.reading.position_text import PointSpec
+from spark.datasource.discovery import find_logs
+from spark.datasource.log import Log
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import bytes_of, plan_ranges
+from spark.runtime.session import is_submitted, kill_jvm, running_session
 
 _Gathered = TypeVar("_Gathered")
 _Result = TypeVar("_Result")

@@ -9,16 +9,22 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from cli.common import text
-from cli.logsource import cut_off, find_location, named_stream, point_at, write_notice
-from cli.settings import LogLocationSettings, load_log_settings
+from cli.logsource.point_resolution import cut_off, point_at
+from cli.logsource.source import find_location, named_stream, write_notice
+from cli.settings.log_settings import LogLocationSettings, load_log_settings
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
 from eventstore.home_paths import expand_home
-from eventstore.nats import ConnectionOptions
-from eventstore.reading import LogLocation, LogSource, PointSpec
-from spark.datasource import SourceOptions, find_in_archive, join_with_archive, plan_ranges
-from spark.runtime import is_local, is_submitted
-from spark.storage import StoredLog, directory_text
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.reading.log_location import LogLocation
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
+from spark.datasource.discovery import find_in_archive, join_with_archive
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import plan_ranges
+from spark.runtime.session import is_local, is_submitted
+from spark.storage.directories import directory_text
+from spark.storage.stored_log import StoredLog
 
 
 @dataclass(frozen=True, slots=True)

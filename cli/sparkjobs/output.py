@@ -23,11 +23,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cli.common import Column, Table, text
+from cli.common import text
+from cli.common.tables import Column, Table
 from cli.sparkjobs.job_runner import Job, write_result
 from cli.sparkjobs.log_location import absolute
 from eventstore.errors import UsageError
-from eventstore.format import (
+from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
     Position,
@@ -36,10 +37,10 @@ from eventstore.format import (
     parse_position,
     sequence_of,
 )
-from spark.datasource import Log
-from spark.report import require_matplotlib
-from spark.runtime import NotWritable
-from spark.storage import directory_text
+from spark.datasource.log import Log
+from spark.report.svg import require_matplotlib
+from spark.runtime.errors import NotWritable
+from spark.storage.directories import directory_text
 
 Format: TypeAlias = Literal["table", "json", "parquet"]
 

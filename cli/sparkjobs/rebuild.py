@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from cli.common import Column, text
-from cli.logsource import parse_point
+from cli.common import text
+from cli.common.tables import Column
+from cli.logsource.point_resolution import parse_point
 from cli.sparkjobs.job_runner import Job, nothing, run_job
 from cli.sparkjobs.output import as_of, output_target, write_rows
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.format import format_position
-from spark.rebuild import rebuild
+from eventstore.format.positions import format_position
+from spark.rebuild.jobs import rebuild
 
 _PAYLOAD_LIMIT = 40
 

@@ -12,9 +12,9 @@ from cli.sparkjobs.claimed_states import (
 )
 from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 from projections.log_proof import doubt_object, spans_text, statement
-from spark.recovery import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
+from spark.recovery.recovery_job import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
 
 _LISTED = 20
 _KEPT = (

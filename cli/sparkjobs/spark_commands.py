@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.program import Program
+from cli.program.help_pages import Program
 from cli.sparkjobs.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
 _MAX = 2**31 - 1

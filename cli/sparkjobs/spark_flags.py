@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.logsource import SourceFlags, with_source_flags
+from cli.logsource.source_flags import SourceFlags, with_source_flags
 from eventstore.errors import UsageError
 
 MASTER = "local[*]"
@@ -100,7 +100,8 @@ def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Calla
 
 def _require_spark(master: str, memory: str) -> None:
     """Raise NoSpark, NoJava or BadSetting before anything loads Spark."""
-    from spark.runtime import check_settings, find_java, is_submitted, require_pyspark
+    from spark.runtime.java import find_java
+    from spark.runtime.session import check_settings, is_submitted, require_pyspark
 
     check_settings(master, memory)
     require_pyspark()

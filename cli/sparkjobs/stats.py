@@ -3,21 +3,18 @@
 import sys
 from pathlib import Path
 
-from cli.common import seconds, text
-from cli.logsource import parse_point
+from cli.common import text
+from cli.common.units import seconds
+from cli.logsource.point_resolution import parse_point
 from cli.sparkjobs.job_runner import Job, run_job
 from cli.sparkjobs.log_location import Found, since
 from cli.sparkjobs.output import check_html, output_target, save, save_html
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.storage import directory_text
-from spark.traffic import (
-    TRAFFIC_KEYS,
-    measure_traffic,
-    traffic_json,
-    traffic_page,
-    traffic_text,
-)
+from spark.storage.directories import directory_text
+from spark.traffic.traffic_html import traffic_page
+from spark.traffic.traffic_report import traffic_json, traffic_text
+from spark.traffic.traffic_stats import TRAFFIC_KEYS, measure_traffic
 
 TOP = 20
 _LONGEST_S = 36_500 * 86_400

@@ -9,32 +9,28 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.top.data import WatchedBroker
-from cli.top.text import (
+from cli.top.data.watched_broker import WatchedBroker
+from cli.top.text.columns import (
     ACTORS,
     ACTORS_OF_LOGS,
     LOGS,
     TOPICS,
-    Frame,
-    History,
     Row,
     TopColumn,
     cells_of,
     fitting,
     head,
-    header,
-    health,
-    plain,
-    top_problems,
-    top_summary,
     topic_rows,
 )
+from cli.top.text.rate_history import History
+from cli.top.text.styled_text import plain
+from cli.top.text.summary_text import Frame, header, health, top_problems, top_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.live import ReconnectingClient
-    from cli.top.text import Rates
+    from cli.live.reconnecting_client import ReconnectingClient
+    from cli.top.text.rates import Rates
 
 _ROWS = 20
 """Rows of each table."""

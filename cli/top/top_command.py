@@ -9,16 +9,19 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from cli.inspection import log_broker
-from cli.live import LogBrokers, NoLiveBroker, ReconnectingClient, open_brokers, understood
-from cli.settings import load_log_settings
-from cli.top.text import ACTOR_SORTS
+from cli.inspection.actor_list import log_broker
+from cli.live.broker_client import NoLiveBroker
+from cli.live.broker_search import open_brokers
+from cli.live.log_brokers import LogBrokers
+from cli.live.reconnecting_client import ReconnectingClient, understood
+from cli.settings.log_settings import load_log_settings
+from cli.top.text.columns import ACTOR_SORTS
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cli.logsource import SourceFlags
+    from cli.logsource.source_flags import SourceFlags
 
 ANSWER_SECONDS = 4.0
 """Seconds without a reply until the broker counts as unreachable."""

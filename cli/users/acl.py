@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from actors.authz import Explanation, Permissions, Rule, rules_file
+from actors.authz import rules_file
+from actors.authz.rules import Explanation, Permissions, Rule
 from cli.common import text
-from cli.settings import CONFIG_VARIABLE, load_settings
+from cli.settings.setting_sources import CONFIG_VARIABLE
+from cli.settings.settings import load_settings
 from eventstore.errors import UsageError
-from protocol.mqtt import (
+from protocol.mqtt.topics import (
     TopicError,
     is_bridge_state,
     is_reserved_filter,
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.authz import Action
+    from actors.authz.rule_sets import Action
 
 NO_USER = "-"
 """Stands for clients without a user name."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.program import Program
+from cli.program.help_pages import Program
 
 _app = Program(no_args_is_help=True)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from actors.authz import rules_file
 from cli.common import text
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from cli.users import line_files
 
 if TYPE_CHECKING:

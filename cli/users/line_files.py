@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 
 LOCK_TIMEOUT: Final = 5.0
 """Seconds to wait for another process that changes the file, which takes milliseconds."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.authn import passwords
-from actors.authn.stored import (
+from actors.authn.stored.scram import (
     ITERATIONS,
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -12,7 +12,7 @@ from actors.authn.stored import (
     render_keys,
 )
 from cli.common import text as shown
-from cli.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from cli.users import line_files
 from eventstore.errors import NotFound
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.common import text
-from cli.program import Program
+from cli.program.help_pages import Program
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _passwd(
     a reload: with --reload, or by 'foldmq reload', or at SIGHUP.
     """
     # Other commands do not load the code for hashing.
-    from actors.authn.stored import ITERATIONS
+    from actors.authn.stored.scram import ITERATIONS
     from cli.users import passwd
 
     alone = listing or source is not None
@@ -118,7 +118,7 @@ def _apply(data_dir: Path | None, config: Path | None, *, reload: bool) -> None:
     if not reload:
         typer.echo("a running broker uses it after a reload: foldmq reload")
         return
-    from cli.logsource import SourceFlags
+    from cli.logsource.source_flags import SourceFlags
     from cli.operator import reload as operator_reload
 
     given: dict[str, object] = {} if data_dir is None else {"data_dir": str(data_dir)}

@@ -12,17 +12,16 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from cli.children import belong_to_the_broker, watch_stdin
-from cli.common import (
-    Address,
-    Hosts,
-    address,
-    is_wildcard,
-    logging_setup,
-)
-from cli.logsource import SourceFlags
-from cli.settings import bind, load_settings
-from cli.web.auth import RECORDED_FILE, TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
+from cli.children.broker_child import belong_to_the_broker, watch_stdin
+from cli.common import logging_setup
+from cli.common.allowed_hosts import Hosts, is_wildcard
+from cli.common.units import Address, address
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.settings import load_settings
+from cli.settings.socket_binding import bind
+from cli.web.auth.own_token import TOKEN_FILE, Token, find_token
+from cli.web.auth.token_audit import RECORDED_FILE
+from cli.web.auth.tokens import TOKENS_FILE, Tokens
 from cli.web.web_app import make_app
 from eventstore.errors import NoLog, UsageError
 

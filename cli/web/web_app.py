@@ -7,22 +7,26 @@ from typing import Any
 
 from aiohttp import web
 
-from cli.common import Hosts
-from cli.logsource import SourceFlags
-from cli.web.auth import AuditTrail, TokenAudit, Tokens
-from cli.web.changes import ChangePages
-from cli.web.history import Histories, LogActivities, StateDiffs
-from cli.web.live import Samples, TopicTails, WebLogClient
-from cli.web.pages import (
-    AccessMiddleware,
-    Lists,
-    Pages,
-    SessionPages,
-    Site,
-    TimePages,
-    TopicPages,
-    WhyPage,
-)
+from cli.common.allowed_hosts import Hosts
+from cli.logsource.source_flags import SourceFlags
+from cli.web.auth.audit_trail import AuditTrail
+from cli.web.auth.token_audit import TokenAudit
+from cli.web.auth.tokens import Tokens
+from cli.web.changes.change_pages import ChangePages
+from cli.web.history.background_fold import Histories
+from cli.web.history.log_activities import LogActivities
+from cli.web.history.state_diffs import StateDiffs
+from cli.web.live.samples import Samples
+from cli.web.live.topic_tails import TopicTails
+from cli.web.live.web_log_client import WebLogClient
+from cli.web.pages.lists import Lists
+from cli.web.pages.middleware import AccessMiddleware
+from cli.web.pages.overview import Pages
+from cli.web.pages.responses import Site
+from cli.web.pages.session import SessionPages
+from cli.web.pages.timeline import TimePages
+from cli.web.pages.topics import TopicPages
+from cli.web.pages.why_page import WhyPage
 from eventstore.task_cancellation import end_tasks
 
 _STATIC = Path(__file__).parent / "static"

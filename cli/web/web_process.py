@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from cli.children import environment_for
-from cli.common import Address
-from cli.settings import ListenError, Settings, bind, raise_unless_default
-from cli.web.auth import TOKEN_FILE, TokenError, find_token
-from eventstore.server import end_process
+from cli.children.child_environment import environment_for
+from cli.common.units import Address
+from cli.settings.settings import Settings
+from cli.settings.socket_binding import ListenError, bind, raise_unless_default
+from cli.web.auth.own_token import TOKEN_FILE, TokenError, find_token
+from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
     import socket

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from actors.transports import BadHeader, encode_header, read_header, read_values
+from actors.transports.proxy_protocol import BadHeader, encode_header, read_header, read_values
 
 if TYPE_CHECKING:
-    from actors.transports import Peer
+    from actors.transports.peer import Peer
 
 MAGIC: Final = b"foldmq peer 1\n"
 """The leader's greeting; the number changes with the protocol between nodes."""

@@ -6,7 +6,10 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from actors.transports import HandshakeError, WebSocketStage, identity, local_peer
+from actors.transports.certificate import identity
+from actors.transports.handshakes import HandshakeError
+from actors.transports.peer import local_peer
+from actors.transports.websocket import WebSocketStage
 from cluster.edge.client_header import (
     MAGIC,
     NONCE_SIZE,
@@ -18,7 +21,7 @@ from cluster.edge.client_header import (
 from cluster.edge.connack_watch import ConnackWatch
 
 if TYPE_CHECKING:
-    from actors.connection import ListenerOptions
+    from actors.connection.listener import ListenerOptions
 
 _WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting for one side above which the other side is not read."""

@@ -9,9 +9,12 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from actors.connection import SocketCloser, name_in_log
-from actors.limits import ClientLimits
-from actors.transports import Acceptor, HandshakeError, build_stack
+from actors.connection.pseudonyms import name_in_log
+from actors.connection.socket_actor import SocketCloser
+from actors.limits.client_limits import ClientLimits
+from actors.transports.acceptor import Acceptor
+from actors.transports.handshakes import HandshakeError
+from actors.transports.stack import build_stack
 from cluster.edge.connect_peek import Peeked, client_id_in
 from cluster.edge.edge_client import MAX_PARKED, ClientStage, EdgeClient, Upstream
 from cluster.edge.leader_link import LeaderLink
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from actors.configuration import LimitOptions
-    from actors.connection import ListenerOptions
+    from actors.configuration.limit_options import LimitOptions
+    from actors.connection.listener import ListenerOptions
     from cluster.edge.leader_link import LeaderPlace
     from cluster.status import NodeStatus
 

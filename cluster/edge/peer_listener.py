@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from actors.configuration import Quota
-from actors.connection import Connection, Listener, ListenerOptions
-from actors.transports import Acceptor, StackOptions, Stage, build_stack
+from actors.configuration.limit_options import Quota
+from actors.connection.connection import Connection
+from actors.connection.listener import Listener, ListenerOptions
+from actors.transports.acceptor import Acceptor
+from actors.transports.stack import StackOptions, build_stack
+from actors.transports.stage import Stage
 from cluster.edge.client_header import (
     MAGIC,
     NONCE_SIZE,
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from actors.connection import Admission
-    from actors.session import NodeContext
-    from actors.transports import Handshakes
+    from actors.connection.admission import Admission
+    from actors.session.node_context import NodeContext
+    from actors.transports.handshakes import Handshakes
 
 _log = structlog.get_logger("foldmq")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.errors import CorruptLog, DataDirError
-from eventstore.format import MAGIC, check_record
+from eventstore.format.records import MAGIC, check_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -39,40 +39,38 @@ from eventstore.copies.fresh_log import (
 )
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UnknownLogFormat
-from eventstore.format import (
-    GENESIS,
-    INDEX_BITS,
-    MAGIC,
-    NO_JUMPS,
+from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries
+from eventstore.format.events import MessageDropped, MessagePublished
+from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
     LogSalvaged,
-    MessageDropped,
-    MessagePublished,
     MessagesCarried,
-    Position,
-    Record,
     RetainedSnapshot,
-    UnknownEvent,
-    UnreadableEvent,
+)
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, sequence_of
+from eventstore.format.records import (
+    GENESIS,
+    MAGIC,
+    NO_JUMPS,
+    Record,
     decode_record,
     encode_record,
-    entries,
-    from_runs,
     link_of,
     previous_of,
-    sequence_of,
 )
-from eventstore.log import Watermark, read_stored
-from eventstore.nats import ensure_stream, read_bounds
+from eventstore.log.record_reader import read_stored
+from eventstore.log.watermark import Watermark
+from eventstore.nats.jetstream import read_bounds
+from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from eventstore.copies.fresh_log import FreshLog
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 _NAMED: Final = 20
 """Sessions that an event names."""

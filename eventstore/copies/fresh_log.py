@@ -18,16 +18,12 @@ import nats.errors
 
 from eventstore.datadir import DataDir
 from eventstore.errors import DataDirError, DiskFull, NatsUnavailable
-from eventstore.log import read_tail
-from eventstore.nats import (
-    ConnectionOptions,
-    connect,
-    disconnect,
-    ensure_stream,
-    publish_expecting,
-    purge,
-)
-from eventstore.server import EmbeddedServer, take_store
+from eventstore.log.record_reader import read_tail
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.jetstream import publish_expecting, purge
+from eventstore.nats.log_stream import ensure_stream
+from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import take_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.server import Sync
+    from eventstore.server.process import Sync
 
 _SYNC_SECONDS: Final = 30.0
 """Sync interval of the server that writes. It need not sync each record: all files are synced at

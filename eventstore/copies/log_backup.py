@@ -28,16 +28,19 @@ from eventstore.copies.backup_files import (
 from eventstore.copies.fresh_log import begin_log, finish_directory, fresh_store, new_directory
 from eventstore.datadir import DataDir, new_node_id
 from eventstore.errors import CorruptLog, EventStoreError, UsageError
-from eventstore.format import ChainChecker, Followed, Record, decode_record, sequence_of
-from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import sequence_of
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.partitions import directory_name, split_log_name
-from eventstore.reading import few_collections
+from eventstore.reading.gc_pause import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventstore.copies.fresh_log import FreshLog
-    from eventstore.reading import LogSource, Progress
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
 
 RESTORED: Final = "restored"
 """A file beside the watermark: the last record of a log that was restored and not continued yet."""

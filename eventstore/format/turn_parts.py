@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 
 class TurnAssembler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format import Position, from_runs, position
+from eventstore.format.positions import Position, from_runs, position
 from eventstore.index.keys import (
     CHECK_LENGTH,
     CHECKS,
@@ -21,7 +21,8 @@ from eventstore.index.segment import BadIndex
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from eventstore.format import Record, Run
+    from eventstore.format.positions import Run
+    from eventstore.format.records import Record
     from eventstore.index.segment import Segment
 
 

@@ -15,12 +15,12 @@ import nats.errors
 import orjson
 
 from eventstore.errors import LogUnavailable
-from eventstore.format import link_of
+from eventstore.format.records import link_of
 from eventstore.log.record_reader import LogTail, read_tail
-from eventstore.nats import WRONG_LAST_SEQUENCE
+from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 
 if TYPE_CHECKING:
-    from eventstore.nats import DirectClient
+    from eventstore.nats.direct_client import DirectClient
 
 _ANSWER_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1

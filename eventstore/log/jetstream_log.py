@@ -10,17 +10,17 @@ from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostL
 from eventstore.log.conditional_append import Appended, append_behind
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
-from eventstore.nats import MAX_WAIT, ServerWatch, purge, read_bounds, read_info
+from eventstore.nats.jetstream import MAX_WAIT, ServerWatch, purge, read_bounds, read_info
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
     from eventstore.log.journal import Clock
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.log_writer import StoreRecovery
     from eventstore.log.watermark import Watermark
-    from eventstore.nats import DirectClient
+    from eventstore.nats.direct_client import DirectClient
 
 T = TypeVar("T")
 

@@ -27,25 +27,14 @@ import orjson
 import structlog
 
 from eventstore.errors import EventTooLarge
-from eventstore.format import (
-    ESCAPED,
-    INDEX_BITS,
-    MAX_INDEX,
-    NO_JUMPS,
-    TEXT_LENGTHS,
-    ClockJumped,
-    ClockJumps,
-    Event,
-    LogEvent,
-    MessagePublished,
-    MessagesCarried,
-    Position,
-    RetainedSnapshot,
-    TurnPublished,
-    WillArmed,
-    json_size,
-    record_pieces,
-)
+from eventstore.format.event_json import TEXT_LENGTHS, json_size
+from eventstore.format.event_parsing import Event, LogEvent
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.node_events import ClockJumped, MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from eventstore.format.record_size import ESCAPED
+from eventstore.format.records import NO_JUMPS, ClockJumps, record_pieces
+from eventstore.format.turn_events import TurnPublished
 from eventstore.log.journal_stats import JournalStats
 from eventstore.log.pending_record import LARGE_PAYLOAD, GatedOutput, PendingRecord
 

@@ -15,7 +15,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import EventStoreError, LogUnavailable, LostLog
-from eventstore.nats import (
+from eventstore.nats.jetstream import (
     REQUEST_SECONDS,
     api_prefix,
     publish_expecting,
@@ -29,7 +29,7 @@ from eventstore.nats import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from eventstore.nats import DirectClient
+    from eventstore.nats.direct_client import DirectClient
 
 _BATCH = 1000
 _BATCH_BYTES = 8 * 1024 * 1024

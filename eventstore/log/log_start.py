@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format import LogCut, Position, Record, UnreadableEvent, decode_record, position
+from eventstore.format.event_parsing import UnreadableEvent
+from eventstore.format.node_events import LogCut
+from eventstore.format.positions import Position, position
+from eventstore.format.records import Record, decode_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

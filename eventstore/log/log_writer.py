@@ -23,21 +23,11 @@ from eventstore.errors import (
     NatsUnavailable,
     RecordTooLarge,
 )
-from eventstore.format import (
-    HEADERS,
-    MIN_RECORD,
-    RECORD_OVERHEAD,
-    largest_record,
-    previous_of,
-)
+from eventstore.format.record_size import HEADERS, MIN_RECORD, RECORD_OVERHEAD, largest_record
+from eventstore.format.records import previous_of
 from eventstore.log.record_reader import read_tail
-from eventstore.nats import (
-    NOT_STORED,
-    OVER_STREAM_LIMIT,
-    REQUEST_SECONDS,
-    check_replication,
-    read_info,
-)
+from eventstore.nats.jetstream import NOT_STORED, OVER_STREAM_LIMIT, REQUEST_SECONDS, read_info
+from eventstore.nats.replication import check_replication
 from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
@@ -45,7 +35,7 @@ if TYPE_CHECKING:
 
     from eventstore.log.journal import Clock, Journal
     from eventstore.log.pending_record import PendingRecord
-    from eventstore.nats import DirectClient
+    from eventstore.nats.direct_client import DirectClient
 
 _log = structlog.get_logger("foldmq")
 

@@ -11,24 +11,16 @@ from collections import OrderedDict
 from collections.abc import Sequence  # noqa: TC003 - a compiled NamedTuple needs it
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format import (
-    INDEX_BITS,
-    MessagePublished,
-    MessagesCarried,
-    Position,
-    RetainedSnapshot,
-    WillArmed,
-    expiries,
-    expiries_of,
-    from_runs,
-    position,
-)
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.stored_properties import expiries, expiries_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 
 class Message(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from eventstore.format import link_of
+from eventstore.format.records import link_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

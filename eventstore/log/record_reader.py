@@ -16,8 +16,8 @@ import nats.errors
 import orjson
 
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format import GENESIS, NO_JUMPS, ClockJumps, Record, decode_record
-from eventstore.nats import (
+from eventstore.format.records import GENESIS, NO_JUMPS, ClockJumps, Record, decode_record
+from eventstore.nats.jetstream import (
     END_OF_BATCH,
     NOT_FOUND,
     REQUEST_SECONDS,

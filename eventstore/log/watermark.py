@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from eventstore.errors import BadNatsOptions, CorruptLog
-from eventstore.format import LogEndUnproven
+from eventstore.format.node_events import LogEndUnproven
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.format import MIN_RECORD
+from eventstore.format.record_size import MIN_RECORD
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, NO_STREAM, require
 from eventstore.nats.replication import (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from eventstore.nats import DirectClient
+    from eventstore.nats.direct_client import DirectClient
 
 _PREFIX = "foldmq.cluster."
 _PUBLISH_SECONDS = 1.0

@@ -8,13 +8,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog
-from eventstore.index import BadIndex, IndexFiles, LogIndex
+from eventstore.index.index_files import IndexFiles
+from eventstore.index.log_index import LogIndex
+from eventstore.index.segment import BadIndex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
 
 _AT_ONCE = 64

@@ -13,18 +13,12 @@ from typing import TYPE_CHECKING
 from eventstore.datadir import DataDir
 from eventstore.display import name
 from eventstore.errors import DataDirBusy, NatsUnavailable, NoLog
-from eventstore.log import Watermark
-from eventstore.nats import (
-    LOG_STREAM_PREFIX,
-    ConnectionOptions,
-    check_jetstream,
-    check_server,
-    connect,
-    disconnect,
-    list_logs,
-)
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions, check_server, connect, disconnect
+from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
+from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.server import EmbeddedServer
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     import contextlib

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format import MAX_INDEX
+from eventstore.format.positions import MAX_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING
 
 from eventstore.display import clock, name
 from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog, UnknownLogFormat
-from eventstore.format import ChainChecker, Record, decode_record, sequence_of
-from eventstore.log import (
-    RecordedCut,
-    check_beginning,
-    check_first,
-    find_cut,
-    read_records,
-    read_some,
-    read_stored,
-)
-from eventstore.nats import LOG_STREAM_PREFIX, read_bounds
+from eventstore.format.positions import sequence_of
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
+from eventstore.log.record_reader import read_records, read_some, read_stored
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats.jetstream import read_bounds
 from eventstore.reasons import cut_text
 
 if TYPE_CHECKING:
@@ -27,9 +22,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.format import LogEndUnproven
-    from eventstore.index import LogIndex
-    from eventstore.log import Watermark
+    from eventstore.format.node_events import LogEndUnproven
+    from eventstore.index.log_index import LogIndex
+    from eventstore.log.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)

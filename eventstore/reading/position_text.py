@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import clock
-from eventstore.format import (
+from eventstore.format.positions import (
     MAX_INDEX,
     Position,
     Run,

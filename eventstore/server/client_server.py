@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from eventstore.datadir import DataDir
 from eventstore.errors import NatsUnavailable
-from eventstore.nats import PRIVATE_PREFIX, ConnectionOptions
+from eventstore.nats.connection import PRIVATE_PREFIX, ConnectionOptions
 from eventstore.server.client_tls import ClientServerTls, TlsFiles, bridge_context
 from eventstore.server.process import NatsProcess, PortTaken, Sync
 

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
-    Acked,
-    Completed,
-    Position,
-    Received,
-    Redelivered,
-    Refused,
-    Returned,
-    from_runs,
-)
+from eventstore.format.events import Acked, Completed, Received, Redelivered, Refused, Returned
+from eventstore.format.positions import Position, from_runs
 from projections.audit import single_event_rules
 from projections.audit.ordering_rules import RedeliveryOrder
-from projections.audit.rules import Rule, Violation
+from projections.audit.rules.rule_table import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
-from projections.state import QOS_MASK, RETAIN_FLAG
-from protocol.mqtt import FAILURE
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
+from protocol.mqtt.reason_codes import FAILURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from projections.audit.expected_messages import ExpectedMessage
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 
 class AcknowledgementAudit:

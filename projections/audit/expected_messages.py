@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import NATS_SESSION, format_position
-from projections.audit.rules import Rule, Violation
-from protocol.mqtt import matches
+from eventstore.format.events import NATS_SESSION
+from eventstore.format.positions import format_position
+from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 _MATCHES_KEPT: Final = 4096
 _SIZE: Final = 0xFFFF_FFFF

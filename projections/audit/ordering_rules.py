@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from eventstore.format import from_runs
-from projections.audit.rules import Rule, Violation
+from eventstore.format.positions import from_runs
+from projections.audit.rules.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from eventstore.format import (
-        Acked,
-        Completed,
-        Position,
-        Received,
-        Redelivered,
-        Refused,
-        Returned,
-    )
-    from projections.state import SessionState
+    from eventstore.format.events import Acked, Completed, Received, Redelivered, Refused, Returned
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
 
 
 class TopicOrder:

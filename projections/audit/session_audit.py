@@ -12,47 +12,38 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     LOG_SESSION,
     Assigned,
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     MessagePublished,
-    OperatorActed,
-    Position,
     Queued,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
     SubscriptionDenied,
     Unsubscribed,
-    expiries_of,
-    format_position,
-    from_runs,
 )
+from eventstore.format.node_events import OperatorActed, RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
+from eventstore.format.stored_properties import expiries_of
 from projections.audit import single_event_rules
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.ordering_rules import TopicOrder
-from projections.audit.rules import (
-    UNEXPECTED,
-    CheckpointSnapshotAudit,
-    DropAudit,
-    EventCases,
-    LogOutline,
-    OwnershipAudit,
-    QueueProgress,
-    Rule,
-    SessionEnds,
-    Violation,
-    WillAudit,
-)
+from projections.audit.rules.checkpoint_snapshot_rule import CheckpointSnapshotAudit
+from projections.audit.rules.drop_rules import DropAudit
+from projections.audit.rules.log_outline import LogOutline
+from projections.audit.rules.ownership import OwnershipAudit
+from projections.audit.rules.queue_progress import QueueProgress
+from projections.audit.rules.rule_coverage import EventCases
+from projections.audit.rules.rule_table import UNEXPECTED, Rule, Violation
+from projections.audit.rules.session_ends import SessionEnds
+from projections.audit.rules.will_rules import WillAudit
 from projections.audit.shared_subscription_steps import SHARE, SharedSteps
 from projections.audit.subscription_option_checks import (
     OwnMessages,
@@ -60,18 +51,15 @@ from projections.audit.subscription_option_checks import (
     is_subscribed,
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.state import (
-    INCONSISTENCIES,
-    SHARED_HOME,
-    SHARED_PART,
-    SessionFold,
-)
+from projections.state.inconsistent_events import INCONSISTENCIES
+from projections.state.session import SHARED_HOME, SHARED_PART
+from projections.state.single_session import SessionFold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from projections.audit.shared_subscription_steps import SharedStep
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62

@@ -12,14 +12,15 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from eventstore.display import name as shown
-from eventstore.format import LOG_SESSION, format_position
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.positions import format_position
 from projections.audit import shared_subscription_steps as step_kinds
-from projections.audit.rules import Rule, Violation
+from projections.audit.rules.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from projections.audit.shared_subscription_steps import SharedStep
 
 _BEYOND: Final = 1 << 62

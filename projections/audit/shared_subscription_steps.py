@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
     Completed,
     Delivered,
-    Position,
     Queued,
     Refused,
     Returned,
@@ -24,16 +23,17 @@ from eventstore.format import (
     SessionOpened,
     Subscribed,
     Unsubscribed,
-    from_runs,
 )
-from projections.state import QOS_MASK, SHARED_HOME
+from eventstore.format.positions import Position, from_runs
+from projections.state.session import SHARED_HOME
+from projections.state.waiting_queue import QOS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
     from projections.audit.expected_messages import ExpectedMessage
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 SHARE: Final = "$share/"
 """Prefix of the identifier of a shared subscription, and of the filter of its members."""

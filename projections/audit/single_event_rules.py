@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
+from eventstore.format.events import (
     Expired,
     InboundReplaced,
     MessagePublished,
@@ -18,28 +18,27 @@ from eventstore.format import (
     Refused,
     Released,
     Returned,
-    format_position,
-    from_runs,
 )
-from projections.audit.rules import Rule, Violation
+from eventstore.format.positions import format_position, from_runs
+from projections.audit.rules.rule_table import Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE
-from projections.state import FLAG_BITS, QOS_MASK
-from protocol.mqtt import matches
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import (
+    from eventstore.format.events import (
         Acked,
         MessageDropped,
-        Position,
         Queued,
         SessionClosed,
         SessionExpired,
         SessionOpened,
     )
+    from eventstore.format.positions import Position
     from projections.audit.expected_messages import ExpectedMessage
-    from projections.state import SessionState, SubscriptionState
+    from projections.state.session import SessionState, SubscriptionState
 
 _MAX_PID: Final = 65_535
 TOO_LARGE_CODE: Final = 0x95

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import format_position
-from projections.audit.rules import Rule, Violation
-from protocol.mqtt import matches
-from protocol.mqtt5 import NO_LOCAL, RETAIN_HANDLING
+from eventstore.format.positions import format_position
+from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt.topics import matches
+from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import MessagePublished, Position, Subscribed
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format.events import MessagePublished, Subscribed
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState, SubscriptionState
 
 _IF_NEW, _NEVER = 0x10, 0x20
 """Retain Handling: retained messages are sent for a new subscription only, or not at all."""

@@ -5,29 +5,29 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.format import (
-    INDEX_BITS,
-    Event,
-    Position,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
     Unsubscribed,
     WillArmed,
     WillCancelled,
     WillFired,
 )
+from eventstore.format.node_events import SessionSnapshot
+from eventstore.format.positions import INDEX_BITS, Position
 from projections.audit.shared_subscription_steps import SHARE
-from projections.state import SHARED_PART, SessionFold
-from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import NO_LOCAL
+from projections.state.session import SHARED_PART
+from projections.state.single_session import SessionFold
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt5.subscription_options import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from projections.state import SubscriptionState
+    from projections.state.session import SubscriptionState
 
 SUBSCRIPTION_EVENTS: Final[
     tuple[

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eventstore.format import format_position
-from projections.audit.rules import UNEXPECTED, Rule, Violation
+from eventstore.format.positions import format_position
+from projections.audit.rules.rule_table import UNEXPECTED, Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from eventstore.format import Position, Unsubscribed
+    from eventstore.format.events import Unsubscribed
+    from eventstore.format.positions import Position
 
 
 class TurnSubscriptions:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import from_runs
-from projections.audit.rules import Rule, Violation
+from eventstore.format.positions import from_runs
+from projections.audit.rules.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventstore.format import Position, Run
+    from eventstore.format.positions import Position, Run
 
 BUCKETS: Final = 40
 """Number of latency classes: a latency counts by its bit length in milliseconds: 0, 1, 2-3, ..."""

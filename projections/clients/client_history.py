@@ -15,7 +15,7 @@ import orjson
 from eventstore.reasons import BROKER_ENDS
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 MAX_CLIENTS: Final[int] = 20_000
 _MAX_CONNECTS = 16

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.format import (
+from eventstore.format.events import (
     LOG_SESSION,
     NATS_SESSION,
     Expired,
@@ -20,13 +20,13 @@ from eventstore.format import (
     SessionExpired,
     SessionOpened,
     SubscriptionDenied,
-    count_runs,
-    from_runs,
 )
-from protocol.mqtt5 import SHARE
+from eventstore.format.positions import count_runs, from_runs
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from eventstore.format import LogEvent, Position
+    from eventstore.format.event_parsing import LogEvent
+    from eventstore.format.positions import Position
     from projections.clients.client_history import ClientHistories
 
 LONGEST_DENIED: Final[int] = 200

@@ -11,32 +11,31 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import (
-    INDEX_BITS,
-    MAX_INDEX,
+from eventstore.format.event_parsing import parse_event
+from eventstore.format.events import (
     MessagePublished,
     Released,
-    RetainedCleared,
     RetainedExpired,
-    RetainedSnapshot,
     SessionExpired,
     SessionOpened,
-    TurnAssembler,
-    from_runs,
-    parse_event,
-    position,
 )
-from eventstore.index import SESSION, BadIndex
-from eventstore.log import retained_when_released
-from eventstore.reading import read_listed
+from eventstore.format.node_events import RetainedCleared, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import SESSION
+from eventstore.index.segment import BadIndex
+from eventstore.log.message_store import retained_when_released
+from eventstore.reading.indexed_reading import read_listed
 from projections.comparison.state_facts import session_facts
-from projections.indexing import IndexedSessions, count_entries
+from projections.indexing.indexed_sessions import IndexedSessions, count_entries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
-    from eventstore.format import Event, Position, Record
-    from eventstore.reading import LogSource
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
     from projections.comparison.state_facts import SessionFacts
 
 _SESSIONS_AT_ONCE: Final = 10_000

@@ -6,32 +6,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from eventstore.errors import CutOff
-from eventstore.format import (
-    Event,
-    MessagePublished,
-    Position,
-    RetainedSnapshot,
-    TurnAssembler,
-    format_position,
-    position,
-)
-from eventstore.reading import LogSource, Progress, few_collections, silent
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import Position, format_position, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.progress import Progress, silent
 from projections.comparison.live_state import LivePage, LiveState, digest_number
-from projections.replay import fold
-from projections.state import (
-    INCONSISTENCIES,
-    NodeState,
-    inconsistency,
-    retained_digest,
-    session_digest,
-)
+from projections.replay.replay import fold
+from projections.state.digests import retained_digest, session_digest
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
     from projections.comparison.stored_projections import StoredProjections
-    from projections.storage import ProjectionMark
+    from projections.storage.format import ProjectionMark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eventstore import display
-from eventstore.format import Position, format_position, position
-from eventstore.reading import LogSource, Progress, position_text, silent
+from eventstore.format.positions import Position, format_position, position
+from eventstore.reading import position_text
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.progress import Progress, silent
 from projections.comparison.comparison import (
     RETAINED,
     SESSION,
@@ -17,19 +19,14 @@ from projections.comparison.comparison import (
     read_turns,
 )
 from projections.comparison.live_state import digest_number
-from projections.state import (
-    QOS_MASK,
-    NodeState,
-    WaitingQueue,
-    pending_of,
-    retained_digest,
-    session_digest,
-)
+from projections.state.digests import pending_of, retained_digest, session_digest
+from projections.state.node_state import NodeState
+from projections.state.waiting_queue import QOS_MASK, WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from projections.state import InFlight, SessionState
+    from projections.state.session import InFlight, SessionState
 
 _FREEZE_ABOVE = 50_000
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
-    from projections.state import SessionState
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
 
 
 @dataclass(slots=True)

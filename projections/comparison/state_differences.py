@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format import MAX_INDEX
+from eventstore.format.positions import MAX_INDEX
 from projections.comparison.changed_states import ChangedSession
 from projections.comparison.state_facts import state_facts
-from projections.replay import Replay
+from projections.replay.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from eventstore.format import Position
-    from eventstore.reading import LogPoint, LogSource, Progress
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_points import LogPoint
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
     from projections.comparison.state_facts import StateFacts
-    from projections.replay import AsOf
+    from projections.replay.replay import AsOf
 
 
 class StatesBetween(NamedTuple):

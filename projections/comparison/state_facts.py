@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
-    from projections.replay import Origins
-    from projections.state import NodeState, SessionState
+    from eventstore.format.positions import Position
+    from projections.replay.replay import Origins
+    from projections.state.node_state import NodeState
+    from projections.state.session import SessionState
 
 
 class Granted(NamedTuple):

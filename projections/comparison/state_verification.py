@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventstore.display import name
 from eventstore.errors import NotFound
-from eventstore.reading import Progress, silent
+from eventstore.reading.progress import Progress, silent
 from projections.comparison.comparison import (
     BROKER,
     MARK,
@@ -29,8 +29,8 @@ from projections.comparison.stored_projections import ProjectionReader, StoredPr
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventstore.format import Position
-    from eventstore.reading import LogSource
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_source import LogSource
 
 _LOOKED_AT = 1000
 """Number of differences whose origin is searched for."""

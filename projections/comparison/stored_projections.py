@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 import orjson
 
 from eventstore.errors import LostLog
-from eventstore.format import GENESIS
-from eventstore.log import read_stored
-from eventstore.nats import read_bounds, request_stream
-from eventstore.reading import Polling, Progress, silent
+from eventstore.format.records import GENESIS
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.jetstream import read_bounds, request_stream
+from eventstore.reading.polling import Polling
+from eventstore.reading.progress import Progress, silent
 from projections.comparison.live_state import digest_number
-from projections.state import decode_session, digest, retained_digest
-from projections.storage import (
+from projections.state.digests import digest, retained_digest
+from projections.state.snapshot import decode_session
+from projections.storage.format import (
     GONE,
     HISTORY,
     MARK,
@@ -38,9 +40,10 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventstore.format import Position
-    from eventstore.reading import LogSource
-    from projections.state import RetainedMessage, SessionState
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_source import LogSource
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import SessionState
 
 _SECONDS = 10.0
 _TIMEOUT = 30.0

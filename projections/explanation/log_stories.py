@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore import display
 from eventstore.errors import UsageError
-from eventstore.format import Followed, Position, TurnAssembler, position
-from eventstore.reading import LogPoint, last_until
-from projections.replay import (
-    EventFilter,
-    EventReader,
-    OriginPlace,
-    find_stories,
-    origin_of,
-    published_here,
-    taken_from,
-    topic_matcher,
-)
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import Position, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint, last_until
+from projections.replay.event_reader import EventFilter, EventReader
+from projections.replay.message_search import find_stories
+from projections.replay.origin_search import OriginPlace, origin_of, published_here, taken_from
+from projections.replay.topic_lookup import topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.reading import LogSource, PointSpec, Progress
-    from projections.stories import MessageStory
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.position_text import PointSpec
+    from eventstore.reading.progress import Progress
+    from projections.stories.message_story import MessageStory
 
 
 _LOOK_BACK: Final = 64

@@ -10,37 +10,37 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from eventstore import display
-from eventstore.format import (
+from eventstore.format.events import (
     MAX_DROPPED_TOPICS,
-    MAX_INDEX,
     MessageDropped,
     Subscribed,
     SubscriptionDenied,
-    TurnAssembler,
     WillArmed,
     WillCancelled,
     WillFired,
-    format_position,
-    from_runs,
-    position,
-    sequence_of,
 )
-from eventstore.index import BadIndex
-from eventstore.reading import LogPoint, position_text
+from eventstore.format.positions import MAX_INDEX, format_position, from_runs, position, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.segment import BadIndex
+from eventstore.reading import position_text
+from eventstore.reading.log_points import LogPoint
 from eventstore.reasons import drop_text
 from projections.explanation.receiver_reason import ended_session_text
-from projections.indexing import IndexedSessions
-from projections.replay import EventFilter, EventReader, client_past, denial_text, may_concern
-from projections.stories import DeniedFilter, filters_alike
-from protocol.mqtt import matches
-from protocol.mqtt5 import SHARE, split_share
+from projections.indexing.indexed_sessions import IndexedSessions
+from projections.replay.event_reader import EventFilter, EventReader
+from projections.replay.event_text import denial_text
+from projections.replay.receiver_past import client_past, may_concern
+from projections.stories.subscriber_state import DeniedFilter, filters_alike
+from protocol.mqtt.topics import matches
+from protocol.mqtt5.shared_filters import SHARE, split_share
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from eventstore.format import Position
-    from eventstore.reading import LogSource
-    from projections.replay import ClientPast, EventEntry
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_source import LogSource
+    from projections.replay.event_reader import EventEntry
+    from projections.replay.receiver_past import ClientPast
 
 _MAX_TOPICS: Final = 20_000
 """Maximum number of topics that are compared with the requested one."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore import display
-from eventstore.format import LOG_SESSION, format_position
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
-from projections.replay import denial_text
+from projections.replay.event_text import denial_text
 
 if TYPE_CHECKING:
-    from projections.stories import (
+    from projections.stories.message_story import MessageStory
+    from projections.stories.subscriber_state import (
         EarlierSession,
-        MessageStory,
         SubscriberState,
         SubscriptionChange,
         UnreadDrops,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore import display
-from eventstore.format import expiry_ms, format_position
+from eventstore.format.positions import format_position
+from eventstore.format.stored_properties import expiry_ms
 
 if TYPE_CHECKING:
-    from projections.stories import (
+    from projections.stories.message_story import MessageStory, StoryStep
+    from projections.stories.subscriber_state import (
         DeniedFilter,
         EarlierSession,
-        MessageStory,
-        StoryStep,
         SubscriptionChange,
         UnreadDrops,
     )

@@ -6,22 +6,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from eventstore import display
-from eventstore.format import LOG_SESSION, expiry_ms, format_position
-from eventstore.reading import stamp
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.positions import format_position
+from eventstore.format.stored_properties import expiry_ms
+from eventstore.reading.position_text import stamp
 from eventstore.reasons import drop_text_with_limit, expiry_text, resend_text
 from projections.explanation.receiver_reason import (
     is_loss,
     receiver_reason,
     shared_member_text,
 )
-from protocol.mqtt import ReasonCode
-from protocol.mqtt5 import SHARE
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from projections.explanation.log_stories import LogStory
-    from projections.stories import DeliveryCopy, MessageStory, StoryStep
+    from projections.stories.message_story import DeliveryCopy, MessageStory, StoryStep
 
 TextStyle: TypeAlias = Literal["bold", "dim", "red", "green", "yellow"]
 Paint: TypeAlias = Callable[[str, TextStyle | None], str]

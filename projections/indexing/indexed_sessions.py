@@ -5,33 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format import (
-    INDEX_BITS,
-    MAX_INDEX,
-    CheckpointCompleted,
-    MessagesCarried,
-    SessionClosed,
-    SessionExpired,
-    SessionOpened,
-    SessionSnapshot,
-    TurnAssembler,
-    count_runs,
-    from_runs,
-    parse_event,
-    position,
-)
-from eventstore.index import LIFECYCLE, SESSION, BadIndex
-from eventstore.reading import LogPoint, fetch_listed, read_listed
+from eventstore.format.event_parsing import parse_event
+from eventstore.format.events import SessionClosed, SessionExpired, SessionOpened
+from eventstore.format.node_events import CheckpointCompleted, MessagesCarried, SessionSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, count_runs, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import LIFECYCLE, SESSION
+from eventstore.index.segment import BadIndex
+from eventstore.reading.indexed_reading import fetch_listed, read_listed
+from eventstore.reading.log_points import LogPoint
 from projections.indexing.state_cache import DeniedFilters
-from projections.state import INCONSISTENCIES, SessionFold, decode_session, inconsistency
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import decode_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
-    from eventstore.format import Event, Position, Record
-    from eventstore.index import LogIndex, SavedState
-    from eventstore.reading import LogSource
-    from projections.state import SessionState
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex, SavedState
+    from eventstore.reading.log_source import LogSource
+    from projections.state.session import SessionState
 
 _NAMES_AT_ONCE = 64
 """Number of sessions looked up between two pauses."""
@@ -279,7 +275,7 @@ _COLUMNS = {
     "Returned": "pids",
     "Redelivered": "pids",
 }
-"""Event -> its column with a value for each entry: see ``eventstore.format.entries``."""
+"""Event -> its column with a value for each entry: see ``eventstore.format.event_parsing.entries``."""
 _COUNTED = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 
 

@@ -15,21 +15,24 @@ from __future__ import annotations
 from heapq import heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format import INDEX_BITS, Position, TurnAssembler, from_runs, position
-from eventstore.index import LIFECYCLE, RETAINED_EXPIRED, SESSION, BadIndex
-from eventstore.reading import fetch_listed
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import LIFECYCLE, RETAINED_EXPIRED, SESSION
+from eventstore.index.segment import BadIndex
+from eventstore.reading.indexed_reading import fetch_listed
 from projections.indexing.indexed_sessions import IndexedSessions
 from projections.indexing.topic_records import TopicRecords
-from projections.state import INCONSISTENCIES, inconsistency
-from projections.stories import DeniedFilter, StoryBuilder, describe_subscriber
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.stories.story_builder import StoryBuilder
+from projections.stories.subscriber_state import DeniedFilter, describe_subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from eventstore.format import Record
-    from eventstore.index import LogIndex
-    from eventstore.reading import LogSource
-    from projections.stories import MessageStory
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
+    from projections.stories.message_story import MessageStory
 
 _AT_ONCE = 16
 _FIRST_LOOK = 8
@@ -47,7 +50,7 @@ async def find_indexed_stories(
     client: str | None = None,
     until: Position | None = None,
 ) -> list[MessageStory] | None:
-    """Return the histories of messages, as ``projections.replay.find_stories`` does.
+    """Return the histories of messages, as ``projections.replay.message_search.find_stories`` does.
 
     ``matches`` must be the matcher of ``topic_filter``. None: the index does not suffice. Raises
     CorruptLog, UnreadableEvent or CutMeanwhile.

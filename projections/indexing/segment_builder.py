@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
-    INDEX_BITS,
-    MAX_INDEX,
-    ChainChecker,
-    CheckpointBegun,
-    CheckpointCompleted,
-    TurnAssembler,
-    from_runs,
-    position,
-    to_runs,
-)
-from eventstore.index import (
+from eventstore.format.node_events import CheckpointBegun, CheckpointCompleted
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position, to_runs
+from eventstore.format.records import ChainChecker
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import (
     CHECKS,
     DROPPED,
     LIFECYCLE,
@@ -25,18 +18,20 @@ from eventstore.index import (
     SESSION,
     STATES,
     TOPIC,
-    SegmentHead,
     group_key,
     pack_sequences,
 )
+from eventstore.index.segment import SegmentHead
 from projections.indexing.state_cache import StateCache
-from projections.state import INCONSISTENCIES, inconsistency
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format import Event, Position, Record
-    from eventstore.index import LogIndex
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex
 
 RARE_EVENTS: Final = frozenset(
     {

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.format import Subscribed, SubscriptionDenied, from_runs
-from eventstore.index import states_due
-from projections.state import SessionFold, decode_session, encode_session
+from eventstore.format.events import Subscribed, SubscriptionDenied
+from eventstore.format.positions import from_runs
+from eventstore.index.keys import states_due
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import decode_session, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.format import Event, Position, Record
-    from eventstore.index import LogIndex, SavedState
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex, SavedState
 
 MAX_DENIED: Final = 1000
 """Largest number of a session's denied filters that are kept with its state."""

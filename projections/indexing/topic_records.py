@@ -5,26 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog
-from eventstore.format import (
-    INDEX_BITS,
-    MAX_INDEX,
-    MessagePublished,
-    MessagesCarried,
-    RetainedSnapshot,
-    UnreadableEvent,
-    entries,
-    from_runs,
-)
-from eventstore.index import DROPPED, TOPIC, BadIndex
-from eventstore.reading import fetch_listed
-from projections.stories import topic_of
+from eventstore.format.event_parsing import UnreadableEvent, entries
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs
+from eventstore.index.keys import DROPPED, TOPIC
+from eventstore.index.segment import BadIndex
+from eventstore.reading.indexed_reading import fetch_listed
+from projections.stories.message_story import topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from eventstore.format import Position, Record
-    from eventstore.index import LogIndex
-    from eventstore.reading import LogSource
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
 
 _AT_ONCE = 64
 

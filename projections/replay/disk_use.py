@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import INDEX_BITS, count_runs, from_runs
-from projections.state import INCONSISTENCIES, inconsistency
+from eventstore.format.positions import INDEX_BITS, count_runs, from_runs
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from eventstore.format import Position, Record
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
 
 MAX_NAMES: Final = 10_000
 """Maximum number of topics, and of clients; bytes of others count for ``None``."""

@@ -7,47 +7,44 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.event_parsing import Event, entries
+from eventstore.format.events import (
     Assigned,
     Delivered,
-    Event,
     Expired,
     InboundReplaced,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
-    Position,
     Queued,
     Redelivered,
     Released,
-    RetainedCleared,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
-    TurnAssembler,
     WillArmed,
     WillCancelled,
-    entries,
-    from_runs,
-    position,
 )
-from eventstore.index import LIFECYCLE, SESSION, BadIndex
-from eventstore.reading import LogPoint, Progress, read_listed, silent
+from eventstore.format.node_events import MessagesCarried, RetainedCleared, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import LIFECYCLE, SESSION
+from eventstore.index.segment import BadIndex
+from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.progress import Progress, silent
 from eventstore.reasons import close_text, expiry_text
-from projections.indexing import TopicRecords
+from projections.indexing.topic_records import TopicRecords
 from projections.replay.topic_lookup import MessageTopics, topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
-    from eventstore.format import Record
-    from eventstore.index import LogIndex
-    from eventstore.reading import LogSource
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 """The types of events by name, in lower case."""

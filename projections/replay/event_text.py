@@ -6,63 +6,67 @@ from dataclasses import replace
 from typing import Any
 
 from eventstore import display
-from eventstore.format import (
-    MAX_INDEX,
+from eventstore.format.event_json import field_values
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    InboundReplaced,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    RetainedExpired,
+    Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    Subscribed,
+    SubscriptionDenied,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.format.node_events import (
     Bridged,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     ClockJumped,
-    Completed,
-    Delivered,
-    Event,
-    Expired,
     Followed,
-    InboundReplaced,
     LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
     LogEndUnproven,
     LogSalvaged,
-    MessageDropped,
-    MessagePublished,
     MessagesCarried,
     OperatorActed,
-    Position,
-    Queued,
-    Received,
-    Redelivered,
-    Refused,
-    Released,
     RetainedCleared,
-    RetainedExpired,
     RetainedSnapshot,
-    Returned,
-    Run,
-    SessionClosed,
-    SessionExpired,
-    SessionOpened,
     SessionSnapshot,
-    SessionTakenOver,
-    Subscribed,
-    SubscriptionDenied,
-    Unsubscribed,
     WebAccessed,
-    WillArmed,
-    WillCancelled,
-    WillFired,
-    expiry_ms,
-    field_values,
+)
+from eventstore.format.positions import (
+    MAX_INDEX,
+    Position,
+    Run,
     format_position,
     from_runs,
     index_of,
-    payload_bounds,
     sequence_of,
 )
+from eventstore.format.records import payload_bounds
+from eventstore.format.stored_properties import expiry_ms
 from eventstore.reading import position_text
 from eventstore.reasons import (
     close_text,
@@ -75,9 +79,9 @@ from eventstore.reasons import (
 from projections.log_proof import cause, unproven_end
 from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
-from projections.stories import topic_of
-from protocol.mqtt import ReasonCode
-from protocol.mqtt5 import SHARE
+from projections.stories.message_story import topic_of
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt5.shared_filters import SHARE
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3

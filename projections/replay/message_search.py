@@ -5,31 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore.errors import UsageError
-from eventstore.format import (
-    MessagePublished,
-    MessagesCarried,
-    Position,
-    RetainedSnapshot,
-    TurnAssembler,
-    entries,
-    format_position,
-    from_runs,
-    index_of,
-    sequence_of,
-)
-from eventstore.reading import Progress, silent
-from projections.indexing import find_indexed_stories
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.progress import Progress, silent
+from projections.indexing.indexed_stories import find_indexed_stories
 from projections.replay.event_reader import refs_of
 from projections.replay.receiver_past import add_receiver_past
-from projections.state import INCONSISTENCIES, inconsistency
-from projections.stories import StoryBuilder
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.stories.story_builder import StoryBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Record
-    from eventstore.reading import LogSource
-    from projections.stories import MessageStory
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
+    from projections.stories.message_story import MessageStory
 
 _UPDATE_EVERY = 16
 _REPEATING = (b'"MessagesCarried"', b'"will":[')

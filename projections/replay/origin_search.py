@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format import (
-    LOG_SESSION,
-    MessagePublished,
-    Position,
-    TurnAssembler,
-    from_runs,
-    index_of,
-    sequence_of,
-)
-from eventstore.reading import LogPoint
+from eventstore.format.events import LOG_SESSION, MessagePublished
+from eventstore.format.positions import Position, from_runs, index_of, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint
 from projections.replay.event_reader import EventFilter, EventReader
-from projections.stories import topic_of
+from projections.stories.message_story import topic_of
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Collection, Iterable
 
-    from eventstore.reading import LogSource
+    from eventstore.reading.log_source import LogSource
 
 
 class OriginPlace(NamedTuple):

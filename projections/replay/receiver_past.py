@@ -6,42 +6,44 @@ import contextlib
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from eventstore.format import (
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import (
     LONGEST_DROPPED_TOPIC,
     MAX_DROPPED_TOPICS,
-    LimitsApplied,
     MessageDropped,
     MessagePublished,
     Released,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
-    TurnAssembler,
     Unsubscribed,
-    entries,
-    index_of,
-    position,
-    sequence_of,
 )
-from eventstore.index import SESSION, BadIndex
-from eventstore.reading import LogPoint
-from projections.indexing import IndexedSessions
+from eventstore.format.node_events import LimitsApplied, SessionSnapshot
+from eventstore.format.positions import index_of, position, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import SESSION
+from eventstore.index.segment import BadIndex
+from eventstore.reading.log_points import LogPoint
+from projections.indexing.indexed_sessions import IndexedSessions
 from projections.replay.event_reader import EventFilter, EventReader
-from projections.state import decode_session
-from projections.stories import EarlierSession, SubscriptionChange, UnreadDrops, topic_of
-from protocol.mqtt import filters_overlap, matches
-from protocol.mqtt5 import split_share
+from projections.state.snapshot import decode_session
+from projections.stories.message_story import topic_of
+from projections.stories.subscriber_state import EarlierSession, SubscriptionChange, UnreadDrops
+from protocol.mqtt.topics import filters_overlap, matches
+from protocol.mqtt5.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventstore.format import Event, Position, Record
-    from eventstore.reading import LogSource
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
     from projections.replay.event_reader import EventEntry
-    from projections.state import SessionState
-    from projections.stories import MessageStory, SubscriberState
+    from projections.state.session import SessionState
+    from projections.stories.message_story import MessageStory
+    from projections.stories.subscriber_state import SubscriberState
 
 _PAST: Final = (
     SessionOpened,

@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING
 
 from eventstore import display
 from eventstore.errors import CorruptLog, CutOff
-from eventstore.format import (
-    MAX_INDEX,
-    CheckpointBegun,
-    Event,
-    Position,
-    RetainedSnapshot,
-    format_position,
-    from_runs,
-    position,
-)
-from eventstore.reading import LogPoint, Progress, few_collections, silent
-from projections.state import INCONSISTENCIES, NodeState, inconsistency
+from eventstore.format.event_parsing import Event
+from eventstore.format.node_events import CheckpointBegun, RetainedSnapshot
+from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.progress import Progress, silent
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
-    from eventstore.format import Record
-    from eventstore.reading import LogSource
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
 
 _UPDATE_EVERY = 16
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import Event, MessageDropped, WillCancelled, to_runs
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessageDropped, WillCancelled
+from eventstore.format.positions import to_runs
 from projections.replay.replay import fold
-from projections.state import LOST, NodeState
+from projections.state.node_state import NodeState
+from projections.state.session import LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from eventstore.format import Position, Record
-    from projections.state import SessionState
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from projections.state.session import SessionState
 
 
 class SalvageNeeds:

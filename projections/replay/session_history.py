@@ -18,37 +18,33 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
-    Position,
     RetainedSnapshot,
     SessionSnapshot,
-    TurnAssembler,
-    position,
 )
-from eventstore.index import SESSION
-from eventstore.reading import few_collections, read_listed, time_of
-from projections.state import (
-    INCONSISTENCIES,
-    NodeState,
-    Part,
-    RetainedIndex,
-    decode_session,
-    encode_session,
-    inconsistency,
-)
+from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.keys import SESSION
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.log_points import time_of
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedIndex
+from projections.state.snapshot import Part, decode_session, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from eventstore.format import Event, Record
-    from eventstore.index import LogIndex
-    from eventstore.reading import LogSource
-    from projections.state import SessionState
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.records import Record
+    from eventstore.index.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
+    from projections.state.session import SessionState
 
 MAX_EVENTS = 400_000
 """Number of events of a session that are kept; when there are more, the older half is dropped."""

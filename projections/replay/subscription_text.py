@@ -1,6 +1,6 @@
 """Subscription options as text."""
 
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 _HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 

@@ -6,25 +6,21 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from eventstore.format import (
-    INDEX_BITS,
-    MessagePublished,
-    MessagesCarried,
-    Position,
-    RetainedSnapshot,
-    from_runs,
-    position,
-)
-from eventstore.reading import Progress, read_listed, silent
-from projections.stories import topic_of
-from protocol.mqtt import FilterTrie, validate_topic_filter
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.progress import Progress, silent
+from projections.stories.message_story import topic_of
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from eventstore.format import Event
-    from eventstore.index import LogIndex
-    from eventstore.reading import LogSource
+    from eventstore.format.event_parsing import Event
+    from eventstore.index.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
 
 _KNOWN_TOPICS = 100_000
 _KNOWN_MESSAGES = 1_000_000

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import naming_log
-from eventstore.format import LOG_SESSION
-from projections.comparison import retained_changes, sessions_changed, states_between
+from eventstore.format.events import LOG_SESSION
+from projections.comparison.state_differences import (
+    retained_changes,
+    sessions_changed,
+    states_between,
+)
 from projections.several_logs.log_moments import points_in_logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from eventstore.reading import LogSource, Progress
-    from projections.comparison import ChangedSession, StateFacts, StatesBetween
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
+    from projections.comparison.changed_states import ChangedSession
+    from projections.comparison.state_differences import StatesBetween
+    from projections.comparison.state_facts import StateFacts
 
 
 class LogChanges(NamedTuple):

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import naming_log
-from eventstore.format import LOG_SESSION
-from projections.replay import AsOf, Replay
+from eventstore.format.events import LOG_SESSION
+from projections.replay.replay import AsOf, Replay
 from projections.several_logs.log_moments import points_in_logs
-from protocol.mqtt5 import expiry_of, with_remaining_expiry
+from protocol.mqtt5.properties.message_properties import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore.reading import LogSource, Progress
-    from projections.state import NodeState, RetainedMessage, SessionState
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
+    from projections.state.node_state import NodeState
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import SessionState
 
 
 @dataclass(frozen=True, slots=True)

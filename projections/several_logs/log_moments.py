@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from eventstore.errors import naming_log
 from eventstore.partitions import directory_name
-from eventstore.reading import LogPoint, last_until
+from eventstore.reading.log_points import LogPoint, last_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.reading import LogSource
+    from eventstore.reading.log_source import LogSource
 
 
 async def points_in_logs(logs: Mapping[str, LogSource], time_ms: int | None) -> dict[str, LogPoint]:

@@ -11,15 +11,17 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from eventstore.errors import CutMeanwhile, naming_log
-from eventstore.format import TurnAssembler
-from eventstore.reading import LogPoint, last_between, silent, time_of
-from projections.replay import EventEntry, EventReader
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint, last_between, time_of
+from eventstore.reading.progress import silent
+from projections.replay.event_reader import EventEntry, EventReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 
-    from eventstore.reading import LogSource, Progress
-    from projections.replay import EventFilter
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
+    from projections.replay.event_reader import EventFilter
 
 _Item = TypeVar("_Item")
 

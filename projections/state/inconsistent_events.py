@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.errors import CorruptLog
 
 if TYPE_CHECKING:
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 INCONSISTENCIES: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """The exceptions raised for events and snapshots that are inconsistent."""

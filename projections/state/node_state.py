@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.event_parsing import LogEvent, entries
+from eventstore.format.events import (
+    MessagePublished,
+    Released,
+    RetainedExpired,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+)
+from eventstore.format.fast_parse import parse_events, parse_turn
+from eventstore.format.node_events import (
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -22,34 +31,24 @@ from eventstore.format import (
     LogArchived,
     LogCut,
     LogEndUnproven,
-    LogEvent,
     LogSalvaged,
-    MessagePublished,
     MessagesCarried,
     OperatorActed,
-    Position,
-    Released,
     RetainedCleared,
-    RetainedExpired,
     RetainedSnapshot,
-    SessionClosed,
-    SessionExpired,
-    SessionOpened,
     SessionSnapshot,
+    WebAccessed,
+)
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnEvent,
     TurnPublished,
     TurnReleased,
-    WebAccessed,
-    entries,
-    expanded,
-    from_runs,
-    parse_events,
-    parse_turn,
-    position,
 )
-from projections.clients import HISTORY_EVENTS, add_to_history
+from eventstore.format.turn_expansion import expanded
+from projections.clients.history_fold import HISTORY_EVENTS, add_to_history
 from projections.log_proof import LogProof, doubts_of
 from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
@@ -60,8 +59,8 @@ from projections.state.snapshot import Part, decode_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from eventstore.format import Record
-    from projections.clients import ClientHistories
+    from eventstore.format.records import Record
+    from projections.clients.client_history import ClientHistories
 
 
 class Checkpoint(NamedTuple):

@@ -14,23 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from eventstore.format import (
-    LogEvent,
+from eventstore.format.event_parsing import LogEvent
+from eventstore.format.events import (
     MessagePublished,
-    Position,
     Released,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    expires_at,
-    expiries_of,
-    from_runs,
-    split_pieces,
-    spread_blocks,
 )
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import Position, from_runs
+from eventstore.format.stored_properties import expires_at, expiries_of, split_pieces, spread_blocks
 from projections.state.sharded_dict import ShardedDict
-from protocol.mqtt import TopicTrie
+from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

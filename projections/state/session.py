@@ -15,17 +15,16 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
     Completed,
     Delivered,
-    Event,
     Expired,
     InboundReplaced,
     MessageDropped,
     MessagePublished,
-    Position,
     Queued,
     Received,
     Redelivered,
@@ -41,9 +40,8 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
-    count_runs,
-    from_runs,
 )
+from eventstore.format.positions import Position, count_runs, from_runs
 from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 

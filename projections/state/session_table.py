@@ -17,7 +17,7 @@ from projections.state.snapshot import decode_session, encode_session, oldest_re
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from projections.state.session import SessionState
 
 _BOUND = struct.Struct(">Q")

@@ -10,20 +10,18 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from eventstore.format import (
-    Event,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     MessagePublished,
-    Position,
     Released,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
-    block_bounds,
-    from_runs,
-    payload_bounds,
 )
+from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import Position, from_runs
+from eventstore.format.records import payload_bounds
+from eventstore.format.stored_properties import block_bounds
 from projections.state.retained import RetainedMessage, messages_of, repeated_messages
 from projections.state.session import EVOLVE, SessionState
 from projections.state.snapshot import Part, decode_session

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.format import from_runs, to_runs
+from eventstore.format.positions import from_runs, to_runs
 from projections.state.session import InFlight, SessionState, SubscriptionState, Will
 from projections.state.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from eventstore.format import Position, Run
+    from eventstore.format.positions import Position, Run
 
 Part: TypeAlias = dict[str, Any]
 

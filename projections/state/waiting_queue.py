@@ -10,12 +10,12 @@ from collections import Counter, deque
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from eventstore.format import from_runs
+from eventstore.format.positions import from_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from eventstore.format import Position, Run
+    from eventstore.format.positions import Position, Run
 
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100

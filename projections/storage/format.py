@@ -34,13 +34,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.format import LogArchived, LogCut
+from eventstore.format.node_events import LogArchived, LogCut
 from projections.log_proof import Doubt, doubts_of
-from projections.state import RetainedMessage
+from projections.state.retained import RetainedMessage
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 MAGIC = b"FMP\x02"
 """Version 1 had no publishers of retained messages: they are in the log, which is folded."""

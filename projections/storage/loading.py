@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from projections.clients import decode_history
-from projections.state import NodeState, decode_session, frozen_from, is_freezable
+from projections.clients.client_history import decode_history
+from projections.state.node_state import NodeState
+from projections.state.session_table import frozen_from, is_freezable
+from projections.state.snapshot import decode_session
 from projections.storage.format import (
     GONE,
     HISTORY,
@@ -25,8 +27,8 @@ from projections.storage.format import (
 )
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
-    from projections.state import SessionState
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
 
 
 @dataclass(slots=True)

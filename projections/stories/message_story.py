@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from eventstore.format import MessagePublished, MessagesCarried, Position, RetainedSnapshot
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from eventstore.format import (
-    Acked,
-    Completed,
-    Position,
-    Received,
-    Redelivered,
-    Refused,
-    Returned,
-    from_runs,
-)
+from eventstore.format.events import Acked, Completed, Received, Redelivered, Refused, Returned
+from eventstore.format.positions import Position, from_runs
 from projections.stories.message_story import DeliveryCopy, DeliveryOutcome, StoryStep
-from protocol.mqtt import FAILURE
+from protocol.mqtt.reason_codes import FAILURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

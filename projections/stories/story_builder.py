@@ -13,40 +13,43 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
-    CheckpointBegun,
-    CheckpointCompleted,
     Completed,
     Delivered,
-    Event,
     Expired,
     InboundReplaced,
-    LimitsApplied,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
-    Position,
     Queued,
     Received,
     Redelivered,
     Refused,
     Released,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
     SubscriptionDenied,
-    expiries,
-    from_runs,
-    position,
 )
-from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
+from eventstore.format.node_events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    LimitsApplied,
+    MessagesCarried,
+    RetainedSnapshot,
+    SessionSnapshot,
+)
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.stored_properties import expiries
+from projections.state.node_state import NodeState
+from projections.state.session import InFlight
+from projections.state.snapshot import decode_session
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from projections.stories.message_story import DeliveryCopy, MessageStory, StoryStep, topic_of
 from projections.stories.open_copies import OpenCopies
 from projections.stories.subscriber_state import DeniedFilter, describe_subscriber
@@ -54,8 +57,8 @@ from projections.stories.subscriber_state import DeniedFilter, describe_subscrib
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from eventstore.format import Record
-    from projections.state import SessionState
+    from eventstore.format.records import Record
+    from projections.state.session import SessionState
     from projections.stories.message_story import DeliveryOutcome
 
 

@@ -6,14 +6,16 @@ from difflib import SequenceMatcher
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from protocol.mqtt import FilterTrie, matches, split_levels
-from protocol.mqtt5 import NO_LOCAL, SHARE, split_share
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import matches, split_levels
+from protocol.mqtt5.shared_filters import SHARE, split_share
+from protocol.mqtt5.subscription_options import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from eventstore.format import Position
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState, SubscriptionState
 
 _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, at which a filter counts as similar to a topic."""

@@ -9,40 +9,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from eventstore import display
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished, SessionOpened
+from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
-    Event,
     LogCut,
     LogSalvaged,
-    MessagePublished,
-    Position,
     RetainedSnapshot,
-    SessionOpened,
     SessionSnapshot,
-    format_position,
-    from_runs,
-    position,
 )
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
 from eventstore.reading import position_text
-from projections.state import (
-    INCONSISTENCIES,
-    NodeState,
+from projections.state.inconsistent_events import INCONSISTENCIES
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage, repeated_messages
+from projections.state.snapshot import (
     Part,
-    RetainedMessage,
     decode_session,
     encode_session,
     expand_runs,
     reference_runs,
-    repeated_messages,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format import Record
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format.records import Record
+    from projections.state.session import SessionState, SubscriptionState
 
 _NAMED = 3
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import BrokerStarted, CheckpointBegun, LeaderProved
+from eventstore.format.node_events import BrokerStarted, CheckpointBegun, LeaderProved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from eventstore.format import Event, Record
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.records import Record
 
 
 class EpochCheck:

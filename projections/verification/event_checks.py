@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
-    Event,
     InboundReplaced,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
     Queued,
     Received,
     Refused,
     Released,
-    RetainedSnapshot,
     Returned,
     Subscribed,
     WillArmed,
-    block_bounds,
-    count_runs,
 )
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import count_runs
+from eventstore.format.stored_properties import block_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import WithBlocks
+    from eventstore.format.stored_properties import WithBlocks
 
 
 def event_problem(event: Event, area: int) -> str | None:

@@ -12,20 +12,14 @@ from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from eventstore.display import name as shown
-from eventstore.format import (
-    INDEX_BITS,
-    LOG_SESSION,
-    Followed,
-    MessagePublished,
-    TurnAssembler,
-    format_position,
-    from_runs,
-    position,
-)
-from eventstore.log import MessageStore
+from eventstore.format.events import LOG_SESSION, MessagePublished
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import INDEX_BITS, format_position, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import MessageStore
 from eventstore.partitions import partition_of
-from eventstore.reading import Progress, silent
-from projections.audit import Rule, Violation
+from eventstore.reading.progress import Progress, silent
+from projections.audit.rules.rule_table import Rule, Violation
 from projections.verification.exchange_check import ExchangeCheck
 from projections.verification.log_subscriptions import LogSubscriptions
 from projections.verification.owed_messages import (
@@ -35,13 +29,14 @@ from projections.verification.owed_messages import (
     OwedMessages,
     RequiredReplay,
 )
-from protocol.mqtt5 import expiry_of
+from protocol.mqtt5.properties.message_properties import expiry_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from eventstore.format import Position, Record
-    from eventstore.log import Message
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.message_store import Message
 
 _KEPT_BYTES: Final = 16 << 20
 """Bytes of messages of each other log in memory; further ones are read again."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from eventstore.display import name as shown
-from eventstore.format import (
+from eventstore.format.events import (
     LOG_SESSION,
     Assigned,
     Expired,
-    Followed,
     MessageDropped,
     MessagePublished,
     Queued,
-    format_position,
-    from_runs,
-    position,
 )
-from protocol.mqtt5 import SHARE
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import format_position, from_runs, position
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from eventstore.format import Event, Position, Record
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
 
 
 _OUTCOMES: Final = (Assigned, Expired, MessageDropped, Queued)

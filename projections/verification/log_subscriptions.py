@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore.display import name as shown
-from eventstore.format import LOG_SESSION, CheckpointCompleted
-from projections.audit import SUBSCRIPTION_EVENTS
-from projections.state import SHARED_PART, SessionFold
-from protocol.mqtt import FilterTrie, is_bridge_state, is_reserved_topic
-from protocol.mqtt5 import SHARE
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.node_events import CheckpointCompleted
+from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS
+from projections.state.session import SHARED_PART
+from projections.state.single_session import SessionFold
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import is_bridge_state, is_reserved_topic
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from eventstore.format import Event, Position
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState, SubscriptionState
 
 _NEVER = 1 << 62
 _KNOWN_TOPICS = 100_000

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 from eventstore.display import name
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format import (
-    GENESIS,
-    ChainChecker,
-    Event,
-    LogSalvaged,
-    Record,
-    UnreadableEvent,
-    decode_record,
-    entries,
+from eventstore.format.event_parsing import Event, UnreadableEvent, entries
+from eventstore.format.node_events import LogSalvaged
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.log_start import (
+    LostBeginning,
+    RecordedCut,
+    check_beginning,
+    check_first,
+    find_cut,
 )
-from eventstore.log import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
-from eventstore.reading import Progress, check_noted, few_collections, silent
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.log_source import check_noted
+from eventstore.reading.progress import Progress, silent
 from projections.log_proof import LogProof, unproven_end
 from projections.verification.checkpoint_check import CheckpointCheck
 from projections.verification.epoch_check import EpochCheck
@@ -27,8 +28,8 @@ from projections.verification.exchange_check import ExchangeCheck
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import LogEndUnproven
-    from eventstore.reading import LogSource
+    from eventstore.format.node_events import LogEndUnproven
+    from eventstore.reading.log_source import LogSource
 
 _UPDATE_EVERY = 16
 

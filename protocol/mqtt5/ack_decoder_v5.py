@@ -10,13 +10,15 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, cast
 
-from protocol.mqtt import FROM_CLIENTS, STATEMENTS, Acks, Auth, Disconnect, PacketType, count_alike
+from protocol.mqtt.packets import Acks, Auth, Disconnect, PacketType
+from protocol.mqtt.publish_decoder import count_alike
+from protocol.mqtt.reason_codes import FROM_CLIENTS, STATEMENTS
 from protocol.mqtt5.field_reader import FieldReader
-from protocol.mqtt5.properties import malformed, violation
 from protocol.mqtt5.properties import property_table as table
+from protocol.mqtt5.properties.property_codec import malformed, violation
 
 if TYPE_CHECKING:
-    from protocol.mqtt import ProtocolError
+    from protocol.mqtt.protocol_error import ProtocolError
 
 _LONGEST_RUN_SIZE = 6
 """Size of the longest acknowledgement without properties: with a reason code and a 0."""

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import MQTT_5, PID_BYTES, encode_length
-from protocol.mqtt5.properties import Value, encode_properties, with_length
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.encoder import PID_BYTES
+from protocol.mqtt.remaining_length import encode_length
 from protocol.mqtt5.properties import property_table as table
+from protocol.mqtt5.properties.property_codec import Value, encode_properties, with_length
 
 if TYPE_CHECKING:
-    from protocol.mqtt import Auth, Connect, ConnectProperties, Disconnect, Subscribe, Unsubscribe
+    from protocol.mqtt.packets import (
+        Auth,
+        Connect,
+        ConnectProperties,
+        Disconnect,
+        Subscribe,
+        Unsubscribe,
+    )
 
 
 def encode_connect(connect: Connect) -> bytes:

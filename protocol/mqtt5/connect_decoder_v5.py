@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from protocol.mqtt import (
-    MQTT_5,
-    Connect,
-    ConnectProperties,
-    PacketType,
-    Will,
-)
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.packets import Connect, ConnectProperties, PacketType, Will
 from protocol.mqtt5.field_reader import FieldReader, check_topic_name
-from protocol.mqtt5.properties import malformed, split_properties, violation
 from protocol.mqtt5.properties import property_table as table
+from protocol.mqtt5.properties.message_properties import split_properties
+from protocol.mqtt5.properties.property_codec import malformed, violation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from protocol.mqtt import UserProperties
-    from protocol.mqtt5.properties import Value
+    from protocol.mqtt.packets import UserProperties
+    from protocol.mqtt5.properties.property_codec import Value
 
 _ABSENT: Final = ConnectProperties()
 """Shared by all clients that send none: a connection costs less memory."""

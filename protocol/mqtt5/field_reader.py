@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import (
-    ProtocolError,
-    TopicError,
-    read_length,
-    validate_topic_filter,
-    validate_topic_name,
-)
-from protocol.mqtt5.properties import (
-    FROM_CLIENTS,
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.remaining_length import read_length
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
+from protocol.mqtt5.properties.property_codec import (
     Value,
     decode_properties,
     decode_text,
@@ -20,12 +15,13 @@ from protocol.mqtt5.properties import (
     malformed,
     violation,
 )
+from protocol.mqtt5.properties.property_table import FROM_CLIENTS
 from protocol.mqtt5.shared_filters import SHARE, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from protocol.mqtt import PacketType, UserProperties
+    from protocol.mqtt.packets import PacketType, UserProperties
 
 _STATEMENTS = {
     "MQTT-1.5.3-1": "MQTT-1.5.4-1",

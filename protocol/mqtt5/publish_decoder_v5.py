@@ -14,33 +14,35 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import (
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.publish_decoder import (
     ALIKE,
     RUN,
-    ProtocolError,
-    ReasonCode,
     count_alike,
     cut_columns,
     known_topics,
     remember_topic,
 )
+from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt5.field_reader import read_frame
-from protocol.mqtt5.properties import (
+from protocol.mqtt5.properties.message_properties import (
+    ReceivedProperties,
+    known_properties,
+    read_publish_properties,
+)
+from protocol.mqtt5.properties.property_codec import (
     BYTES_A_PACKET,
     LARGE_PROPERTIES,
-    ReceivedProperties,
     decode_text,
     find_properties,
-    known_properties,
     malformed,
-    read_publish_properties,
     violation,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from protocol.mqtt import Publishes
+    from protocol.mqtt.packets import Publishes
 
 
 class TopicAliases:

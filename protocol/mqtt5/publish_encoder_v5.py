@@ -16,15 +16,11 @@ from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.mqtt import MQTT_5, PID_BYTES, PublishEncoder, packet_heads
-from protocol.mqtt5.properties import (
-    SUBSCRIPTION_IDENTIFIER,
-    TOPIC_ALIAS,
-    encode_property,
-    expiry_of,
-    with_length,
-    with_remaining_expiry,
-)
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.encoder import PID_BYTES, PublishEncoder, packet_heads
+from protocol.mqtt5.properties.message_properties import expiry_of, with_remaining_expiry
+from protocol.mqtt5.properties.property_codec import encode_property, with_length
+from protocol.mqtt5.properties.property_table import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from protocol.mqtt import PacketType, Publish, UserProperties, read_length
-from protocol.mqtt5.properties import (
-    FROM_SERVERS,
-    SUBSCRIPTION_IDENTIFIER,
-    TOPIC_ALIAS,
+from protocol.mqtt.packets import PacketType, Publish, UserProperties
+from protocol.mqtt.remaining_length import read_length
+from protocol.mqtt5.properties.property_codec import (
     Value,
     decode_properties,
     find_properties,
     iter_properties,
+)
+from protocol.mqtt5.properties.property_table import (
+    FROM_SERVERS,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
 )
 
 if TYPE_CHECKING:

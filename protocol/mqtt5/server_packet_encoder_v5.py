@@ -12,14 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import FAILURE, PacketType, code_string, encode_length, encoder
-from protocol.mqtt5.properties import Value, encode_properties, encode_property, with_length
+from protocol.mqtt import encoder
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.reason_codes import FAILURE, code_string
+from protocol.mqtt.remaining_length import encode_length
 from protocol.mqtt5.properties import property_table as table
+from protocol.mqtt5.properties.property_codec import (
+    Value,
+    encode_properties,
+    encode_property,
+    with_length,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from protocol.mqtt import UserProperties
+    from protocol.mqtt.packets import UserProperties
 
 _FIRST = {
     PacketType.PUBACK: b"\x40",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import cast
 
-from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
+from protocol.mqtt.packets import PacketType, Subscribe, Unsubscribe
+from protocol.mqtt.topics import TopicError, validate_topic_filter
 from protocol.mqtt5.field_reader import FieldReader
-from protocol.mqtt5.properties import SUBSCRIPTION_IDENTIFIER, violation
+from protocol.mqtt5.properties.property_codec import violation
+from protocol.mqtt5.properties.property_table import SUBSCRIPTION_IDENTIFIER
 from protocol.mqtt5.shared_filters import SHARE
 from protocol.mqtt5.subscription_options import (
     LEGAL_OPTIONS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.mqtt5.properties import malformed, violation
+from protocol.mqtt5.properties.property_codec import malformed, violation
 from protocol.mqtt5.shared_filters import SHARE
 
 NO_LOCAL: Final = 0x04

@@ -21,9 +21,9 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import FoldmqError
-from protocol.mqtt import (
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import (
     RESERVED_ROOTS,
-    FilterTrie,
     TopicError,
     is_reserved_topic,
     split_levels,

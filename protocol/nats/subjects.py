@@ -25,7 +25,7 @@ A subject is at least as long as its topic. A NATS Server accepts no more than i
 import re
 
 from protocol.errors import FoldmqError
-from protocol.mqtt import TopicError, split_levels, validate_topic_name
+from protocol.mqtt.topics import TopicError, split_levels, validate_topic_name
 
 _EMPTY = "/"
 _DOT = "//"

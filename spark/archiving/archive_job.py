@@ -25,9 +25,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from protocol.errors import FoldmqError
 from spark.archiving.archive_plan import check_same_log, plan_archive
-from spark.datasource import register
-from spark.runtime import SparkError, marked_iterator, run_sync, translate_errors
-from spark.storage import Directory, RecordRun, check_file, no_room, open_writer
+from spark.datasource.source import register
+from spark.runtime.errors import SparkError
+from spark.runtime.marked_errors import marked_iterator
+from spark.runtime.session import translate_errors
+from spark.runtime.sync_calls import run_sync
+from spark.storage.archive_directory import no_room, open_writer
+from spark.storage.directories import Directory
+from spark.storage.parquet_files import RecordRun, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark.archiving.archive_plan import PendingArchive
-    from spark.datasource import Log
-    from spark.storage import ArchiveExtent, ArchiveWriter
+    from spark.datasource.log import Log
+    from spark.storage.archive_directory import ArchiveExtent, ArchiveWriter
 
 BATCH_BYTES: Final = 1 << 30
 """Maximum bytes of records taken into an archive together."""

@@ -8,23 +8,21 @@ from urllib.parse import quote
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, NoLog
-from eventstore.format import Record, decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.home_paths import expand_home
-from eventstore.log import read_stored
-from eventstore.nats import LOG_STREAM_PREFIX, disconnect
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
-from spark.datasource import SourceOptions, find_in_nats, join_with_archive
-from spark.runtime import BadOption, OtherLog, run_sync
-from spark.storage import (
-    LEDGER_FILE,
-    NODE_DIRECTORY,
-    Directory,
-    Ledger,
-    directory_text,
-    ledger_of,
-    look_up,
-    open_writer,
-)
+from spark.datasource.discovery import find_in_nats, join_with_archive
+from spark.datasource.options import SourceOptions
+from spark.runtime.marked_errors import BadOption, OtherLog
+from spark.runtime.sync_calls import run_sync
+from spark.storage.archive_directory import open_writer
+from spark.storage.archive_ledger import LEDGER_FILE, Ledger
+from spark.storage.archive_log import NODE_DIRECTORY, ledger_of
+from spark.storage.directories import Directory, directory_text
+from spark.storage.nats_log import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +30,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from spark.storage import ArchiveExtent, NatsAccess, NatsLog
+    from spark.storage.archive_directory import ArchiveExtent
+    from spark.storage.nats_access import NatsAccess
+    from spark.storage.nats_log import NatsLog
 
 
 class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors

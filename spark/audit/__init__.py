@@ -16,21 +16,3 @@ are read and audited there, without Spark (``local_facts``):
 - ``checkpoint_rules``, ``duplicate_rule``, ``ownership_rule``: messages carried over cuts, repeated
   deliveries, sessions on several nodes; ``local_repetitions`` for small logs.
 """
-
-from typing import TYPE_CHECKING
-
-from protocol.lazy_exports import lazy_exports
-
-if TYPE_CHECKING:
-    from spark.audit.local_facts import NOTHING, SMALL, limits_here
-    from spark.audit.pipeline import audit
-else:
-    __getattr__ = lazy_exports(
-        __name__,
-        {
-            "local_facts": "NOTHING SMALL limits_here",
-            "pipeline": "audit",
-        },
-    )
-
-__all__ = ["NOTHING", "SMALL", "audit", "limits_here"]

@@ -6,26 +6,20 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.audit import Rule
-from spark.audit.facts import (
-    CARRIED,
-    EFFECT,
-    RETAINED,
-    SENT,
-    WILL,
-    cuts_behind,
-    cuts_within,
-    with_marks,
-)
+from projections.audit.rules.rule_table import Rule
+from spark.audit.facts.checkpoint_lookup import cuts_behind, cuts_within, with_marks
+from spark.audit.facts.fact_schema import CARRIED, EFFECT, RETAINED, SENT, WILL
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.sessions import NEEDED, position_of
+from spark.audit.sessions.expected_deliveries import position_of
+from spark.audit.sessions.session_result_rows import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
 
-    from spark.audit.facts import FactTables, LogSummary
+    from spark.audit.facts.fact_tables import FactTables
+    from spark.audit.facts.log_summary import LogSummary
 
 _CUT: Final = ("cut", "first")
 

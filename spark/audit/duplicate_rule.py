@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format import Assigned, Delivered, Queued, format_position, from_runs
-from projections.audit import Rule
-from spark.audit.facts import EFFECT, EVENTS, RELEASED, unpack_events
-from spark.runtime import mark_errors
+from eventstore.format.events import Assigned, Delivered, Queued
+from eventstore.format.positions import format_position, from_runs
+from projections.audit.rules.rule_table import Rule
+from spark.audit.facts.event_codec import unpack_events
+from spark.audit.facts.fact_schema import EFFECT, EVENTS, RELEASED
+from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format import Position
-    from spark.audit.facts import FactTables
+    from eventstore.format.positions import Position
+    from spark.audit.facts.fact_tables import FactTables
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"
 _SCHEMA: Final = pa.schema(

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.audit.facts import BEYOND_ALL, CARRIED, EVENTS, NODE, RELEASED, SENT, LogNote
-from spark.runtime import available_memory, usable_cores
+from spark.audit.facts.chain_check import LogNote
+from spark.audit.facts.fact_schema import CARRIED, EVENTS, NODE, RELEASED, SENT
+from spark.audit.facts.log_summary import BEYOND_ALL
+from spark.runtime.machine import available_memory, usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from eventstore.format import Position
-    from spark.audit.facts import LogSummary
+    from eventstore.format.positions import Position
+    from spark.audit.facts.log_summary import LogSummary
 
 LOCAL_BYTES: Final = 128 << 20
 """Logs up to this size are audited in the memory of the driver, whatever its size."""

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from eventstore.display import name as shown
-from eventstore.format import NATS_SESSION, format_position
-from projections.audit import Rule, Violation
+from eventstore.format.events import NATS_SESSION
+from eventstore.format.positions import format_position
+from projections.audit.rules.rule_table import Rule, Violation
 from spark.audit.duplicate_rule import classify_copy, deliveries_of
-from spark.audit.facts import CARRIED, EFFECT, EVENTS, RELEASED, RETAINED, SENT, WILL
+from spark.audit.facts.fact_schema import CARRIED, EFFECT, EVENTS, RELEASED, RETAINED, SENT, WILL
 from spark.audit.ownership_rule import SKEW_MS
-from spark.audit.sessions import CONNECTED, NEEDED
+from spark.audit.sessions.session_result_rows import CONNECTED, NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from eventstore.format import Position
-    from spark.audit.facts import LogSummary
+    from eventstore.format.positions import Position
+    from spark.audit.facts.log_summary import LogSummary
     from spark.audit.local_facts import LocalFacts
     from spark.audit.local_retained import History
 

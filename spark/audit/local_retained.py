@@ -8,29 +8,29 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.display import name as shown
-from eventstore.format import format_position
-from projections.audit import Rule, Violation
-from protocol.mqtt import TopicTrie, matches
-from protocol.mqtt5 import NO_LOCAL
-from spark.audit.facts import (
-    BEYOND_ALL,
-    BROKER,
+from eventstore.format.positions import format_position
+from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt.topic_trie import TopicTrie
+from protocol.mqtt.topics import matches
+from protocol.mqtt5.subscription_options import NO_LOCAL
+from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS, RETAINED_CLAIM
+from spark.audit.facts.fact_schema import (
     CLEARED,
     EXPIRED_SO,
     GRANT,
-    PROJECTIONS,
     REPEATED_SO,
     REPLAY,
     RETAINED,
-    RETAINED_CLAIM,
     SET,
 )
+from spark.audit.facts.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from eventstore.format import Position
-    from spark.audit.facts import LogSummary, StateClaim
+    from eventstore.format.positions import Position
+    from spark.audit.facts.audit_outcome import StateClaim
+    from spark.audit.facts.log_summary import LogSummary
     from spark.audit.local_facts import LocalFacts
     from spark.audit.local_sessions import RequiredReplay
 

@@ -7,30 +7,26 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.format import INDEX_BITS
-from spark.audit.facts import EFFECT, SESSION_CLAIM, SPANS, reduce_collections
+from eventstore.format.positions import INDEX_BITS
+from spark.audit.facts.audit_outcome import SESSION_CLAIM
+from spark.audit.facts.fact_scan import reduce_collections
+from spark.audit.facts.fact_schema import EFFECT, SPANS
 from spark.audit.local_facts import names_within
-from spark.audit.sessions import (
-    CLAIMED,
-    COLUMNS,
-    EFFECT_COLUMNS,
-    EXPECTED,
-    HAPPENED,
-    OWED,
-    SHARED,
-    packs_of,
-    session_results,
-    shared_results,
-    spans_of_facts,
-)
+from spark.audit.sessions.expected_deliveries import packs_of, spans_of_facts
+from spark.audit.sessions.expected_packs import EFFECT_COLUMNS
+from spark.audit.sessions.session_audit_task import COLUMNS, session_results
+from spark.audit.sessions.session_checker import CLAIMED, EXPECTED, HAPPENED, OWED
+from spark.audit.sessions.session_result_rows import SHARED
+from spark.audit.sessions.shared_rules import shared_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from eventstore.format import Position
-    from spark.audit.facts import LogSummary, StateClaim
+    from eventstore.format.positions import Position
+    from spark.audit.facts.audit_outcome import StateClaim
+    from spark.audit.facts.log_summary import LogSummary
     from spark.audit.local_facts import LocalFacts, NameRange
-    from spark.audit.sessions import SessionPlan
+    from spark.audit.sessions.session_audit_task import SessionPlan
 
 RequiredReplay = tuple[str, str, "Position", "Position", str]
 """A retained message that must be sent: node, session, at, ref, filter."""

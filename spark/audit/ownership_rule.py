@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format import NATS_SESSION
-from projections.audit import Rule
+from eventstore.format.events import NATS_SESSION
+from projections.audit.rules.rule_table import Rule
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.sessions import CONNECTED
+from spark.audit.sessions.session_result_rows import CONNECTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
-from projections.audit import RULES, UNEXPECTED, Violation
-from projections.audit.rules import UNKNOWN_LIMITS
+from projections.audit.rules.drop_rules import UNKNOWN_LIMITS
+from projections.audit.rules.rule_table import RULES, UNEXPECTED, Violation
 from spark.audit import retained_rules, state_claims, statistics
 from spark.audit.checkpoint_rules import (
     find_changed_repetitions,
@@ -25,36 +25,26 @@ from spark.audit.checkpoint_rules import (
     find_unknown_repetitions,
 )
 from spark.audit.duplicate_rule import classify_unexpected
-from spark.audit.exchange import Compared, compare_in_spark, compare_logs, find_brokers, readable
-from spark.audit.facts import (
-    BEYOND_ALL,
+from spark.audit.exchange.broker_logs import find_brokers
+from spark.audit.exchange.log_comparison import Compared, compare_in_spark, compare_logs, readable
+from spark.audit.facts.audit_outcome import MAX_VIOLATIONS, SESSION_CLAIM, Outcome, StateClaim
+from spark.audit.facts.chain_check import COUNTS, DROPS, FILTERS, RATES, SHARED_THERE, LogNote
+from spark.audit.facts.fact_schema import (
     CARRIED,
-    COUNTS,
-    DROPS,
     EFFECT,
     EVENTS,
     FEW,
-    FILTERS,
     GRANT,
-    MAX_VIOLATIONS,
     NODE,
-    RATES,
     RELEASED,
     REPLAY,
     RETAINED,
-    SESSION_CLAIM,
-    SHARED_THERE,
     SPANS,
-    FactTables,
-    LogNote,
-    LogSummaries,
-    Outcome,
-    StateClaim,
-    facts_of,
-    merge_rates,
-    read_facts,
-    summarize_logs,
 )
+from spark.audit.facts.fact_source import facts_of, read_facts
+from spark.audit.facts.fact_tables import FactTables
+from spark.audit.facts.histogram import merge_rates
+from spark.audit.facts.log_summary import BEYOND_ALL, LogSummaries, summarize_logs
 from spark.audit.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalFacts, LocalLimits
 from spark.audit.local_repetitions import (
     changed_repetitions,
@@ -71,38 +61,30 @@ from spark.audit.local_retained import (
 )
 from spark.audit.local_sessions import TooManyDeliveries, audit_local_sessions
 from spark.audit.ownership_rule import find_double_owners
-from spark.audit.sessions import (
-    CLAIMED,
-    COLUMNS,
-    EXPECTED,
-    HAPPENED,
-    OF_RESULTS,
-    OWED,
-    TOTALS,
-    VIOLATION,
-    AuditTotals,
-    SessionPlan,
-    audit_sessions,
-    audit_shared,
+from spark.audit.sessions.expected_deliveries import (
     expected_deliveries_of,
     expected_of_few,
     few_subscription_spans,
     position_of,
     published_messages,
-    session_marks,
     subscription_spans,
 )
-from spark.datasource import bytes_of
-from spark.storage import check_claimed_nodes
+from spark.audit.sessions.session_audit_task import COLUMNS, SessionPlan, audit_sessions
+from spark.audit.sessions.session_checker import CLAIMED, EXPECTED, HAPPENED, OWED, session_marks
+from spark.audit.sessions.session_result_rows import OF_RESULTS, TOTALS, VIOLATION, AuditTotals
+from spark.audit.sessions.shared_rules import audit_shared
+from spark.datasource.planning import bytes_of
+from spark.storage.node_names import check_claimed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from eventstore.format import Position
-    from spark.audit.exchange import BrokerLogs
-    from spark.audit.facts import ClaimsCompared, LogSummary
-    from spark.audit.sessions import PublishedMessages
-    from spark.datasource import Log
+    from eventstore.format.positions import Position
+    from spark.audit.exchange.broker_logs import BrokerLogs
+    from spark.audit.facts.audit_outcome import ClaimsCompared
+    from spark.audit.facts.log_summary import LogSummary
+    from spark.audit.sessions.expected_deliveries import PublishedMessages
+    from spark.datasource.log import Log
 
 _Classify: TypeAlias = "Callable[[Sequence[Any]], list[tuple[str, str]]]"
 """Returns (rule, what) for rows of unexpected deliveries."""

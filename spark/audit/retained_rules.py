@@ -11,34 +11,32 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.audit import Rule
-from protocol.mqtt import matches
-from protocol.mqtt5 import NO_LOCAL
-from spark.audit.facts import (
-    BEYOND_ALL,
-    BROKER,
+from projections.audit.rules.rule_table import Rule
+from protocol.mqtt.topics import matches
+from protocol.mqtt5.subscription_options import NO_LOCAL
+from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS, RETAINED_CLAIM
+from spark.audit.facts.checkpoint_lookup import next_checkpoint, with_marks
+from spark.audit.facts.fact_schema import (
     CLEARED,
     EXPIRED_SO,
     GRANT,
-    PROJECTIONS,
     REPEATED_SO,
     REPLAY,
     RETAINED,
-    RETAINED_CLAIM,
     SET,
-    next_checkpoint,
-    with_marks,
 )
-from spark.audit.sessions import position_of, topics_to_filters
-from spark.runtime import mark_errors
+from spark.audit.facts.log_summary import BEYOND_ALL
+from spark.audit.sessions.expected_deliveries import position_of, topics_to_filters
+from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format import Position
-    from spark.audit.facts import FactTables, LogSummary
+    from eventstore.format.positions import Position
+    from spark.audit.facts.fact_tables import FactTables
+    from spark.audit.facts.log_summary import LogSummary
 
 VIOLATION: Final = ("rule", "node", "session", "at", "ref", "topic", "what")
 """``ref`` and ``topic`` identify the message; they are null if there is none."""

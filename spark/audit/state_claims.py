@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.audit.facts import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, ClaimsCompared
+from spark.audit.facts.audit_outcome import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, ClaimsCompared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
-    from eventstore.format import Position
-    from spark.audit.facts import StateClaim
+    from eventstore.format.positions import Position
+    from spark.audit.facts.audit_outcome import StateClaim
 
 COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")
 _DDL: Final = "where string, node string, kind string, name string, bound bigint, digest string"

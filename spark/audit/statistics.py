@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from projections.audit import BUCKETS, RULES, Rule
-from spark.audit.facts import REPLAY, DropCount, LatencyHistogram, RuleResult, SlowSession
-from spark.audit.sessions import bounded, quantile
+from projections.audit.rules.rule_table import RULES, Rule
+from projections.audit.unfinished_deliveries import BUCKETS
+from spark.audit.facts.audit_outcome import DropCount, LatencyHistogram, RuleResult, SlowSession
+from spark.audit.facts.fact_schema import REPLAY
+from spark.audit.sessions.session_result_rows import bounded, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark.audit.facts import NodeSummary
-    from spark.audit.sessions import AuditTotals
+    from spark.audit.facts.audit_outcome import NodeSummary
+    from spark.audit.sessions.session_result_rows import AuditTotals
 
 
 def rule_results(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from eventstore.format import VERSIONS, Event, TurnEvent
+from eventstore.format.event_parsing import VERSIONS, Event
+from eventstore.format.turn_events import TurnEvent
 
 _TURN_VERSION: Final = 1
 """Version of the events of several sessions."""

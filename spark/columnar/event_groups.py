@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from eventstore.format import MAX_INDEX
+from eventstore.format.positions import MAX_INDEX
 from spark.columnar.event_columns import EventColumns
 from spark.columnar.integer_columns import Integers, UnusualEvent, numbers_within, sums_before
 

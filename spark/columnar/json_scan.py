@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from eventstore.format import HEADER_FROM
+from eventstore.format.records import HEADER_FROM
 from spark.columnar.arrays import cut_pieces, of_joined, of_texts
 from spark.columnar.integer_columns import Integers, UnusualEvent
 from spark.columnar.integer_text import PAD, parse_integers, words_of
@@ -22,7 +22,7 @@ from spark.columnar.turn_text import without_turns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
     from spark.columnar.integer_text import Flags
 
 _EVENTS: Final = b',"events":['

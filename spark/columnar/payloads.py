@@ -13,7 +13,7 @@ from spark.columnar.integer_columns import Integers, UnusualEvent, sums_before
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 
 class PayloadAreas:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from spark.columnar.event_groups import EventGroup
     from spark.columnar.turn_groups import TurnGroup
 

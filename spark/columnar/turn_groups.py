@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from eventstore.format import MAX_INDEX
+from eventstore.format.positions import MAX_INDEX
 from spark.columnar.arrays import indices
 from spark.columnar.event_fields import SHAPES
 from spark.columnar.event_groups import EventGroup

@@ -17,14 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import orjson
 
-from eventstore.format import (
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-    expanded,
-    from_runs,
-)
+from eventstore.format.positions import from_runs
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
+from eventstore.format.turn_expansion import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

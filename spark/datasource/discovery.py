@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, NoLog
-from eventstore.format import link_of
-from eventstore.nats import disconnect, list_logs
-from spark.runtime import BadOption, OtherLog, run_sync
-from spark.storage import look_up
+from eventstore.format.records import link_of
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import list_logs
+from spark.runtime.marked_errors import BadOption, OtherLog
+from spark.runtime.sync_calls import run_sync
+from spark.storage.nats_log import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
     from protocol.errors import FoldmqError
     from spark.datasource.options import SourceOptions
-    from spark.storage import ArchivedLog, NatsAccess, NatsLog, StoredLog
+    from spark.storage.archive_log import ArchivedLog
+    from spark.storage.nats_access import NatsAccess
+    from spark.storage.nats_log import NatsLog
+    from spark.storage.stored_log import StoredLog
 
 _LISTED: Final = 10
 _STEP_BYTES: Final = 4 << 20
@@ -63,7 +68,7 @@ def find_in_archive(options: SourceOptions) -> list[ArchivedLog]:
     """
     if options.archive is None:
         return []
-    from spark.storage import archived_logs  # not before: Parquet takes long to import
+    from spark.storage.archive_log import archived_logs  # not before: Parquet takes long to import
 
     wanted, found = options.streams, archived_logs(options.archive)
     return [one for one in found if not wanted or "*" in wanted or one.stream in wanted]
@@ -99,7 +104,7 @@ def join_with_archive(
 def _where(options: SourceOptions) -> str:
     archive = None
     if options.archive is not None:
-        from spark.storage import directory_text
+        from spark.storage.directories import directory_text
 
         archive = f"in the archive {directory_text(options.archive)}"
     nats = None if options.access is None else f"on {options.access.where}"

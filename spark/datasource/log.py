@@ -8,29 +8,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format import (
-    MAX_INDEX,
-    UnreadableEvent,
-    decode_record,
-    entries,
-    format_position,
-    position,
-    sequence_of,
-)
+from eventstore.format.event_parsing import UnreadableEvent, entries
+from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
+from eventstore.format.records import decode_record
 from spark.datasource.discovery import find_logs
 from spark.datasource.options import SourceOptions
 from spark.datasource.planning import plan_ranges, shuffle_partitions
 from spark.datasource.source import register
-from spark.runtime import set_shuffle_partitions
-from spark.storage import nodes_of, open_records
+from spark.runtime.session import set_shuffle_partitions
+from spark.storage.node_names import nodes_of
+from spark.storage.stored_log import open_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from eventstore.format import Position
-    from spark.storage import RecordRange
+    from eventstore.format.positions import Position
+    from spark.storage.stored_log import RecordRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.format import decode_record
-from spark.storage import StoredLog, frame_of, open_records
+from eventstore.format.records import decode_record
+from spark.storage.record_frames import frame_of
+from spark.storage.stored_log import StoredLog, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.nats import LOG_STREAM_PREFIX
-from spark.columnar import PushedFilters
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from spark.columnar.row_filter import PushedFilters
 from spark.datasource.point_options import EARLIEST, OffsetOption, PointOption
-from spark.runtime import BadOption
-from spark.schema import Columns
-from spark.storage import NatsAccess
+from spark.runtime.marked_errors import BadOption
+from spark.schema.columns import Columns
+from spark.storage.nats_access import NatsAccess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,7 +183,7 @@ def _types(text: str | None) -> frozenset[str] | None:
     types = _names("types", text)
     if not types:
         return types
-    from eventstore.format import VERSIONS  # not before: it takes long to import
+    from eventstore.format.event_parsing import VERSIONS  # not before: it takes long to import
 
     for name in types:
         if name not in VERSIONS:

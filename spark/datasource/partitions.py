@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import InputPartition
 
-from spark.runtime import marked_iterator
+from spark.runtime.marked_errors import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from spark.columnar import PushedFilters
+    from spark.columnar.row_filter import PushedFilters
     from spark.datasource.options import SourceOptions
-    from spark.storage import RecordRange
+    from spark.storage.stored_log import RecordRange
 
 
 class LogPartition(InputPartition):

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, CutOff
-from eventstore.format import MAX_INDEX, index_of, sequence_of
-from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.datasource.point_options import EARLIEST, LATEST
-from spark.runtime import BadOption, name_log_in_errors
-from spark.storage import RecordRange, frame_of, open_records
+from spark.runtime.marked_errors import BadOption, name_log_in_errors
+from spark.storage.record_frames import frame_of
+from spark.storage.stored_log import RecordRange, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.format import Record
-    from spark.columnar import PushedFilters
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import PushedFilters
     from spark.datasource.options import SourceOptions
-    from spark.storage import StoredLog
+    from spark.storage.stored_log import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
 _SHUFFLED_BYTES: Final = 2 << 20
@@ -158,7 +159,7 @@ class RecordTimes:
         """Return the last record before the time of the log exceeds a time.
 
         It is the one before the first record if that is later, see
-        :func:`eventstore.reading.last_until`. In logs of versions that did not record jumps of the
+        :func:`eventstore.reading.log_points.last_until`. In logs of versions that did not record jumps of the
         clock it is one of the records followed by a later one.
         """
         for first, last in self._spans():

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import MAX_INDEX
-from eventstore.nats import LOG_STREAM_PREFIX
-from eventstore.reading import PointSpec, parse_point
-from spark.runtime import BadOption
+from eventstore.format.positions import MAX_INDEX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.position_text import PointSpec, parse_point
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

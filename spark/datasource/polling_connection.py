@@ -6,14 +6,16 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from eventstore.nats import disconnect
+from eventstore.nats.connection import disconnect
 from spark.datasource.discovery import find_in_archive, find_in_nats, join_with_archive
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from spark.datasource.options import SourceOptions
-    from spark.storage import NatsAccess, NatsLog, StoredLog
+    from spark.storage.nats_access import NatsAccess
+    from spark.storage.nats_log import NatsLog
+    from spark.storage.stored_log import StoredLog
 
 
 class PollingConnection:

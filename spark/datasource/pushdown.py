@@ -18,14 +18,14 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from eventstore.format import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql.datasource import Filter
 
-    from spark.columnar import PushedFilters
+    from spark.columnar.row_filter import PushedFilters
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 

@@ -6,22 +6,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.format import UnknownEvent, UnreadableEvent, position
-from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
+from eventstore.format.positions import position
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.datasource.options import DROPMALFORMED, FAILFAST
-from spark.rows import Decoder, record_rows, sparse_rows
-from spark.runtime import name_log_in_errors
-from spark.storage import CheckedRecord, RecordChecker, frame_of, mentioning
+from spark.rows.decoder import Decoder, sparse_rows
+from spark.rows.records import record_rows
+from spark.runtime.marked_errors import name_log_in_errors
+from spark.storage.record_checks import CheckedRecord, RecordChecker
+from spark.storage.record_frames import frame_of, mentioning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from eventstore.format import Record
-    from spark.columnar import PushedFilters
-    from spark.schema import Columns
-    from spark.storage import RecordRange
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import PushedFilters
+    from spark.schema.columns import Columns
+    from spark.storage.stored_log import RecordRange
 
 _HEADERS: Final = 1536 << 10
 """Bytes of headers decoded together: a batch has a cost for each column."""

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 
 from spark.datasource.options import SourceOptions
 from spark.datasource.partitions import LogPartition, read_partition
-from spark.runtime import BadOption, mark_errors
-from spark.schema import Columns
+from spark.runtime.marked_errors import BadOption, mark_errors
+from spark.schema.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -125,7 +125,7 @@ def with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
     """Return the options with the columns of a schema; raises BadOption for unknown ones."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from spark.schema import schema_of
+    from spark.schema.arrow_types import schema_of
 
     columns = Columns.of(options.columns.rows, schema.fieldNames())
     given = to_arrow_schema(schema, timezone="UTC")

@@ -27,8 +27,8 @@ from spark.datasource.partitions import LogPartition, read_partition
 from spark.datasource.planning import check_named, group_ranges, split_ranges
 from spark.datasource.point_options import EARLIEST, LATEST
 from spark.datasource.polling_connection import PollingConnection
-from spark.runtime import BadOption, mark_errors
-from spark.storage import RecordRange
+from spark.runtime.marked_errors import BadOption, mark_errors
+from spark.storage.stored_log import RecordRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark.datasource.options import SourceOptions
-    from spark.storage import StoredLog
+    from spark.storage.stored_log import StoredLog
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

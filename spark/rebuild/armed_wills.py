@@ -11,7 +11,7 @@ from spark.rebuild.session_facts import session_facts_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark.datasource import Log
+    from spark.datasource.log import Log
     from spark.rebuild.state_start import StateStarts
 
 _ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")

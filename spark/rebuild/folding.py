@@ -14,20 +14,16 @@ import orjson
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.format import (
-    RetainedSnapshot,
-    SessionExpired,
-    SessionSnapshot,
-    UnreadableEvent,
-    format_position,
-    parse_event,
-    parse_frequent,
-    sequence_of,
-)
-from projections.state import EVOLVE, SessionFold
+from eventstore.format.event_parsing import UnreadableEvent, parse_event
+from eventstore.format.events import SessionExpired
+from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import format_position, sequence_of
+from projections.state.session import EVOLVE
+from projections.state.single_session import SessionFold
 from spark.rebuild.arrow_batches import arrow_batches_of, ddl
 from spark.rebuild.session_groups import group_by_session, sorted_by_session
-from spark.runtime import marked_iterator
+from spark.runtime.marked_errors import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,8 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format import Event, Position
-    from spark.datasource import Log
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from spark.datasource.log import Log
     from spark.rebuild.session_groups import Row, SessionGroup
     from spark.rebuild.state_start import StateStarts
 

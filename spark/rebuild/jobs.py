@@ -10,14 +10,14 @@ from spark.rebuild.retained_messages import retained
 from spark.rebuild.session_queues import queues
 from spark.rebuild.session_states import sessions
 from spark.rebuild.state_start import state_starts
-from spark.runtime import BadOption
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
-    from spark.datasource import Log
+    from spark.datasource.log import Log
     from spark.rebuild.state_start import StateStarts
 
 

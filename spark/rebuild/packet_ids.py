@@ -18,7 +18,7 @@ from spark.rebuild.session_facts import session_facts_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource import Log
+    from spark.datasource.log import Log
     from spark.rebuild.state_start import StateStarts
 
 _OUT: Final = (

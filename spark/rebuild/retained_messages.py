@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource import Log
+    from spark.datasource.log import Log
 
 _PUBLISHED: Final = (
     "node",

@@ -14,18 +14,19 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.state import QOS_MASK, RETAIN_FLAG, decode_session
+from projections.state.snapshot import decode_session
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from spark.rebuild.arrow_batches import arrow_batches_of, ddl
 from spark.rebuild.session_groups import group_by_session, sorted_by_session
-from spark.runtime import marked_iterator
+from spark.runtime.marked_errors import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
-    from projections.state import InFlight, SessionState
-    from spark.datasource import Log
+    from projections.state.session import InFlight, SessionState
+    from spark.datasource.log import Log
     from spark.rebuild.state_start import StateStarts
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()

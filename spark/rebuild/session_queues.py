@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format import INDEX_BITS
-from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from eventstore.format.positions import INDEX_BITS
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.rebuild.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format import Run
-    from projections.state import SessionFold
-    from spark.datasource import Log
+    from eventstore.format.positions import Run
+    from projections.state.single_session import SessionFold
+    from spark.datasource.log import Log
     from spark.rebuild.state_start import StateStarts
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()

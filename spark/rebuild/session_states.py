@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.state import digest, encode_session
+from projections.state.digests import digest
+from projections.state.snapshot import encode_session
 from spark.rebuild.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.state import SessionFold, SubscriptionState
-    from spark.datasource import Log
+    from projections.state.session import SubscriptionState
+    from projections.state.single_session import SessionFold
+    from spark.datasource.log import Log
     from spark.rebuild.state_start import StateStarts
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format import format_position
-from projections.state import digest
+from eventstore.format.positions import format_position
+from projections.state.digests import digest
 from spark.rebuild.retained_messages import retained_digest_column as digest_column
 from spark.rebuild.retained_messages import retained_effects
 from spark.rebuild.session_states import session_texts_of
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format import Position
-    from projections.state import SessionFold
-    from spark.datasource import Log
+    from eventstore.format.positions import Position
+    from projections.state.single_session import SessionFold
+    from spark.datasource.log import Log
 
 _BEYOND = 1 << 62
 """A position after the end of every log."""

@@ -16,19 +16,25 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from eventstore.errors import CorruptLog, CutOff
-from eventstore.format import CheckpointCompleted, TurnAssembler, position
-from spark.datasource import PointOption, SourceOptions, find_logs, plan_log
-from spark.runtime import name_log_in_errors
-from spark.storage import nodes_of, record_opener
+from eventstore.format.node_events import CheckpointCompleted
+from eventstore.format.positions import position
+from eventstore.format.turn_parts import TurnAssembler
+from spark.datasource.discovery import find_logs
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import plan_log
+from spark.datasource.point_options import PointOption
+from spark.runtime.marked_errors import name_log_in_errors
+from spark.storage.node_names import nodes_of
+from spark.storage.record_frames import record_opener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import Column
 
-    from eventstore.format import Position
-    from spark.datasource import Log
-    from spark.storage import StoredLog
+    from eventstore.format.positions import Position
+    from spark.datasource.log import Log
+    from spark.storage.stored_log import StoredLog
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
-from eventstore.format import format_position, index_of, position, sequence_of
-from projections.audit import Rule, Violation
+from eventstore.format.positions import format_position, index_of, position, sequence_of
+from projections.audit.rules.rule_table import Rule, Violation
 from projections.log_proof import LogProof, proven_spans
-from spark.audit.facts import (
+from spark.audit.facts.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     MAX_VIOLATIONS,
@@ -31,32 +31,26 @@ from spark.audit.facts import (
     SESSION_CLAIM,
     ClaimsCompared,
 )
-from spark.rebuild import (
-    SessionClaims,
-    arrow_batches_of,
-    ddl,
-    group_by_session,
-    parse_event_json,
-    report_contradictions,
-    retained_otherwise,
-    session_events,
-    sorted_by_session,
-    state_starts,
-)
+from spark.rebuild.arrow_batches import arrow_batches_of, ddl
+from spark.rebuild.folding import parse_event_json, report_contradictions, session_events
+from spark.rebuild.session_groups import group_by_session, sorted_by_session
+from spark.rebuild.state_claim_comparison import SessionClaims, retained_otherwise
+from spark.rebuild.state_start import state_starts
 from spark.recovery.session_check import SessionRecovery
-from spark.runtime import BadOption, marked_iterator
-from spark.storage import check_claimed_nodes
+from spark.runtime.marked_errors import BadOption, marked_iterator
+from spark.storage.node_names import check_claimed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from projections.log_proof import Doubt
-    from spark.audit.facts import StateClaim
-    from spark.datasource import Log, LogBounds
-    from spark.rebuild import SessionGroup, StateStarts
+    from spark.audit.facts.audit_outcome import StateClaim
+    from spark.datasource.log import Log, LogBounds
+    from spark.rebuild.session_groups import SessionGroup
+    from spark.rebuild.state_start import StateStarts
 
 RECOVERY: Final = "recovery"
 """The rule for all duties of a restarted broker."""

@@ -11,37 +11,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
     Completed,
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     MessagePublished,
-    Position,
     Queued,
     Received,
     Redelivered,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     WillArmed,
     WillCancelled,
     WillFired,
-    from_runs,
 )
-from projections.audit import is_clean_start
-from projections.state import SessionFold
-from protocol.mqtt import is_death, with_timestamp
+from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import Position, from_runs
+from projections.audit.single_event_rules import is_clean_start
+from projections.state.single_session import SessionFold
+from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from projections.state import SessionState, Will
+    from projections.state.session import SessionState, Will
 
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Close reasons of connections left open by the previous broker; the second applies if an actor

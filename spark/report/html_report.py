@@ -10,12 +10,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from eventstore import display
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 from spark.report import findings
 from spark.report.plots import plots
 
 if TYPE_CHECKING:
-    from spark.audit.facts import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 VIOLATIONS: Final = 100
 """Maximum violations shown for each rule."""

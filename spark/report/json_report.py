@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from eventstore.display import iso
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 from projections.log_proof import doubt_object
 from spark.report import findings
 
 if TYPE_CHECKING:
-    from spark.audit.facts import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 
 def audit_json(outcome: Outcome) -> dict[str, Any]:

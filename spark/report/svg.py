@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from spark.runtime import NoSpark, install_command
+from spark.runtime.errors import NoSpark, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import count_of, escaped, name, size
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 from spark.report import findings
 from spark.report.text_table import table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark.audit.facts import NodeSummary, Outcome
+    from spark.audit.facts.audit_outcome import NodeSummary, Outcome
 
 VIOLATIONS: Final = 5
 """Maximum violations shown for each rule."""

@@ -7,30 +7,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format import INDEX_BITS, VERSIONS
-from spark.columnar import (
-    TURN_SHAPES,
-    EventGroup,
-    Integers,
-    JsonScan,
-    TurnGroup,
-    UnusualEvent,
-    groups_of_turns,
-    integers,
-    nulled,
-    of_numbers,
-    of_texts,
-    sums_before,
-)
-from spark.schema import ENTRIES
+from eventstore.format.event_parsing import VERSIONS
+from eventstore.format.positions import INDEX_BITS
+from spark.columnar.arrays import nulled, of_numbers, of_texts
+from spark.columnar.event_fields import TURN_SHAPES
+from spark.columnar.event_groups import EventGroup
+from spark.columnar.integer_columns import Integers, UnusualEvent, integers, sums_before
+from spark.columnar.json_scan import JsonScan
+from spark.columnar.turn_groups import TurnGroup, groups_of_turns
+from spark.schema.arrow_types import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from eventstore.format import Position, Record
-    from spark.columnar import RowFilter
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import RowFilter
 
 _KINDS: Final = (*VERSIONS, *TURN_SHAPES)
 KIND_NAMES: Final = of_texts(kind.encode() for kind in VERSIONS)

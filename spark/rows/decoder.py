@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 
-from eventstore.format import UnreadableEvent, decode_record, encode_record
-from spark.columnar import UnusualEvent
+from eventstore.format.event_parsing import UnreadableEvent
+from eventstore.format.records import decode_record, encode_record
+from spark.columnar.integer_columns import UnusualEvent
 from spark.rows.entries import EntryRows
 from spark.rows.events import EventRows
-from spark.schema import GRAINS, schema_of
+from spark.schema.arrow_types import GRAINS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format import Record
-    from spark.columnar import RowFilter
-    from spark.schema import Columns
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import RowFilter
+    from spark.schema.columns import Columns
 
 
 class RowMaker(Protocol):

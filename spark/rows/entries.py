@@ -13,16 +13,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format import INDEX_BITS
-from spark.columnar import (
-    MESSAGES,
-    EventGroup,
-    PayloadAreas,
-    TurnGroup,
-    indices,
-    join_arrays,
-    of_numbers,
-)
+from eventstore.format.positions import INDEX_BITS
+from spark.columnar.arrays import indices, join_arrays, of_numbers
+from spark.columnar.event_groups import MESSAGES, EventGroup
+from spark.columnar.payloads import PayloadAreas
+from spark.columnar.turn_groups import TurnGroup
 from spark.rows.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout, PlacedEvents
 from spark.rows.entry_columns import MAKERS, EntryColumn
 from spark.rows.property_columns import (
@@ -36,13 +31,14 @@ from spark.rows.property_columns import (
 from spark.rows.row_widths import cut_rows
 from spark.rows.single_message_events import as_json
 from spark.rows.turn_columns import TURN_MAKERS, turn_json
-from spark.schema import ENTRIES, schema_of
+from spark.schema.arrow_types import ENTRIES, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from eventstore.format import Record
-    from spark.columnar import Integers, RowFilter
+    from eventstore.format.records import Record
+    from spark.columnar.integer_columns import Integers
+    from spark.columnar.row_filter import RowFilter
 
 
 _WITH_PROPERTIES: Final = MESSAGES | {"Queued", "WillArmed"}

@@ -12,25 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark.columnar import (
-    COUNTED_BY,
-    MESSAGES,
-    SHAPES,
-    EventGroup,
-    Integers,
-    UnusualEvent,
-    integers,
-    of_flags,
-    of_lists,
-    of_numbers,
-    of_texts,
-)
-from spark.schema import ENTRIES
+from spark.columnar.arrays import of_flags, of_lists, of_numbers, of_texts
+from spark.columnar.event_fields import SHAPES
+from spark.columnar.event_groups import COUNTED_BY, MESSAGES, EventGroup
+from spark.columnar.integer_columns import Integers, UnusualEvent, integers
+from spark.schema.arrow_types import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spark.columnar import Flags
+    from spark.columnar.integer_text import Flags
 
 
 class EntryColumn(NamedTuple):

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format import INDEX_BITS
-from spark.columnar import MESSAGES, Integers, PayloadAreas, indices, of_numbers, sums_before
+from eventstore.format.positions import INDEX_BITS
+from spark.columnar.arrays import indices, of_numbers
+from spark.columnar.event_groups import MESSAGES
+from spark.columnar.integer_columns import Integers, sums_before
+from spark.columnar.payloads import PayloadAreas
 from spark.rows.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout
 from spark.rows.row_widths import MAX_ROWS
-from spark.schema import EVENTS, schema_of
+from spark.schema.arrow_types import EVENTS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format import Record
-    from spark.columnar import RowFilter
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import RowFilter
 
 
 class EventRows:

@@ -13,24 +13,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format import expires_at, expiries_of
+from eventstore.format.stored_properties import expires_at, expiries_of
 from protocol.errors import FoldmqError
-from protocol.mqtt5 import MessageProperties, decode_message_properties
-from spark.columnar import (
-    EventGroup,
-    Integers,
-    TurnGroup,
-    of_lists,
-    of_numbers,
-    of_texts,
-    sums_before,
+from protocol.mqtt5.properties.message_properties import (
+    MessageProperties,
+    decode_message_properties,
 )
-from spark.schema import ENTRIES
+from spark.columnar.arrays import of_lists, of_numbers, of_texts
+from spark.columnar.event_groups import EventGroup
+from spark.columnar.integer_columns import Integers, sums_before
+from spark.columnar.turn_groups import TurnGroup
+from spark.schema.arrow_types import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 PROPERTIES: Final = (
     "content_type", "response_topic", "correlation_data", "payload_format", "user_properties",

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark.columnar import RowFilter, UnusualEvent
+from spark.columnar.integer_columns import UnusualEvent
+from spark.columnar.row_filter import RowFilter
 from spark.rows.batch_layout import BatchLayout
 from spark.rows.decoder import upcast_record
-from spark.schema import RECORDS, schema_of
+from spark.schema.arrow_types import RECORDS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Record
-    from spark.storage import CheckedRecord
+    from eventstore.format.records import Record
+    from spark.storage.record_checks import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})
 """Columns that need decoded events."""

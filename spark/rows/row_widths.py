@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark.columnar import MESSAGES, SHAPES, TurnGroup
+from spark.columnar.event_fields import SHAPES
+from spark.columnar.event_groups import MESSAGES
+from spark.columnar.turn_groups import TurnGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spark.columnar import EventGroup, Integers
+    from spark.columnar.event_groups import EventGroup
+    from spark.columnar.integer_columns import Integers
     from spark.rows.batch_layout import PlacedEvents
 
 MAX_ROWS: Final = 1 << 15

@@ -13,24 +13,25 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from eventstore.format import from_runs
-from spark.columnar import (
-    MESSAGES,
-    SHAPES,
-    EventGroup,
+from eventstore.format.positions import from_runs
+from spark.columnar.arrays import (
     indices,
     join_arrays,
     joined_texts,
     number_texts,
     of_numbers,
     of_texts,
-    sums_before,
 )
+from spark.columnar.event_fields import SHAPES
+from spark.columnar.event_groups import MESSAGES, EventGroup
+from spark.columnar.integer_columns import sums_before
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark.columnar import Integers, JsonScan, Part
+    from spark.columnar.arrays import Part
+    from spark.columnar.integer_columns import Integers
+    from spark.columnar.json_scan import JsonScan
     from spark.rows.batch_layout import BatchLayout
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}

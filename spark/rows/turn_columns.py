@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark.columnar import indices, joined_texts, number_texts, of_flags, of_numbers, of_texts
+from spark.columnar.arrays import (
+    indices,
+    joined_texts,
+    number_texts,
+    of_flags,
+    of_numbers,
+    of_texts,
+)
 from spark.rows.entry_columns import EntryColumn, narrowed
-from spark.schema import ENTRIES
+from spark.schema.arrow_types import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +26,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark.columnar import Integers, Part, TurnGroup
+    from spark.columnar.arrays import Part
+    from spark.columnar.integer_columns import Integers
+    from spark.columnar.turn_groups import TurnGroup
 
     Maker: TypeAlias = Callable[[TurnGroup], EntryColumn]
 

@@ -61,7 +61,9 @@ def name_log_in_errors(stream: str) -> Iterator[None]:
         help_ = f"restore a backup, or continue with the intact part: {SALVAGE}"
         raise SparkFailure(f"log {stream}: {what}; {help_}", error.exit_code) from None
     except FoldmqError as error:
-        from eventstore.format import UnreadableEvent  # not before: it takes long to import
+        from eventstore.format.event_parsing import (
+            UnreadableEvent,  # not before: it takes long to import
+        )
 
         if not isinstance(error, (UnreadableEvent, UnknownLogFormat)):
             raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from spark.runtime import BadOption
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

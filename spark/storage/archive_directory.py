@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
-from spark.runtime import NotWritable, OutOfDisk
+from spark.runtime.errors import NotWritable, OutOfDisk
 from spark.storage.archive_ledger import (
     LEDGER_FILE,
     ArchiveFile,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from eventstore.format import GENESIS
+from eventstore.format.records import GENESIS
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

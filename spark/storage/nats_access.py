@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.nats import ConnectionOptions
+    from eventstore.nats.connection import ConnectionOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class NatsAccess:
     def connection(self) -> ConnectionOptions:
         """Return the options of the connection."""
         # Imported when connecting: it takes a third of a second.
-        from eventstore.nats import ConnectionOptions, split_urls
+        from eventstore.nats.connection import ConnectionOptions
+        from eventstore.nats.server_urls import split_urls
 
         options = self.options
         return ConnectionOptions(
@@ -49,7 +50,8 @@ class NatsAccess:
 
     async def open(self) -> Client:
         """Connect; raises NatsUnavailable or BadNatsOptions."""
-        from eventstore.nats import check_jetstream, check_server, connect, disconnect
+        from eventstore.nats.connection import check_server, connect, disconnect
+        from eventstore.nats.jetstream import check_jetstream
 
         client = await connect(self.connection())
         try:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog, CutMeanwhile, LogUnavailable, LostLog
-from eventstore.log import read_stored
-from eventstore.nats import disconnect, read_bounds, request_stream
-from spark.runtime import run_sync
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.connection import disconnect
+from eventstore.nats.jetstream import read_bounds, request_stream
+from spark.runtime.sync_calls import run_sync
 from spark.storage.read_ahead import read_ahead
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.display import name as shown
 from eventstore.errors import CorruptLog
-from eventstore.nats import LOG_STREAM_PREFIX
-from spark.runtime import BadOption, name_log_in_errors
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from spark.runtime.marked_errors import BadOption, name_log_in_errors
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import open_records
 

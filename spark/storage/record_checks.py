@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog, CutMeanwhile, UnknownLogFormat
-from eventstore.format import GENESIS, Record, check_record, link_of
+from eventstore.format.records import GENESIS, Record, check_record, link_of
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import open_records
 

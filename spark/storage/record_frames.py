@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from eventstore.format import (
+from eventstore.format.records import (
     HEADER_FROM,
     NO_JUMPS,
-    SINGLE_EVENT_OF,
     ClockJumps,
     Record,
     check_record,
@@ -18,6 +17,7 @@ from eventstore.format import (
     link_of,
     previous_of,
 )
+from eventstore.format.turn_events import SINGLE_EVENT_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from protocol.errors import FoldmqError
 
 

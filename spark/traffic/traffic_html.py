@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import duration, name, size
-from spark.report import render_page
+from spark.report.html_report import render_page
 from spark.traffic.traffic_plots import (
     BUSIEST,
     busiest_plot,

@@ -6,25 +6,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import duration, size
-from spark.report import (
-    COLOURS,
+from spark.report.figure_style import (
     ROW_HEIGHT,
     add_legend,
-    axes,
     both_widths,
     calm_axes,
     hide_frame,
     number_text,
     shortened,
-    time_ticks,
 )
+from spark.report.series import time_ticks
+from spark.report.svg import COLOURS, axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
 
-    from spark.report import Plot
+    from spark.report.figure_style import Plot
 
 POINTS: Final = 400
 """Maximum points of a line: more are not visible."""

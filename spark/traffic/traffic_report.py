@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import duration, iso, name, size
-from spark.report import Cell, span, table_lines, utc
+from spark.report.findings import span, utc
+from spark.report.text_table import Cell, table_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

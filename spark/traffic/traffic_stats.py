@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from protocol.mqtt5 import SHARE
-from spark.runtime import BadOption
+from protocol.mqtt5.shared_filters import SHARE
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource import Log
+    from spark.datasource.log import Log
 
 COLUMNS: Final = (
     "node",

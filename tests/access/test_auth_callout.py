@@ -21,7 +21,7 @@ from actors.authn.callout import (
 )
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authz.rules import Rule
-from eventstore.nats import UnansweredError
+from eventstore.nats.request_client import UnansweredError
 
 ANN = Credentials("ann", b"secret", "sensor 7", "192.0.2.1", "tls")
 YES = b'{"allow": true}'

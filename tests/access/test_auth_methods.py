@@ -21,7 +21,7 @@ from actors.authn.login_backoff import BackoffOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
 from actors.authn.stored.scram import SCRAM_SHA_256, derive_keys, render_keys
 from actors.authz.rules import Rule
-from eventstore.nats import UnansweredError
+from eventstore.nats.request_client import UnansweredError
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 HASH = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"

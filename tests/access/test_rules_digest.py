@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.authz import Permissions
+from actors.authz.rules import Permissions
 from actors.authz.rules_file import parse_rules
 
 RULES = """

@@ -6,7 +6,8 @@ from itertools import count
 
 import pytest
 
-from actors.node import Activation, activation
+from actors.node import activation
+from actors.node.activation import Activation
 
 NAMES = [f"s{number}" for number in range(10)]
 

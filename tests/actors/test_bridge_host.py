@@ -12,11 +12,11 @@ from actors.bridge import bridge_supervisor as module
 from actors.bridge.bridge import Connected, Disconnected
 from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.configuration.bridge_options import BridgeOptions
-from actors.session import Batch, Publication
+from actors.session.session_messages import Batch, Publication
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.log import StoredMessages
-from eventstore.nats import ConnectionOptions
-from protocol.nats import Mapping
+from eventstore.log.message_store import StoredMessages
+from eventstore.nats.connection import ConnectionOptions
+from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from actors.bridge.duplicates import DuplicateFilter
 from actors.bridge.interest import Interest
 from actors.configuration.bridge_options import BridgeOptions
-from eventstore.nats import NatsMessage
-from protocol.nats import Mapping
+from eventstore.nats.batch_parser import NatsMessage
+from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.nats import Mapping as SubjectMapping
+    from protocol.nats.mapping import Mapping as SubjectMapping
 
 
 class Server:

@@ -10,21 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.properties import (
-    PropertyLosses,
-    PropertyReader,
-    PropertyWriter,
-    ReplySubjects,
-    header_room,
-)
-from actors.bridge.properties.reply_subjects import LIFE, Answered
+from actors.bridge.properties.dropped_properties import PropertyLosses
+from actors.bridge.properties.property_reader import PropertyReader
+from actors.bridge.properties.property_writer import PropertyWriter, header_room
+from actors.bridge.properties.reply_subjects import LIFE, Answered, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import ToNats
 from actors.bridge.topic_flow import OutgoingMessages
-from actors.configuration import BridgeOptions
-from eventstore.log import StoredMessages
-from protocol.mqtt5 import MessageProperties, encode_message_properties, expiry_of
-from protocol.nats import Mapping, constant_part, parse_headers, property_lines
+from actors.configuration.bridge_options import BridgeOptions
+from eventstore.log.message_store import StoredMessages
+from protocol.mqtt5.properties.message_properties import (
+    MessageProperties,
+    encode_message_properties,
+    expiry_of,
+)
+from protocol.nats.headers import constant_part, parse_headers
+from protocol.nats.mapping import Mapping
+from protocol.nats.property_headers import property_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

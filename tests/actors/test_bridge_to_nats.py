@@ -13,8 +13,8 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, ToNats
 from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
 from actors.configuration.bridge_options import BridgeOptions
-from eventstore.log import StoredMessages
-from protocol.nats import Mapping
+from eventstore.log.message_store import StoredMessages
+from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

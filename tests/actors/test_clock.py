@@ -8,8 +8,7 @@ import pytest
 from freezegun import freeze_time
 from freezegun.api import FrozenDateTimeFactory
 
-from actors.kernel import LogClock, SystemClock, Timers
-from actors.kernel.clock import _AT_ONCE, _REMOVED_AT_ONCE
+from actors.kernel.clock import _AT_ONCE, _REMOVED_AT_ONCE, LogClock, SystemClock, Timers
 
 
 class FakeTimerLoop:

@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.session.mqtt5 import DeliveryEncoder, remaining_properties
-from eventstore.format import Subscribed, Unsubscribed
-from eventstore.log import Message
-from projections.state import SessionState, evolve
-from protocol.mqtt import ConnectProperties
-from protocol.mqtt5 import (
-    NO_LOCAL,
-    RETAIN_AS_PUBLISHED,
-    AliasNumbers,
-    PacketVariant,
-    prepare_publishes,
-)
+from actors.session.mqtt5.delivery_encoder import DeliveryEncoder, remaining_properties
+from eventstore.format.events import Subscribed, Unsubscribed
+from eventstore.log.message_store import Message
+from projections.state.session import SessionState, evolve
+from protocol.mqtt.packets import ConnectProperties
+from protocol.mqtt5.publish_encoder_v5 import AliasNumbers, PacketVariant, prepare_publishes
+from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import pykka
 import pytest
 
-from actors.kernel import ActorFailed, DeferredRead, Kernel, LoopActor, describe
 from actors.kernel import kernel as kernel_module
+from actors.kernel.actor import DeferredRead, LoopActor, describe
+from actors.kernel.kernel import Kernel
+from actors.kernel.references import ActorFailed
 
 
 class Loop:

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from actors.routing import Router, Subscriber
+from actors.routing.router import Router
+from actors.routing.subscriber import Subscriber
 from actors.routing.wildcard_patterns import Patterns, pattern_of
 
 

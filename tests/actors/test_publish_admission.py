@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.session.decisions import (
+from actors.session.decisions.publish_admission import (
     PublishRules,
     admit,
     admit_by_topic,
     admits,
     refused_topic,
 )
-from protocol.mqtt import Publishes
+from protocol.mqtt.packets import Publishes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authz import TopicAcl
+    from actors.authz.rules import TopicAcl
 
 IS_TEXT = b"\x01\x01"
 DENIED, BROKEN, INVALID_TOPIC = 0x87, 0x99, 0x90

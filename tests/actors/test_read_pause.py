@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.node import ReadPause
+from actors.node.read_pause import ReadPause
 
 
 def test_names_of_reasons() -> None:

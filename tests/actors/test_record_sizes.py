@@ -14,67 +14,68 @@ from typing import Any, cast, get_args
 import orjson
 import pytest
 
-from actors.authz import Permissions
-from actors.configuration import BrokerOptions
+from actors.authz.rules import Permissions
+from actors.configuration.broker_options import BrokerOptions
 from actors.maintenance.checkpoints import repeat_messages, repeat_retained, repeat_session
 from actors.maintenance.limits_event import applied_limits
-from actors.session import decisions
-from actors.session.decisions import DeliveryLimits, split_for_records
-from eventstore.format import (
-    GENESIS,
-    INDEX_BITS,
-    MAX_INDEX,
-    MIN_RECORD,
-    NAME_BYTES,
-    NAMES,
-    RECORD_OVERHEAD,
+from actors.session.decisions import acknowledgements, queueing, subscribing
+from actors.session.decisions.queueing import DeliveryLimits
+from actors.session.decisions.record_parts import split_for_records
+from eventstore.format.event_parsing import Event, LogEvent, entries
+from eventstore.format.events import (
     Acked,
     Assigned,
-    Bridged,
-    BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
-    CheckpointCompleted,
-    ClockJumped,
     Completed,
-    Event,
     Expired,
-    Followed,
     InboundReplaced,
-    LeaderProved,
-    LogArchived,
-    LogCut,
-    LogEndUnproven,
-    LogEvent,
-    LogSalvaged,
     MessagePublished,
-    OperatorActed,
     Queued,
     Received,
     Redelivered,
     Refused,
-    RetainedCleared,
     RetainedExpired,
     Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.format.node_events import (
+    Bridged,
+    BrokerStarted,
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    ClockJumped,
+    Followed,
+    LeaderProved,
+    LogArchived,
+    LogCut,
+    LogEndUnproven,
+    LogSalvaged,
+    OperatorActed,
+    RetainedCleared,
+    WebAccessed,
+)
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
+from eventstore.format.record_size import MIN_RECORD, NAME_BYTES, NAMES, RECORD_OVERHEAD
+from eventstore.format.records import GENESIS
+from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnEvent,
     TurnPublished,
     TurnReleased,
-    WebAccessed,
-    WillArmed,
-    WillCancelled,
-    WillFired,
-    entries,
-    to_runs,
 )
-from eventstore.log import Journal, Message
-from projections.state import InFlight, NodeState, SessionState, decode_session, encode_session
-from protocol.mqtt import Publishes
+from eventstore.log.journal import Journal
+from eventstore.log.message_store import Message
+from projections.state.node_state import NodeState
+from projections.state.session import InFlight, SessionState
+from projections.state.snapshot import decode_session, encode_session
+from protocol.mqtt.packets import Publishes
 
 NAME = "\x01" * NAME_BYTES
 IDS = random.Random(1).sample(range(1, 65_536), 65_535)
@@ -98,14 +99,14 @@ def delivered() -> Iterable[Event]:
     """Retained messages in great number, half of them sent, some queued, the others dropped."""
     payloads = [b""] * MANY
     window = DeliveryLimits(65_535, MANY // 2, 1 << 30, 1 << 30)
-    return decisions.deliver(
+    return queueing.deliver(
         subscribed(), NAME, 1, refs(MANY), payloads, 0, window, retain=True, ready=True
     ).events
 
 
 def released() -> Iterable[Event]:
     state = subscribed(inbound=dict(zip(IDS, refs(65_535), strict=True)))
-    return decisions.released(state, IDS)
+    return acknowledgements.released(state, IDS)
 
 
 def waiting() -> SessionState:
@@ -113,14 +114,14 @@ def waiting() -> SessionState:
     node = NodeState()
     node.sessions[NAME] = state
     for at, event in enumerate(
-        decisions.queued(NAME, NAME, 1, refs(MANY), [b"x"] * MANY, retain=False)
+        queueing.queued(NAME, NAME, 1, refs(MANY), [b"x"] * MANY, retain=False)
     ):
         node.apply(event, at << INDEX_BITS, 0)
     return state
 
 
 def unsubscribed() -> Iterable[Event]:
-    return decisions.unsubscribe(waiting(), [NAME, *map(str, range(100_000))])
+    return subscribing.unsubscribe(waiting(), [NAME, *map(str, range(100_000))])
 
 
 def snapshots() -> Iterable[Event]:
@@ -168,13 +169,13 @@ def repeated() -> Iterable[Event]:
 
 def subscribes() -> Iterable[Event]:
     asked = [(NAME, 1), *((f"\x01/{number}", 1) for number in range(100_000))]
-    return decisions.subscribe(SessionState(NAME), asked, max_qos=2).events
+    return subscribing.subscribe(SessionState(NAME), asked, max_qos=2).events
 
 
 def denied() -> Iterable[Event]:
     asked = [(NAME, 1), *((f"\x01/{number}", 1) for number in range(100_000))]
     codes = [0x87, 0x97]
-    return decisions.subscribe(
+    return subscribing.subscribe(
         SessionState(NAME), asked, max_qos=2, refuses=lambda text: codes[len(text) % 2]
     ).events
 
@@ -215,7 +216,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     "turn": turn,
     "sent again": lambda: [Redelivered(NAME, to_runs(IDS), "ack_wait")],
     "retained cleared": lambda: [
-        RetainedCleared(part) for part in decisions.by_text([NAME] * 500, str)
+        RetainedCleared(part) for part in subscribing.by_text([NAME] * 500, str)
     ],
     "will": lambda: [
         WillArmed(NAME, NAME, 2, True, 65_535, NUMBER),
@@ -238,7 +239,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         Returned(NAME, NAME, IDS[:4096], refs(4096)),
         InboundReplaced(NAME, IDS[:4096], refs(4096)),
         WillArmed(NAME, NAME, 2, True, 131_070, NUMBER, NUMBER, blocks=[65_535]),
-        *(RetainedExpired(part) for part in decisions.by_text([NAME] * 500, str)),
+        *(RetainedExpired(part) for part in subscribing.by_text([NAME] * 500, str)),
     ],
     "node": lambda: [
         OperatorActed("remove_session", "\x01" * 256, NAME, NAME),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from actors.routing import Router, Subscriber, routes
-from eventstore.format import Subscribed, Unsubscribed, position
-from projections.state import SessionState, evolve
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+from actors.routing import routes
+from actors.routing.router import Router
+from actors.routing.subscriber import Subscriber
+from eventstore.format.events import Subscribed, Unsubscribed
+from eventstore.format.positions import position
+from projections.state.session import SessionState, evolve
+from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from actors.routing import SharedGroup, Subscriber
-from actors.session.decisions import (
+from actors.routing.shared_groups import SharedGroup
+from actors.routing.subscriber import Subscriber
+from actors.session.decisions.sharing import (
     Assignment,
     Rows,
     assign,
@@ -16,9 +17,11 @@ from actors.session.decisions import (
     requeued,
     shared_in_flight,
 )
-from eventstore.format import Delivered, Subscribed, from_runs
-from eventstore.log import Message
-from projections.state import SessionState, SubscriptionState, WaitingQueue, evolve
+from eventstore.format.events import Delivered, Subscribed
+from eventstore.format.positions import from_runs
+from eventstore.log.message_store import Message
+from projections.state.session import SessionState, SubscriptionState, evolve
+from projections.state.waiting_queue import WaitingQueue
 
 
 def plain(found: Assignment) -> tuple[list[list[int]], list[int], list[int]]:

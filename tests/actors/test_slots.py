@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from actors.kernel import LoopActor
+from actors.kernel.actor import LoopActor
 
 pytestmark = pytest.mark.plain
 

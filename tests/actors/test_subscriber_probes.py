@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
-from eventstore.log import StoredMessages
-from protocol.nats import parse_headers
+from eventstore.log.message_store import StoredMessages
+from protocol.nats.headers import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

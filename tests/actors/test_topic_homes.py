@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.bridge.several_logs import TopicHomes, topic_header
-from protocol.nats import constant_part, header_block
+from actors.bridge.several_logs.topic_homes import TopicHomes, topic_header
+from protocol.nats.headers import constant_part, header_block
 
 NAMES = ["n-p0", "n-p1", "n-p2"]
 HOMES = [TopicHomes(NAMES, name) for name in NAMES]

@@ -10,9 +10,10 @@ from harness.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.routing import Router, routes
 from actors.routing import router as router_module
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED
+from actors.routing import routes
+from actors.routing.router import Router
+from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from actors.routing.subscriber import Subscriber

@@ -14,12 +14,14 @@ from simulation.world import SimClient, World, simulate
 
 from actors.connection.connection import Connection
 from actors.inspection.requests import Refused
-from actors.kernel import Kernel, LoopActor
+from actors.kernel.actor import LoopActor
+from actors.kernel.kernel import Kernel
 from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import Publication
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.tracer import MAX_TRACES, Tracer
-from eventstore.format import RetainedExpired, position
+from eventstore.format.events import RetainedExpired
+from eventstore.format.positions import position
 
 TOKEN = "T" * 22
 Line = dict[str, Any]

@@ -9,19 +9,13 @@ from typing import Any
 
 import pytest
 
-from cli.diagnosis import (
-    advise,
-    advise_on_broker,
-    advise_on_disk,
-    advise_on_refusals,
-    merge_advice,
-)
-from cli.diagnosis.advice import _KINDS
+from cli.diagnosis.advice import _KINDS, advise, merge_advice
+from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk
 from cli.diagnosis.next_commands import SERVER_LOG, NextCommands
-from cli.diagnosis.refusal_advice import _REFUSALS
+from cli.diagnosis.refusal_advice import _REFUSALS, advise_on_refusals
 from cli.diagnosis.status import crash_text
-from cli.logsource import SourceFlags
-from eventstore.format import LogEndUnproven
+from cli.logsource.source_flags import SourceFlags
+from eventstore.format.node_events import LogEndUnproven
 from projections.log_proof import Doubt, doubt_object, unproven_end
 
 HOSTILE = 'evil\x1b[2J\n"; rm -rf'

@@ -16,8 +16,9 @@ from cli.program.setting_flags import with_settings_flags
 from cli.serve.banner import Facts, announce
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import RELOADABLE, Settings, load_settings
-from eventstore.nats import ConnectionOptions
-from eventstore.server import NatsUsersError, TlsFiles
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.server.client_tls import TlsFiles
+from eventstore.server.user import NatsUsersError
 
 EMBEDDED = ConnectionOptions(urls=("nats://127.0.0.1:1",), user="foldmq", password="made up")
 

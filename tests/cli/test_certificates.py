@@ -13,7 +13,7 @@ from harness import forkserver
 from harness.broker import environment
 from harness.certs import Authority
 
-from actors.inspection import METRICS
+from actors.inspection.status.status_metrics import METRICS
 from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.serve.certificates import read_certificates, with_files
 from cli.settings.settings import Settings, load_settings

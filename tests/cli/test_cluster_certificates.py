@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.certs import Authority, Pair
 
-from cli.serve.factories import cluster_authorities
-from cli.settings import ConfigError, Settings
+from cli.serve.factories.edge_factory import cluster_authorities
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

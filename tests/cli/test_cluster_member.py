@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from actors.kernel import SystemClock
+from actors.kernel.clock import SystemClock
 from cli.serve.cluster_member import ClusterMember
 from cli.serve.service import Service
-from cli.settings import Settings
-from cluster import NodeStatus, Role
+from cli.settings.settings import Settings
+from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
     from cli.logsource.log_store import Store

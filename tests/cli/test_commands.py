@@ -20,10 +20,11 @@ from harness import forkserver
 from harness.broker import free_port
 
 from cli.clients import client_session, connection, message_text
-from cli.common import interpreter, version
+from cli.common import interpreter
+from cli.common.package_version import version
 from cli.common.units import Address
-from cli.settings import USUAL_SETTINGS, flag_of
-from cli.settings.setting_topics import SETTING_NAMES
+from cli.settings.setting_sources import flag_of
+from cli.settings.setting_topics import SETTING_NAMES, USUAL_SETTINGS
 
 pytestmark = pytest.mark.system
 

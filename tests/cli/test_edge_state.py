@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulation.world import simulate
 
 from cli.processes.partitioned_node import EdgeState
-from cluster import NodeStatus, Role
+from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

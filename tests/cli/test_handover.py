@@ -13,7 +13,7 @@ import pytest
 from harness import packets as p
 from structlog.testing import capture_logs
 
-from actors.connection import KEY_SIZE, pseudonym
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from cli.processes.handover import Handover
 from eventstore.partitions import partition_of
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.history import session_diff
-from cli.history.diff import diff_object
-from eventstore.format import Event, SessionOpened, Subscribed, WillArmed, position
-from projections.comparison import session_facts, state_facts
-from projections.replay import Origins
-from projections.state import NodeState
+from cli.history.diff import diff_object, session_diff
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import SessionOpened, Subscribed, WillArmed
+from eventstore.format.positions import position
+from projections.comparison.state_facts import session_facts, state_facts
+from projections.replay.replay import Origins
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
-    from projections.comparison import StateFacts
+    from projections.comparison.state_facts import StateFacts
 
 
 def opened(expiry: int) -> SessionOpened:

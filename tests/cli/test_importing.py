@@ -18,8 +18,8 @@ from cli.migration.imported_settings import ImportedSettings
 from cli.migration.mosquitto_database import DamagedDatabase, read_database
 from cli.migration.mosquitto_settings import import_mosquitto_settings
 from cli.migration.nats_settings import import_nats_settings
-from eventstore.format import position
-from projections.state import WaitingQueue, waiting
+from eventstore.format.positions import position
+from projections.state.waiting_queue import WaitingQueue, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

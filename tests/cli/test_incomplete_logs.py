@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.history import verify_log, verify_state
-from cli.logsource import IncompleteLogs
+from cli.logsource.log_failures import IncompleteLogs
 from eventstore.errors import CutMeanwhile, NatsUnavailable
 
 if TYPE_CHECKING:

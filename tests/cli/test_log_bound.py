@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli.serve.log_bound import log_bound
-from cli.settings import Settings
+from cli.settings.settings import Settings
 from eventstore.datadir import DataDir
 
 if TYPE_CHECKING:

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cli.diagnosis.status import status_lines_of_all
-from cli.inspection import LOG_COLUMN, actor_list, added_up
-from cli.inspection.actor_list import fetch, gather, gather_top
+from cli.inspection import actor_list
+from cli.inspection.actor_list import LOG_COLUMN, fetch, gather, gather_top
 from cli.inspection.actor_page import broker_of
 from cli.inspection.receivers import outcome_lines, preview
-from cli.live import LiveBroker, LogBrokers, NoAnswer, NoLiveBroker, Refused, TooLarge
+from cli.inspection.status_totals import added_up
+from cli.live.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
 from cli.live.broker_search import open_brokers
-from cli.logsource import log_of_session
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.several_logs import log_of_session
 from cli.logsource.source_flags import SourceFlags
 from cli.operator import bulk_change, remove
 from eventstore.errors import UsageError
-from eventstore.format import position
+from eventstore.format.positions import position
 from eventstore.partitions import partition_names, partition_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cli.inspection.node_list import cluster_access
-from cli.logsource import SourceFlags
 from cli.logsource.source import find_location
-from cli.settings import load_log_settings
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.log_settings import load_log_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

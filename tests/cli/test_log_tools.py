@@ -17,41 +17,42 @@ from cli.history.replay import summary_lines, totals
 from cli.logsource.point_resolution import parse_point
 from cli.logsource.topic_flags import check_filter
 from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
-from eventstore.format import (
-    GENESIS,
-    MAX_INDEX,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
-    CheckpointBegun,
-    CheckpointCompleted,
     Delivered,
-    Event,
-    LogArchived,
-    LogCut,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
     Queued,
-    Record,
-    RetainedSnapshot,
     SessionClosed,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
-    WebAccessed,
     WillArmed,
-    decode_record,
-    encode_record,
-    link_of,
-    position,
 )
-from eventstore.log import RecordedCut
-from eventstore.reading import LogPoint, LogSource
-from projections.explanation import story_lines
-from projections.replay import AsOf, MessageTopics, event_object, topic_matcher, words
-from projections.state import NodeState, encode_session
-from projections.stories import StoryBuilder
-from projections.verification import LogVerifier
-from protocol.mqtt import TopicError
+from eventstore.format.node_events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    LogArchived,
+    LogCut,
+    MessagesCarried,
+    RetainedSnapshot,
+    SessionSnapshot,
+    WebAccessed,
+)
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
+from eventstore.log.log_start import RecordedCut
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
+from projections.explanation.story_text import story_lines
+from projections.replay.event_text import event_object, words
+from projections.replay.replay import AsOf
+from projections.replay.topic_lookup import MessageTopics, topic_matcher
+from projections.state.node_state import NodeState
+from projections.state.snapshot import encode_session
+from projections.stories.story_builder import StoryBuilder
+from projections.verification.log_verifier import LogVerifier
+from protocol.mqtt.topics import TopicError
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 

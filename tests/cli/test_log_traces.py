@@ -14,7 +14,7 @@ from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.live.log_brokers import LogBrokers
 from cli.live.log_traces import LogTraces, open_traces
 from cli.live.trace_client import Portion
-from cli.logsource import SourceFlags
+from cli.logsource.source_flags import SourceFlags
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,8 +4,9 @@ import weakref
 
 import pytest
 
-from cli.common import GarbageCollector, memory
-from eventstore.reading import few_collections
+from cli.common import memory
+from cli.common.memory import GarbageCollector
+from eventstore.reading.gc_pause import few_collections
 
 
 class Cycle:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from harness.logs import LogBuilder
 
-from eventstore.format import (
-    MAX_INDEX,
+from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     SessionClosed,
@@ -17,16 +16,16 @@ from eventstore.format import (
     Subscribed,
     SubscriptionDenied,
     WillArmed,
-    decode_record,
-    position,
 )
-from projections.explanation import explain_no_message
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import decode_record
+from projections.explanation.missing_message import explain_no_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from eventstore.format import Record
-    from eventstore.reading import LogSource
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
 
 
 class HeldSource:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from actors.broker import Broker
 from actors.configuration.broker_options import BrokerOptions
-from actors.kernel import SystemClock
+from actors.kernel.clock import SystemClock
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module
 from cli.monitoring.http_monitor import MAX_CONNECTIONS, HttpMonitor

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cli.inspection.node_list import cluster_access, rows
-from cli.logsource import SourceFlags
-from cli.settings import ConfigError
-from cluster import NodeStatus, Role
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.setting_sources import ConfigError
+from cluster.status import NodeStatus, Role
 from eventstore.errors import UsageError
 
 _HERE = SourceFlags({"nats_url": "nats://127.0.0.1:1"})

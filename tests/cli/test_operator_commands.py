@@ -24,7 +24,7 @@ import actors
 from actors.connection.input_actor import InputActor
 from actors.connection.socket_actor import SocketActor
 from actors.inspection import views
-from actors.kernel import LoopActor
+from actors.kernel.actor import LoopActor
 from cli.common import tables, text
 from cli.inspection import actor_list, receivers, retained, tail
 from cli.inspection.actor_list import (
@@ -51,7 +51,7 @@ from cli.operator import bulk_change, remove
 from cli.operator.remove import remove_offline
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
-from eventstore.format import position
+from eventstore.format.positions import position
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"
 NOW = 1_795_271_187_000

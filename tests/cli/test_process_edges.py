@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from actors.configuration import LimitOptions
-from actors.connection import KEY_SIZE, ListenerOptions, name_in_log
+from actors.configuration.limit_options import LimitOptions
+from actors.connection.listener import ListenerOptions
+from actors.connection.pseudonyms import KEY_SIZE, name_in_log
 from cli.processes.process_edges import ProcessEdges
-from cluster.edge import PeerAnswer
-from cluster.edge.client_header import MAGIC, NONCE_SIZE, decode_client
+from cluster.edge.client_header import MAGIC, NONCE_SIZE, PeerAnswer, decode_client
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.common import has_colours, painted
+from cli.common.colour import has_colours, painted
 from cli.main import app as foldmq
-from cli.program import Program
+from cli.program.help_pages import Program
 
 
 def program(said: list[Any]) -> Program:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from actors.connection import pseudonym
-from cli.serve.factories import pseudonym_key, pseudonym_of
-from cli.settings import ConfigError
+from actors.connection.pseudonyms import pseudonym
+from cli.serve.factories.auth_factory import pseudonym_key, pseudonym_of
+from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 
 if TYPE_CHECKING:
-    from cli.settings import Settings
+    from cli.settings.settings import Settings
 
 
 def settings(**given: Any) -> Settings:

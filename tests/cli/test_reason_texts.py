@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.logs import LogBuilder
 
-from actors.inspection.status import DROPPED
-from actors.node import ReadPause
+from actors.inspection.status.status_metrics import DROPPED
+from actors.node.read_pause import ReadPause
 from cli.diagnosis.status import status_lines
 from cli.history import log_events, why
-from cli.inspection import history_lines
 from cli.inspection.session_list import session_columns
-from cli.inspection.session_page import connection_lines
+from cli.inspection.session_page import connection_lines, history_lines
 from cli.top.text.columns import ACTORS
 from cli.web.pages.render import environment
 from eventstore.display import clock
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
-    BrokerStarted,
     Delivered,
     MessageDropped,
     MessagePublished,
@@ -34,18 +32,20 @@ from eventstore.format import (
     SessionClosed,
     SessionOpened,
     SubscriptionDenied,
-    decode_record,
-    position,
 )
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record
 from eventstore.reasons import CLOSE_REASONS, close_text, close_words, drop_text, pause_text
-from projections.explanation import LogStory
-from projections.replay import EventEntry, MessageTopics
-from projections.stories import StoryBuilder
+from projections.explanation.log_stories import LogStory
+from projections.replay.event_reader import EventEntry
+from projections.replay.topic_lookup import MessageTopics
+from projections.stories.story_builder import StoryBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 ESCAPE = re.compile(r"\x1b\[(\d+)m(.*?)\x1b\[0m")
 

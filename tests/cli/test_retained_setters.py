@@ -10,12 +10,15 @@ from harness.logs import LogBuilder
 
 from cli.inspection.retained import _set
 from cli.web.pages.session_at import describe_setters
-from eventstore.format import MessagePublished, RetainedSnapshot, decode_record, position
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 
 class _Held:

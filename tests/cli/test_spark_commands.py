@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from eventstore.errors import CorruptLog, UsageError
-from eventstore.format import position
+from eventstore.format.positions import position
 from eventstore.home_paths import NoHome
-from projections.comparison import LivePage, LiveState, StoredItem, StoredProjections
-from projections.storage import ProjectionMark
+from projections.comparison.live_state import LivePage, LiveState
+from projections.comparison.stored_projections import StoredItem, StoredProjections
+from projections.storage.format import ProjectionMark
 from spark.runtime import session
 from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError, install_command
 from spark.runtime.java import find_java

@@ -11,7 +11,8 @@ import pytest
 
 from cli.logsource import source_flags
 from cli.main import app
-from cli.program import GROUPS, HIDDEN, PageCommand
+from cli.program.command_table import GROUPS, HIDDEN
+from cli.program.help_pages import PageCommand
 from cli.settings.setting_topics import SETTING_NAMES
 from cli.settings.settings import Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli.serve.factories.auth_factory import users_digest
-from cli.settings import Settings
+from cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,20 +20,15 @@ from cli.web.history.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.history.topic_activity import MAX_TOPICS, TopicActivity
 from cli.web.live.svg_charts import WIDTH
 from eventstore.errors import CorruptLog, NoLog, UsageError
-from eventstore.format import (
-    BrokerStarted,
-    MessageDropped,
-    MessagePublished,
-    SessionClosed,
-    SessionOpened,
-    encode_record,
-)
+from eventstore.format.events import MessageDropped, MessagePublished, SessionClosed, SessionOpened
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import encode_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from cli.web.live.web_log_client import WebLogClient
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 NOW_MS = 1_800_000_000_000
 HOUR = 60 * MINUTE_MS

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.logs import LogBuilder
 
-from cli.logsource import parse_point
+from cli.logsource.point_resolution import parse_point
 from cli.web.pages.session_at import view_of
 from cli.web.pages.time_axis_values import moment_of, notes_on_clocks
 from eventstore.display import iso
-from eventstore.format import BrokerStopped, SessionClosed, SessionOpened, decode_record
-from eventstore.reading import LogPoint
-from projections.state import NodeState
+from eventstore.format.events import SessionClosed, SessionOpened
+from eventstore.format.node_events import BrokerStopped
+from eventstore.format.records import decode_record
+from eventstore.reading.log_points import LogPoint
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Record
-    from eventstore.reading import LogSource
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
 
 DAY_MS = 86_400_000
 

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from cli.children import environment_for
+from cli.children.child_environment import environment_for
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.live.broker_client import Refused, TooLarge
-from cli.logsource import log_names
+from cli.logsource.several_logs import log_names
 from cli.serve.banner import Facts, announce
-from cli.settings import load_log_settings
+from cli.settings.log_settings import load_log_settings
 from cli.settings.settings import load_settings
 from cli.web.auth.own_token import TokenError, find_token
 from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order

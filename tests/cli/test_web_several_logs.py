@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
-from cli.live import (
-    LiveBroker,
-    LogBrokers,
-    NoLiveBroker,
-    Refused,
-    TooLarge,
-    reconnecting_client,
-)
-from cli.logsource import SourceFlags
+from cli.live import reconnecting_client
+from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.live.log_brokers import LogBrokers
+from cli.logsource.source_flags import SourceFlags
 from cli.web.auth.tokens import Grant, Role
 from cli.web.changes.planned_change import plan_change
 from cli.web.history.activity import Activity
@@ -26,10 +21,11 @@ from cli.web.history.time_axis import TimeWindow
 from cli.web.live import web_log_client
 from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.live.web_log_client import WebLogClient
-from cli.web.pages import Site
+from cli.web.pages.responses import Site
 from eventstore.errors import UsageError
-from eventstore.format import LOG_SESSION, MessagePublished, SessionOpened, decode_record
-from eventstore.format import encode_record as encoded
+from eventstore.format.events import LOG_SESSION, MessagePublished, SessionOpened
+from eventstore.format.records import decode_record
+from eventstore.format.records import encode_record as encoded
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from nats.aio.client import Client
 
-    from cli.web.history import ActivityReader
+    from cli.web.history.activity_reader import ActivityReader
 
 LOGS = ["n-p0", "n-p1"]
 NOW_MS = 1_800_000_000_000

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.transports import encode_header
-from cluster.edge import BadClientHeader, ForwardedClient
-from cluster.edge.client_header import NONCE_SIZE, decode_client, encode_client
+from actors.transports.proxy_protocol import encode_header
+from cluster.edge.client_header import (
+    NONCE_SIZE,
+    BadClientHeader,
+    ForwardedClient,
+    decode_client,
+    encode_client,
+)
 
 KEY = b"k" * 32
 NONCE = bytes(range(NONCE_SIZE))

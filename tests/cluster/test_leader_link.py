@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from actors.connection import ListenerOptions
-from cluster import NodeStatus, Role
-from cluster.edge import EdgeClient, LeaderPlace, PeerAnswer, Upstream, leader_link
-from cluster.edge.client_header import MAGIC, NONCE_SIZE
-from cluster.edge.edge_client import ClientStage
-from cluster.edge.leader_link import LeaderLink
+from actors.connection.listener import ListenerOptions
+from cluster.edge import leader_link
+from cluster.edge.client_header import MAGIC, NONCE_SIZE, PeerAnswer
+from cluster.edge.edge_client import ClientStage, EdgeClient, Upstream
+from cluster.edge.leader_link import LeaderLink, LeaderPlace
+from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
     from cluster.edge.edge_client import EdgeOwner

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cluster import Leader, Members, NodeStatus, Role
-from cluster.status import STATUS_EVERY
+from cluster.leader import Leader
+from cluster.members import Members
+from cluster.status import STATUS_EVERY, NodeStatus, Role
 
 
 def test_a_leader_is_steady_only_some_seconds_after_an_outage() -> None:

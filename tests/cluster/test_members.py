@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from structlog.testing import capture_logs
 
-from cluster import Members, NodeStatus, Role
+from cluster.members import Members
+from cluster.status import NodeStatus, Role
 
 TIME = 1_700_000_000_000
 ME = NodeStatus("me", Role.FOLLOWING, 2, 10, "", TIME, version="1", users="u", permissions="p")

@@ -13,10 +13,10 @@ from cluster.members import Members
 from cluster.standby import Standby
 from cluster.status import NodeStatus, Role
 from eventstore.errors import LogUnavailable
-from eventstore.nodes import LeaderAnswer
+from eventstore.nodes.cluster_messages import LeaderAnswer
 
 if TYPE_CHECKING:
-    from eventstore.log import LogTail
+    from eventstore.log.record_reader import LogTail
 
 
 class StubbornFollower:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from cluster import NodeStatus, Role, decode_status
+from cluster.status import NodeStatus, Role, decode_status
 
 STATUS = NodeStatus(
     *("n1", Role.LEADING, 3, 17, "ab" * 32, 1_700_000_000_000),

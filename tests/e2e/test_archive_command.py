@@ -13,7 +13,7 @@ from harness.packets import Puback
 from harness.waiting import until
 
 from e2e.tools import run, run_beside_cuts, run_here
-from eventstore.format import ChainChecker, decode_record
+from eventstore.format.records import ChainChecker, decode_record
 from spark.storage.archive_log import archived_logs
 
 if TYPE_CHECKING:

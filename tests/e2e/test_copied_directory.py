@@ -13,7 +13,7 @@ from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 
 from e2e.tools import run
-from eventstore.log import Watermark
+from eventstore.log.watermark import Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

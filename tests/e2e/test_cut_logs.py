@@ -20,10 +20,11 @@ from harness.packets import Puback, Pubcomp, Pubrec, Will
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, flip, refused, run
 from eventstore.datadir import DataDir
-from eventstore.format import link_of
-from eventstore.log import read_stored
-from eventstore.nats import ConnectionOptions, connect, disconnect, request_stream
-from eventstore.server import EmbeddedServer
+from eventstore.format.records import link_of
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.jetstream import request_stream
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

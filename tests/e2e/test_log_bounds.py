@@ -15,7 +15,7 @@ from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
-from eventstore.format import STORED_MAX, largest_packet, largest_record
+from eventstore.format.record_size import STORED_MAX, largest_packet, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

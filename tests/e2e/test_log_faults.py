@@ -24,7 +24,8 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.tools import run
-from eventstore.format import GENESIS, BrokerStarted, decode_record, encode_record, link_of
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,7 +33,7 @@ from harness.rawclient import RawClient
 from harness.waiting import TIMEOUT, until
 from nats.errors import Error
 
-from actors.connection import KEY_SIZE, pseudonym
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from e2e.bridging import Visitor, received
 from e2e.webclient import Page
 from eventstore.partitions import partition_of

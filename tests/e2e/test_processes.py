@@ -28,7 +28,7 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.listening import Client, Place
-from eventstore.index import IndexFiles
+from eventstore.index.index_files import IndexFiles
 from eventstore.partitions import partition_names, partition_of
 from protocol.mqtt5.properties.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 

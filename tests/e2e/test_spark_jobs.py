@@ -22,13 +22,12 @@ from harness.waiting import until
 
 from e2e.log_scenarios import play
 from e2e.tools import refused
-from eventstore.format import (
-    Acked,
+from eventstore.format.events import Acked, SessionOpened
+from eventstore.format.node_events import (
     BrokerStarted,
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
-    SessionOpened,
 )
 
 if TYPE_CHECKING:
@@ -248,6 +247,6 @@ def test_errors_of_the_log_are_reported_before_spark_starts(
 
 def cut_link(log: LogBuilder) -> str:
     """The link of the first record, which a cut names."""
-    from eventstore.format import link_of
+    from eventstore.format.records import link_of
 
     return link_of(log.records[0]).hex()

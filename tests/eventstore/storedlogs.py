@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from harness.waiting import TIMEOUT
 
 from eventstore.datadir import DataDir
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import SessionClosed
+from eventstore.format.node_events import (
     BrokerStarted,
-    ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
-    Event,
     LogCut,
     MessagesCarried,
-    SessionClosed,
     SessionSnapshot,
-    encode_record,
-    link_of,
-    position,
 )
-from eventstore.log import Watermark, read_records, read_tail
-from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream, request_stream
-from eventstore.server import EmbeddedServer
-from projections.state import waiting
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
+from eventstore.log.record_reader import read_records, read_tail
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.jetstream import request_stream
+from eventstore.nats.log_stream import ensure_stream
+from eventstore.server.embedded import EmbeddedServer
+from projections.state.waiting_queue import waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -23,13 +23,22 @@ from storedlogs import (
     write,
 )
 
-from eventstore.copies import RESTORED, BackupResult, RestoreResult, back_up, restore
 from eventstore.copies.backup_files import MANIFEST, BadBackup
-from eventstore.copies.log_backup import NoContinuation
+from eventstore.copies.log_backup import (
+    RESTORED,
+    BackupResult,
+    NoContinuation,
+    RestoreResult,
+    back_up,
+    restore,
+)
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UsageError
-from eventstore.format import Event, LogCut, encode_record, link_of
-from eventstore.reading import LogSource, open_log, silent
+from eventstore.format.event_parsing import Event
+from eventstore.format.node_events import LogCut
+from eventstore.format.records import encode_record, link_of
+from eventstore.reading.log_source import LogSource, open_log
+from eventstore.reading.progress import silent
 
 pytestmark = pytest.mark.system
 

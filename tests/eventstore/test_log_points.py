@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from harness.logs import LogBuilder
 
-from eventstore.format import BrokerStopped, Record, decode_record
-from eventstore.reading import all_until, clock_spans, last_until
+from eventstore.format.node_events import BrokerStopped
+from eventstore.format.records import Record, decode_record
+from eventstore.reading.log_points import all_until, clock_spans, last_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.reading import LogSource
+    from eventstore.reading.log_source import LogSource
 
 
 class MemorySource:

@@ -9,7 +9,9 @@ import pytest
 
 from eventstore.datadir import DataDir
 from eventstore.errors import NoLog
-from eventstore.reading import Polling, open_directory, silent, stream_of
+from eventstore.reading.log_location import open_directory, stream_of
+from eventstore.reading.polling import Polling
+from eventstore.reading.progress import silent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ import pytest
 
 from eventstore.datadir import DataDir
 from eventstore.errors import DataDirBusy, DataDirError
-from eventstore.server import ClientServer, EmbeddedServer
+from eventstore.server.client_server import ClientServer
+from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -24,7 +24,8 @@ from storedlogs import (
 )
 
 from cli.copies.salvage import ProgressLine, report
-from eventstore.copies import Hole, SalvageResult, damaged_log, fresh_log, salvage
+from eventstore.copies import damaged_log, fresh_log
+from eventstore.copies.damaged_log import Hole, SalvageResult, salvage
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import (
     CorruptLog,
@@ -34,21 +35,14 @@ from eventstore.errors import (
     NoLog,
     UnknownLogFormat,
 )
-from eventstore.format import (
-    GENESIS,
-    ChainChecker,
-    Event,
-    LogCut,
-    LogSalvaged,
-    MessageDropped,
-    Record,
-    UnknownEvent,
-    encode_record,
-    link_of,
-)
-from eventstore.log import Watermark, read_records
-from projections.replay import SalvageNeeds
-from projections.state import NodeState
+from eventstore.format.event_parsing import Event, UnknownEvent
+from eventstore.format.events import MessageDropped
+from eventstore.format.node_events import LogCut, LogSalvaged
+from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
+from eventstore.log.record_reader import read_records
+from eventstore.log.watermark import Watermark
+from projections.replay.salvage_needs import SalvageNeeds
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,27 +11,18 @@ from harness.turn_columns import columns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_parsing import Event, UnreadableEvent, entries
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
-    Event,
     MessagePublished,
     Received,
     Released,
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-    UnreadableEvent,
-    decode_record,
-    encode_record,
-    entries,
-    from_runs,
-    payload_bounds,
-    to_runs,
 )
+from eventstore.format.positions import from_runs, to_runs
+from eventstore.format.records import GENESIS, decode_record, encode_record, payload_bounds
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 from eventstore.format.turn_expansion import expanded
 
 names = st.sampled_from(["c", "d", '"', "ä", "x" * 100])

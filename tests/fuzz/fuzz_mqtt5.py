@@ -14,18 +14,18 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fuzz")]
 
 from damage import check_many, damage, run_script  # noqa: E402
 
-from protocol.mqtt import (  # noqa: E402
-    Acks,
-    Decoder,
-    Packet,
-    Publishes,
+from protocol.mqtt.decoder import Decoder  # noqa: E402
+from protocol.mqtt.packets import (
+    Acks,  # noqa: E402
+    Packet,  # noqa: E402
+    Publishes,  # noqa: E402
 )
 from protocol.mqtt5.client_packet_encoder_v5 import encode_publish  # noqa: E402
 from protocol.mqtt5.decoder_v5 import PacketDecoderV5  # noqa: E402
-from protocol.mqtt5.properties import (  # noqa: E402
-    decode_message_properties,
-    expiry_of,
-    read_publish_properties,
+from protocol.mqtt5.properties.message_properties import (
+    decode_message_properties,  # noqa: E402
+    expiry_of,  # noqa: E402
+    read_publish_properties,  # noqa: E402
 )
 from protocol.mqtt5.publish_encoder_v5 import PacketVariant, TopicAliasMode, prepare_publishes  # noqa: E402
 from protocol.mqtt5.server_packet_decoder_v5 import SentMessage, read_server_packets_v5  # noqa: E402

@@ -12,7 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from actors.transports import BadHeader, encode_header  # noqa: E402 (loaded from anywhere)
+from actors.transports.proxy_protocol import (
+    BadHeader,  # noqa: E402 (loaded from anywhere)
+    encode_header,  # noqa: E402 (loaded from anywhere)
+)
 from cluster.edge import client_header  # noqa: E402
 from cluster.edge.client_header import BadClientHeader, decode_client  # noqa: E402
 

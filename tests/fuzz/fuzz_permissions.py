@@ -15,7 +15,11 @@ sys.path.insert(0, str(ROOT))
 from actors.authz.filter_index import FilterError  # noqa: E402 (the target is loaded from anywhere)
 from actors.authz.rules import Permissions, Rule  # noqa: E402
 from actors.authz.rules_file import PermissionFileError, parse_rules  # noqa: E402
-from protocol.mqtt import TopicError, matches, validate_topic_filter  # noqa: E402
+from protocol.mqtt.topics import (
+    TopicError,  # noqa: E402
+    matches,  # noqa: E402
+    validate_topic_filter,  # noqa: E402
+)
 
 FILE = Path("permissions.toml")
 CLIENTS = ((None, "c"), ("ann", "pump-1"), ("a/b", "#"), ("$SYS", "$nats"), ("", "+"))

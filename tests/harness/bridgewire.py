@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.nats import parse_headers
+from protocol.nats.headers import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocol.nats import Headers
+    from protocol.nats.headers import Headers
 
 
 class Sent(NamedTuple):

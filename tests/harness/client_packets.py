@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import MQTT_3_1, PID_BYTES
+from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1
+from protocol.mqtt.encoder import PID_BYTES
 from protocol.mqtt.remaining_length import encode_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocol.mqtt import Connect, Subscribe, Unsubscribe
+    from protocol.mqtt.packets import Connect, Subscribe, Unsubscribe
 
 
 def encode_publish(

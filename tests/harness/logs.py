@@ -6,21 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.format import (
-    GENESIS,
-    NO_JUMPS,
-    ClockJumped,
-    ClockJumps,
-    encode_record,
-    link_of,
-    position,
-)
-from eventstore.nats import ensure_stream
+from eventstore.format.node_events import ClockJumped
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, NO_JUMPS, ClockJumps, encode_record, link_of
+from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
     from harness.nats import Nats
 
 BEGIN_MS = 1_700_000_000_000

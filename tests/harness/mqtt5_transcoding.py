@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import connect_code, encode_length, read_length
+from protocol.mqtt.reason_codes import connect_code
+from protocol.mqtt.remaining_length import encode_length, read_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

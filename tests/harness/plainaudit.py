@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format import (
-    INDEX_BITS,
-    TurnAssembler,
-    decode_record,
-    format_position,
-    position,
-)
-from projections.audit import UNEXPECTED, Rule, SharedAudit, SharedStep, SubscriptionSpans
-from protocol.mqtt import matches
+from eventstore.format.positions import INDEX_BITS, format_position, position
+from eventstore.format.records import decode_record
+from eventstore.format.turn_parts import TurnAssembler
+from projections.audit.rules.rule_table import UNEXPECTED, Rule
+from projections.audit.shared_subscription_audit import SharedAudit
+from projections.audit.shared_subscription_steps import SharedStep
+from projections.audit.subscription_spans import SubscriptionSpans
+from protocol.mqtt.topics import matches
 from spark.audit.duplicate_rule import classify_copy
 from spark.audit.facts.chain_check import LogNote
 from spark.audit.facts.event_codec import unpack_events
@@ -30,12 +29,12 @@ from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
 from spark.audit.sessions.expected_packs import REQUIRED
 from spark.audit.sessions.session_checker import SessionChecker, session_marks
 from spark.audit.sessions.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
-from spark.storage import CheckedRecord
+from spark.storage.record_checks import CheckedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from projections.log_proof import Doubt
     from spark.audit.facts.fact_schema import FactColumns
 

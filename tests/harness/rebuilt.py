@@ -11,13 +11,13 @@ from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load_settings
 from cli.sparkjobs.claimed_states import claims_of_brokers
 from cli.sparkjobs.log_location import Found, _access
-from eventstore.format import BrokerStarted
-from eventstore.reading import LogPoint
+from eventstore.format.node_events import BrokerStarted
+from eventstore.reading.log_points import LogPoint
 from harness.state_rows import assert_same, rebuilt_rows, state_rows, will_payloads
-from projections.replay import Replay
-from projections.state import retained_digest, session_digest
+from projections.replay.replay import Replay
+from projections.state.digests import retained_digest, session_digest
 from spark.datasource.log import Log
-from spark.rebuild import JOBS
+from spark.rebuild.jobs import JOBS
 from spark.recovery.recovery_job import recovery_check
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from eventstore.reading import LogSource
+    from eventstore.reading.log_source import LogSource
     from harness.broker import Broker
     from harness.state_rows import Row
-    from projections.state import NodeState
+    from projections.state.node_state import NodeState
     from spark.audit.facts.audit_outcome import StateClaim
     from spark.recovery.recovery_job import RecoveryOutcome
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format import MessagesCarried, WillArmed, from_runs, payload_bounds, position
-from projections.state import (
-    FLAG_BITS,
-    QOS_MASK,
-    RETAIN_FLAG,
-    retained_digest,
-    session_digest,
-    session_texts,
-)
-from spark.rebuild import rebuild
+from eventstore.format.events import WillArmed
+from eventstore.format.node_events import MessagesCarried
+from eventstore.format.positions import from_runs, position
+from eventstore.format.records import payload_bounds
+from projections.state.digests import retained_digest, session_digest, session_texts
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from spark.rebuild.jobs import rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format import Position, Record
-    from projections.state import InFlight, NodeState, SessionState
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from projections.state.node_state import NodeState
+    from projections.state.session import InFlight, SessionState
     from spark.datasource.log import Log
 
 Row = tuple[Any, ...]

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from actors.transports.acceptor import Acceptor, listening_socket
 from actors.transports.file_descriptors import Descriptors
-from cli.common import Address
+from cli.common.units import Address
 from cli.settings.socket_binding import bind
 
 pytestmark = pytest.mark.system

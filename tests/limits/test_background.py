@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors.kernel import lower_thread_priority, set_short_time_slice
+from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is that of a process elsewhere")

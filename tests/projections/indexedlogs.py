@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from playedlogs import FakeSource
 
-from eventstore.format import TurnAssembler
-from eventstore.index import IndexFiles, LogIndex
-from eventstore.reading import LogPoint
-from projections.indexing import SegmentBuilder
-from projections.replay import EventReader
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.index.index_files import IndexFiles
+from eventstore.index.log_index import LogIndex
+from eventstore.reading.log_points import LogPoint
+from projections.indexing.segment_builder import SegmentBuilder
+from projections.replay.event_reader import EventReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
     from randomnode import Node
 
-    from eventstore.format import Record
-    from eventstore.reading import LogSource
-    from projections.replay import EventEntry, EventFilter
-    from projections.stories import MessageStory
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
+    from projections.replay.event_reader import EventEntry, EventFilter
+    from projections.stories.message_story import MessageStory
 
 STREAM = "FOLDMQ_LOG_n"
 

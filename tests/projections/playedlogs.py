@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 
-from eventstore.format import decode_record
+from eventstore.format.records import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from eventstore.format import Record
-    from eventstore.reading import LogSource
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
 
 
 class FakeSource:

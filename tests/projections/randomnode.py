@@ -5,14 +5,11 @@ from __future__ import annotations
 from specification import published
 
 from actors.maintenance.checkpoints import repeat_retained, repeat_session
-from actors.session import decisions
-from actors.session.decisions import DeliveryLimits
-from eventstore.format import (
-    GENESIS,
-    CheckpointBegun,
-    CheckpointCompleted,
+from actors.session.decisions import acknowledgements, queueing, subscribing
+from actors.session.decisions.queueing import DeliveryLimits
+from eventstore.format.event_parsing import Event, entries
+from eventstore.format.events import (
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     Queued,
@@ -28,13 +25,14 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
-    block_columns,
-    entries,
-    expiry_runs,
-    to_runs,
 )
-from eventstore.log import Journal, PendingRecord
-from projections.state import NodeState
+from eventstore.format.node_events import CheckpointBegun, CheckpointCompleted
+from eventstore.format.positions import to_runs
+from eventstore.format.records import GENESIS
+from eventstore.format.stored_properties import block_columns, expiry_runs
+from eventstore.log.journal import Journal
+from eventstore.log.pending_record import PendingRecord
+from projections.state.node_state import NodeState
 
 LIMITS = DeliveryLimits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
 
@@ -134,7 +132,7 @@ class Node:
         state = self.live.sessions.get(name)
         if state is not None:
             wanted = [(one, (number + at) % 3) for at, one in enumerate(FILTERS[: number % 4])]
-            for event in decisions.subscribe(state, wanted, max_qos=2).events:
+            for event in subscribing.subscribe(state, wanted, max_qos=2).events:
                 self.emit(event)
 
     def subscribe5(self, name: str, number: int) -> None:
@@ -174,7 +172,7 @@ class Node:
         state = self.live.sessions[receiver]
         for held in state.active()[:2]:
             if held.qos:
-                delivery = decisions.deliver(
+                delivery = queueing.deliver(
                     state,
                     held.filter,
                     held.qos,
@@ -221,7 +219,7 @@ class Node:
         if not state.inflight:
             reason = ("slow_reader", "not_permitted")[number % 2]
             topics = [b"a", b"a/b", b"a", b"c"][number % 4 :]
-            self.emit(decisions.dropped_unrecorded(name, reason, topics))
+            self.emit(queueing.dropped_unrecorded(name, reason, topics))
             return
         pids = [*state.inflight][:: 1 + number % 2]
         refs = [state.inflight[pid].ref for pid in pids]
@@ -235,7 +233,11 @@ class Node:
         if state is None:
             return
         sent = [*state.inflight, *state.releasing][:: 1 + number % 2]
-        for decide in (decisions.completed, decisions.received, decisions.acked):
+        for decide in (
+            acknowledgements.completed,
+            acknowledgements.received,
+            acknowledgements.acked,
+        ):
             event = decide(state, sent)
             if event is not None:
                 self.emit(event)
@@ -243,15 +245,15 @@ class Node:
     def release(self, name: str, number: int) -> None:
         state = self.live.sessions.get(name)
         if state is not None:
-            for event in decisions.released(state, list(state.inbound)[:: (-1) ** number]):
+            for event in acknowledgements.released(state, list(state.inbound)[:: (-1) ** number]):
                 self.emit(event)
 
     def drain(self, name: str, number: int) -> None:
         state = self.live.sessions.get(name)
         if state is None:
             return
-        for run in decisions.next_waiting(state, LIMITS.window, number):
-            pids = decisions.take_packet_ids(state, len(run.refs))
+        for run in queueing.next_waiting(state, LIMITS.window, number):
+            pids = acknowledgements.take_packet_ids(state, len(run.refs))
             size = min(state.queued_bytes, number)
             if number % 6 == 5:
                 refs = to_runs(run.refs)

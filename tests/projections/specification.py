@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Delivered,
-    Event,
     MessagePublished,
-    Position,
     Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
-    position,
-    to_runs,
 )
-from projections.state import SessionState, SubscriptionState, evolve
+from eventstore.format.positions import Position, position, to_runs
+from projections.state.session import SessionState, SubscriptionState, evolve
 
 CLIENT = "c"
 START_MS = 1_000_000

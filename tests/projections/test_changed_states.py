@@ -13,17 +13,20 @@ from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
 from playedlogs import MANY, played
 
-from eventstore.format import INDEX_BITS, CheckpointBegun
+from eventstore.format.node_events import CheckpointBegun
+from eventstore.format.positions import INDEX_BITS
 from eventstore.index import keys
-from projections.comparison import ChangedStates, state_facts
-from projections.replay import Origins, fold
-from projections.state import NodeState
+from projections.comparison.changed_states import ChangedStates
+from projections.comparison.state_facts import state_facts
+from projections.replay.replay import Origins, fold
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from randomnode import Node
 
-    from eventstore.format import Event, Position
-    from projections.comparison import StateFacts
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from projections.comparison.state_facts import StateFacts
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]

@@ -17,9 +17,9 @@ from specification import (
     subscribed,
 )
 
-from actors.session import decisions
-from actors.session.decisions import DeliveryDecision, DeliveryLimits
-from eventstore.format import (
+from actors.session.decisions import acknowledgements, queueing, subscribing
+from actors.session.decisions.queueing import DeliveryDecision, DeliveryLimits
+from eventstore.format.events import (
     Acked,
     Completed,
     MessageDropped,
@@ -28,10 +28,9 @@ from eventstore.format import (
     Subscribed,
     SubscriptionDenied,
     Unsubscribed,
-    position,
-    to_runs,
 )
-from projections.state import SessionState
+from eventstore.format.positions import position, to_runs
+from projections.state.session import SessionState
 
 WIDE = DeliveryLimits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 
@@ -49,7 +48,7 @@ def deliver(
     payloads = [bytes(size) for size in (sizes or [1] * len(refs))]
 
     def decide(state: SessionState) -> DeliveryDecision:
-        return decisions.deliver(
+        return queueing.deliver(
             state,
             topic_filter,
             qos,
@@ -85,10 +84,10 @@ def test_packet_identifiers_start_at_1_and_increase() -> None:
 def test_packet_identifiers_begin_again_at_1_after_65535() -> None:
     spec = subscriber()
     spec.state.last_pid = 65_533
-    assert decisions.take_packet_ids(spec.state, 4) == [65_534, 65_535, 1, 2]
+    assert acknowledgements.take_packet_ids(spec.state, 4) == [65_534, 65_535, 1, 2]
     spec.state.last_pid = 65_535
-    assert decisions.take_packet_ids(spec.state, 1) == [1]
-    assert decisions.take_packet_ids(spec.state, 0) == []
+    assert acknowledgements.take_packet_ids(spec.state, 1) == [1]
+    assert acknowledgements.take_packet_ids(spec.state, 0) == []
 
 
 @pytest.mark.mqtt("MQTT-2.3.1-4")
@@ -99,17 +98,17 @@ def test_packet_identifiers_in_use_are_skipped_in_both_tables() -> None:
         delivered("a", 2, [1, 2, 3, 65_535], [10, 11, 12, 13]),
     ).and_(Received(CLIENT, [2]))
     spec.state.last_pid = 65_533
-    assert decisions.take_packet_ids(spec.state, 3) == [65_534, 4, 5]
+    assert acknowledgements.take_packet_ids(spec.state, 3) == [65_534, 4, 5]
     spec.state.last_pid = 0
-    assert decisions.take_packet_ids(spec.state, 2) == [4, 5]
+    assert acknowledgements.take_packet_ids(spec.state, 2) == [4, 5]
 
 
 def test_the_last_free_packet_identifier_is_found() -> None:
     spec = given(opened(), subscribed(("a", 1)))
     used = [pid for pid in range(1, 65_536) if pid != 40_000]
     spec.and_(delivered("a", 1, used, list(range(100, 100 + len(used)))))
-    assert decisions.take_packet_ids(spec.state, 1) == [40_000]
-    assert decisions.room(spec.state, spec.subscription("a"), 70_000) == 1
+    assert acknowledgements.take_packet_ids(spec.state, 1) == [40_000]
+    assert queueing.room(spec.state, spec.subscription("a"), 70_000) == 1
 
 
 def test_messages_without_a_free_packet_identifier_wait() -> None:
@@ -120,12 +119,12 @@ def test_messages_without_a_free_packet_identifier_wait() -> None:
         delivered("b", 1, [65_535], [7]), queued("b", 1, [8], 1)
     )
     spec.when(deliver("b", 1, [9], limits=wide)).then(queued("b", 1, [9], 1))
-    assert decisions.next_waiting(spec.state, 70_000, 10) == []
+    assert queueing.next_waiting(spec.state, 70_000, 10) == []
     spec.and_(Acked(CLIENT, [500, 600]))
     spec.state.last_pid = 65_535
-    (run,) = decisions.next_waiting(spec.state, 70_000, 10)
+    (run,) = queueing.next_waiting(spec.state, 70_000, 10)
     assert run.refs == [8, 9]
-    assert decisions.take_packet_ids(spec.state, 2) == [500, 600]
+    assert acknowledgements.take_packet_ids(spec.state, 2) == [500, 600]
 
 
 # Windows.
@@ -148,9 +147,9 @@ def test_qos_2_keeps_its_place_in_the_window_until_pubcomp() -> None:
     )
     spec.and_(Received(CLIENT, [1]))
     spec.when(deliver("a", 2, [11], limits=narrow)).then(queued("a", 2, [11], 1))
-    assert decisions.next_waiting(spec.state, 1, 10) == []
+    assert queueing.next_waiting(spec.state, 1, 10) == []
     spec.and_(Completed(CLIENT, [1]))
-    (run,) = decisions.next_waiting(spec.state, 1, 10)
+    (run,) = queueing.next_waiting(spec.state, 1, 10)
     assert run.refs == [11]
 
 
@@ -171,7 +170,7 @@ def test_no_message_overtakes_waiting_ones() -> None:
 
 def test_a_window_smaller_than_the_outstanding_messages_has_no_room() -> None:
     spec = subscriber().and_(delivered("a", 1, [1, 2, 3], [7, 8, 9]))
-    assert decisions.room(spec.state, spec.subscription("a"), 1) == 0
+    assert queueing.room(spec.state, spec.subscription("a"), 1) == 0
     spec.when(deliver("a", 1, [10], limits=WIDE._replace(window=1))).then(queued("a", 1, [10], 1))
 
 
@@ -190,7 +189,7 @@ def test_one_batch_sends_so_many_bytes_but_always_one_message() -> None:
     [([], 5, 0), ([9], 5, 1), ([5, 0, 0], 5, 3), ([5, 1], 5, 1), ([9, 1], 0, 1), ([1, 1], -1, 1)],
 )
 def test_within(sizes: list[int], limit: int, count: int) -> None:
-    assert decisions.within([bytes(size) for size in sizes], limit) == count
+    assert queueing.within([bytes(size) for size in sizes], limit) == count
 
 
 # Queues.
@@ -269,7 +268,7 @@ def test_retained_is_kept_in_every_event() -> None:
 def test_a_delivery_for_a_filter_that_was_unsubscribed_meanwhile() -> None:
     spec = subscriber().and_(Unsubscribed(CLIENT, ["a"]))
     spec.when(deliver("a", 1, [10])).then(delivered("a", 1, [1], [10]))
-    spec.when(lambda state: decisions.acked(state, [1])).then(Acked(CLIENT, [1]))
+    spec.when(lambda state: acknowledgements.acked(state, [1])).then(Acked(CLIENT, [1]))
     assert spec.state.subscriptions == {}
 
 
@@ -279,8 +278,8 @@ def test_a_delivery_for_a_filter_that_was_unsubscribed_meanwhile() -> None:
 def drain(spec: Specification, window: int, most: int = 1000) -> list[int]:
     """Deliver what waits and may go; return the positions in the order in which they go."""
     order = []
-    for run in decisions.next_waiting(spec.state, window, most):
-        pids = decisions.take_packet_ids(spec.state, len(run.refs))
+    for run in queueing.next_waiting(spec.state, window, most):
+        pids = acknowledgements.take_packet_ids(spec.state, len(run.refs))
         queue = list(run.held.queue or ())[: len(run.refs)]
         assert [entry >> 3 for entry in queue] == run.refs, "not what stands at the head"
         assert {entry & 7 for entry in queue} == {run.retain << 2 | run.qos}
@@ -318,7 +317,7 @@ def test_runs_are_cut_where_qos_or_retain_change() -> None:
         queued("a", 2, [4], 0, retain=True),
         queued("a", 2, [5], 0, retain=True),
     )
-    runs = decisions.next_waiting(spec.state, 100, 100)
+    runs = queueing.next_waiting(spec.state, 100, 100)
     assert [(run.qos, run.retain, run.refs) for run in runs] == [
         (1, False, [1, 2]),
         (2, False, [3]),
@@ -329,8 +328,8 @@ def test_runs_are_cut_where_qos_or_retain_change() -> None:
 def test_windows_and_the_maximum_limit_sent_messages() -> None:
     spec = given(opened(), subscribed(("a", 1), ("b", 1)))
     spec.and_(queued("a", 1, [1, 2, 3], 0), queued("b", 1, [4, 5, 6], 0))
-    assert [run.refs for run in decisions.next_waiting(spec.state, 2, 100)] == [[1, 2], [4, 5]]
-    assert [run.refs for run in decisions.next_waiting(spec.state, 3, 4)] == [[1, 2, 3], [4]]
+    assert [run.refs for run in queueing.next_waiting(spec.state, 2, 100)] == [[1, 2], [4, 5]]
+    assert [run.refs for run in queueing.next_waiting(spec.state, 3, 4)] == [[1, 2, 3], [4]]
     assert drain(spec, 2, 3) == [1, 2, 4]
     assert drain(spec, 2) == [5]
     assert drain(spec, 2) == []
@@ -349,30 +348,34 @@ def test_messages_of_an_unsubscribed_filter_are_sent_in_order() -> None:
 def test_pubacks_complete_qos_1_deliveries_only() -> None:
     spec = given(opened(), subscribed(("a", 2)))
     spec.and_(delivered("a", 1, [1, 2], [10, 11]), delivered("a", 2, [3], [12]))
-    spec.when(lambda state: decisions.acked(state, [2, 3, 2, 900, 1])).then(Acked(CLIENT, [2, 1]))
-    spec.when(lambda state: decisions.acked(state, [1, 3])).then_nothing()
+    spec.when(lambda state: acknowledgements.acked(state, [2, 3, 2, 900, 1])).then(
+        Acked(CLIENT, [2, 1])
+    )
+    spec.when(lambda state: acknowledgements.acked(state, [1, 3])).then_nothing()
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-1")
 def test_pubrec_and_pubcomp_move_qos_2_deliveries_on() -> None:
     spec = given(opened(), subscribed(("a", 2)))
     spec.and_(delivered("a", 2, [1, 2], [10, 11]), delivered("a", 1, [3], [12]))
-    spec.when(lambda state: decisions.completed(state, [1])).then_nothing()
-    spec.when(lambda state: decisions.received(state, [3])).then_nothing()
-    spec.when(lambda state: decisions.received(state, [1, 1, 3])).then(Received(CLIENT, [1]))
-    spec.when(lambda state: decisions.received(state, [1])).then_nothing()
-    spec.when(lambda state: decisions.completed(state, [2, 1, 1])).then(Completed(CLIENT, [1]))
-    spec.when(lambda state: decisions.completed(state, [1])).then_nothing()
+    spec.when(lambda state: acknowledgements.completed(state, [1])).then_nothing()
+    spec.when(lambda state: acknowledgements.received(state, [3])).then_nothing()
+    spec.when(lambda state: acknowledgements.received(state, [1, 1, 3])).then(Received(CLIENT, [1]))
+    spec.when(lambda state: acknowledgements.received(state, [1])).then_nothing()
+    spec.when(lambda state: acknowledgements.completed(state, [2, 1, 1])).then(
+        Completed(CLIENT, [1])
+    )
+    spec.when(lambda state: acknowledgements.completed(state, [1])).then_nothing()
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-2")
 def test_pubrel_releases_once_in_its_own_order() -> None:
     spec = given(opened(), published(2, [("t", b"a"), ("t", b"b"), ("t", b"c")], [4, 5, 6]))
     first = position(2, 0)
-    spec.when(lambda state: decisions.released(state, [6, 4, 6, 99])).then(
+    spec.when(lambda state: acknowledgements.released(state, [6, 4, 6, 99])).then(
         Released(CLIENT, [6, 4], [first + 2, first])
     )
-    spec.when(lambda state: decisions.released(state, [6, 4])).then_nothing()
+    spec.when(lambda state: acknowledgements.released(state, [6, 4])).then_nothing()
     assert spec.state.inbound == {5: first + 1}
 
 
@@ -381,7 +384,7 @@ def test_pubrel_releases_once_in_its_own_order() -> None:
 
 def test_filters_are_granted_at_most_at_the_highest_qos() -> None:
     spec = given(opened())
-    grant = decisions.subscribe(spec.state, [("a", 0), ("b", 1), ("c", 2)], max_qos=1)
+    grant = subscribing.subscribe(spec.state, [("a", 0), ("b", 1), ("c", 2)], max_qos=1)
     assert grant.codes == [0, 1, 1]
     assert {text: one.qos for text, one in grant.granted.items()} == {"a": 0, "b": 1, "c": 1}
     spec.when(lambda _: grant).then(Subscribed(CLIENT, [("a", 0), ("b", 1), ("c", 1)]))
@@ -390,14 +393,14 @@ def test_filters_are_granted_at_most_at_the_highest_qos() -> None:
 @pytest.mark.mqtt("MQTT-3.8.4-4")
 def test_a_filter_twice_in_a_packet_is_as_in_two_packets() -> None:
     spec = given(opened())
-    grant = decisions.subscribe(spec.state, [("a", 2), ("a", 0)], max_qos=2)
+    grant = subscribing.subscribe(spec.state, [("a", 2), ("a", 0)], max_qos=2)
     assert grant.codes == [2, 0]
     assert spec.and_(*grant.events).subscription("a").qos == 0
 
 
 def test_refused_filters_are_not_granted() -> None:
-    grant = decisions.subscribe(given(opened()).state, [("$JS/API", 1), ("ok", 1)], max_qos=2)
-    refused = decisions.subscribe(given(opened()).state, [("$JS/API", 1)], max_qos=2)
+    grant = subscribing.subscribe(given(opened()).state, [("$JS/API", 1), ("ok", 1)], max_qos=2)
+    refused = subscribing.subscribe(given(opened()).state, [("$JS/API", 1)], max_qos=2)
     assert (grant.codes, [*grant.granted]) == ([0x8F, 1], ["ok"])
     assert (refused.codes, refused.granted) == ([0x8F], {})
     assert refused.events == [SubscriptionDenied(CLIENT, ["$JS/API"], [0x8F])]
@@ -405,7 +408,7 @@ def test_refused_filters_are_not_granted() -> None:
 
 def test_a_large_subscribe_is_split_into_events_that_fit_a_record() -> None:
     filters = [(f"{number:05}/" + "x" * 1000, 1) for number in range(500)]
-    grant = decisions.subscribe(given(opened()).state, filters, max_qos=2)
+    grant = subscribing.subscribe(given(opened()).state, filters, max_qos=2)
     assert len(grant.events) > 1
     told = [event.filters for event in grant.events if isinstance(event, Subscribed)]
     assert [entry for part in told for entry in part] == filters

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from specification import CLIENT, Specification, given, opened, subscribed
 
-from actors.session import decisions
-from actors.session.decisions import DeliveryLimits
-from eventstore.format import Acked, Delivered, MessageDropped, Queued, Unsubscribed
+from actors.session.decisions import acknowledgements, delivery_preview, queueing
+from actors.session.decisions.queueing import DeliveryLimits
+from eventstore.format.events import Acked, Delivered, MessageDropped, Queued, Unsubscribed
 
 LIMITS = DeliveryLimits(window=3, queued_messages=4, queued_bytes=30, batch_bytes=10_000)
 FILTERS = ["a", "a/#", "+"]
@@ -40,7 +40,7 @@ def test_the_preview_equals_the_decision(
         if step[0] == "deliver":
             _, topic_filter, size, ready = step
             ref += 1
-            said = decisions.preview_delivery(
+            said = delivery_preview.preview_delivery(
                 state, str(topic_filter), 1, LIMITS, "" if ready else "offline", int(str(size))
             )
             made = decided(spec, str(topic_filter), ref, int(str(size)), ready=bool(ready))
@@ -52,13 +52,13 @@ def test_the_preview_equals_the_decision(
         elif step[0] == "unsubscribe":
             spec.and_(Unsubscribed(CLIENT, [str(step[1])]))
         elif step[0] == "drain":
-            for run in decisions.next_waiting(state, LIMITS.window, 10):
-                pids = decisions.take_packet_ids(state, len(run.refs))
+            for run in queueing.next_waiting(state, LIMITS.window, 10):
+                pids = acknowledgements.take_packet_ids(state, len(run.refs))
                 spec.and_(Delivered(CLIENT, run.held.filter, 1, pids=pids, refs=run.refs, queued=0))
 
 
 def decided(spec: Specification, topic_filter: str, ref: int, size: int, *, ready: bool) -> str:
-    made = decisions.deliver(
+    made = queueing.deliver(
         spec.state, topic_filter, 1, [ref], [bytes(size)], size, LIMITS, retain=False, ready=ready
     )
     (event,) = made.events
@@ -77,9 +77,9 @@ def test_the_preview_has_the_reason_for_waiting(
     spec.state.receive_maximum = receive_maximum
     for number in range(outstanding):
         decided(spec, "a", 10 + number, 1, ready=True)
-    found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "")
+    found = delivery_preview.preview_delivery(spec.state, "a", 1, LIMITS, "")
     assert found == ("queued" if reason else "sent", reason, "")
-    found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "reader")
+    found = delivery_preview.preview_delivery(spec.state, "a", 1, LIMITS, "reader")
     assert found == ("queued", "reader", "")
 
 
@@ -87,11 +87,11 @@ def test_the_forecast_names_the_full_queue() -> None:
     spec = given(opened(), subscribed(("a", 1)))
     for number in range(LIMITS.queued_messages):
         decided(spec, "a", 10 + number, 1, ready=False)
-    found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "offline")
+    found = delivery_preview.preview_delivery(spec.state, "a", 1, LIMITS, "offline")
     assert found == ("dropped", "offline", "queue_messages")
     spec = given(opened(), subscribed(("a", 1)))
     decided(spec, "a", 10, LIMITS.queued_bytes, ready=False)
-    found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "")
+    found = delivery_preview.preview_delivery(spec.state, "a", 1, LIMITS, "")
     assert found == ("dropped", "older", "queue_bytes")
 
 
@@ -99,6 +99,9 @@ def test_without_a_size_a_message_is_as_large_as_those_that_wait() -> None:
     spec = given(opened(), subscribed(("a", 1)))
     for number in range(3):
         decided(spec, "a", 10 + number, 9, ready=False)  # 27 of 30 bytes
-    found = decisions.preview_delivery(spec.state, "a", 1, LIMITS, "offline")
+    found = delivery_preview.preview_delivery(spec.state, "a", 1, LIMITS, "offline")
     assert found == ("dropped", "offline", "queue_bytes")
-    assert decisions.preview_delivery(spec.state, "a", 1, LIMITS, "offline", 3).outcome == "queued"
+    assert (
+        delivery_preview.preview_delivery(spec.state, "a", 1, LIMITS, "offline", 3).outcome
+        == "queued"
+    )

@@ -8,22 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.errors import CorruptLog
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
-    BrokerStarted,
     Delivered,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
     Queued,
-    RetainedSnapshot,
     SessionOpened,
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
     WillArmed,
-    decode_record,
 )
+from eventstore.format.node_events import BrokerStarted, MessagesCarried, RetainedSnapshot
+from eventstore.format.records import decode_record
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished
 from projections.replay import disk_use
 from projections.replay.disk_use import DiskUse, sizes_by_levels
 

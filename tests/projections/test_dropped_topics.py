@@ -10,25 +10,26 @@ import pytest
 from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
-from actors.session import decisions
-from eventstore.format import (
+from actors.session.decisions import queueing
+from eventstore.format.events import (
     MAX_DROPPED_TOPICS,
     MessageDropped,
     MessagePublished,
     SessionOpened,
     Subscribed,
-    TurnAssembler,
-    format_position,
-    position,
 )
-from eventstore.reading import LogPoint
-from projections.explanation import story_lines
-from projections.replay import EventFilter, EventReader, find_stories, words
+from eventstore.format.positions import format_position, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint
+from projections.explanation.story_text import story_lines
+from projections.replay.event_reader import EventFilter, EventReader
+from projections.replay.event_text import words
+from projections.replay.message_search import find_stories
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 DENIED = MessageDropped("pump", "not_permitted", 1, topics=["hall/door"])
 UNREAD = MessageDropped("c", "slow_reader", 2, topics=["hall/door", "hall/lamp"])
@@ -102,10 +103,10 @@ def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> No
 
 def test_an_event_names_some_distinct_topics() -> None:
     topics = [b"a", b"b", b"a", *(b"%d" % number for number in range(20)), b"x" * 2000]
-    event = decisions.dropped_unrecorded("c", "slow_reader", topics)
+    event = queueing.dropped_unrecorded("c", "slow_reader", topics)
     assert event.count == len(topics)
     assert event.topics == ["a", "b", *map(str, range(MAX_DROPPED_TOPICS - 2))]
-    (cut,) = decisions.dropped_unrecorded("c", "slow_reader", [b"x" * 2000]).topics
+    (cut,) = queueing.dropped_unrecorded("c", "slow_reader", [b"x" * 2000]).topics
     assert cut == "x" * 1024
 
 

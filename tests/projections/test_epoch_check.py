@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.node_events import (
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
-    Event,
     LeaderProved,
-    decode_record,
-    encode_record,
 )
+from eventstore.format.records import GENESIS, decode_record, encode_record
 from projections.verification.epoch_check import EpochCheck
 
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
-    Event,
     MessagePublished,
-    MessagesCarried,
     Queued,
     Refused,
     Returned,
     Subscribed,
     WillArmed,
-    decode_record,
 )
+from eventstore.format.node_events import MessagesCarried
+from eventstore.format.records import decode_record
 from projections.verification.event_checks import event_problem
 
 GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.records"

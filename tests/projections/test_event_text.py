@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
-    BrokerStarted,
     Completed,
     Delivered,
-    Event,
     Expired,
-    LogCut,
     MessageDropped,
     Queued,
     Received,
@@ -28,9 +26,10 @@ from eventstore.format import (
     Subscribed,
     SubscriptionDenied,
     WillArmed,
-    decode_record,
-    position,
 )
+from eventstore.format.node_events import BrokerStarted, LogCut
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record
 from eventstore.reasons import (
     CLOSE_REASONS,
     CUT_REASONS,
@@ -39,7 +38,7 @@ from eventstore.reasons import (
     LEADER_CAUSES,
     RESEND_REASONS,
 )
-from projections.replay import event_object, words
+from projections.replay.event_text import event_object, words
 from projections.replay.topic_lookup import Published
 
 REF = position(5, 0)

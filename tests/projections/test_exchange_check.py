@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.format import (
-    GENESIS,
-    Event,
-    Followed,
-    MessagePublished,
-    decode_record,
-    encode_record,
-    position,
-    to_runs,
-)
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import position, to_runs
+from eventstore.format.records import GENESIS, decode_record, encode_record
 from projections.verification.exchange_check import ExchangeCheck
 
 

@@ -17,37 +17,33 @@ from playedlogs import MANY, played
 from randomnode import NAMES, Node
 from specification import snapshot
 
-from eventstore.format import (
-    INDEX_BITS,
-    MAX_INDEX,
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import (
     MessagePublished,
     Queued,
     Redelivered,
-    RetainedSnapshot,
     SessionOpened,
     Subscribed,
-    entries,
-    index_of,
-    position,
-    sequence_of,
 )
-from eventstore.index import BadIndex, IndexFiles, keys
-from eventstore.reading import LogPoint, find_index
-from projections.indexing import session_at, topic_records
-from projections.indexing.indexed_sessions import own_events
-from projections.replay import (
-    EventFilter,
-    find_stories,
-    fold,
-    head,
-    topic_matcher,
-)
-from projections.state import NodeState
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from eventstore.index import keys
+from eventstore.index.index_files import IndexFiles
+from eventstore.index.segment import BadIndex
+from eventstore.reading.indexed_reading import find_index
+from eventstore.reading.log_points import LogPoint
+from projections.indexing import topic_records
+from projections.indexing.indexed_sessions import own_events, session_at
+from projections.replay.event_reader import EventFilter
+from projections.replay.message_search import find_stories
+from projections.replay.replay import fold, head
+from projections.replay.topic_lookup import topic_matcher
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]

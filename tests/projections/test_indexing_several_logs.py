@@ -14,23 +14,29 @@ from indexedlogs import IndexedSource, as_log, build, listed, told, use
 from playedpartitions import FILTERS, PARTITION_STEPS, PlayedPartitions
 from specification import snapshot
 
-from eventstore.format import LOG_SESSION, MAX_INDEX, entries, position
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.positions import MAX_INDEX, position
 from eventstore.index import keys
-from eventstore.reading import LogPoint, silent
-from projections.explanation import (
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.progress import silent
+from projections.explanation.log_stories import (
     LogStory,
     not_taken,
     published_anywhere,
     stories_elsewhere,
 )
-from projections.indexing import session_at, topic_records
-from projections.replay import EventFilter, find_stories, fold
-from projections.state import NodeState
+from projections.indexing import topic_records
+from projections.indexing.indexed_sessions import session_at
+from projections.replay.event_reader import EventFilter
+from projections.replay.message_search import find_stories
+from projections.replay.replay import fold
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.reading import LogSource
+    from eventstore.reading.log_source import LogSource
 
 
 @pytest.fixture(autouse=True)

@@ -24,13 +24,14 @@ from cli.web.pages.log import (
     merge_rows,
 )
 from eventstore.errors import CutOff
-from eventstore.format import Queued, Subscribed, format_position, position, sequence_of
-from eventstore.reading import PointSpec
+from eventstore.format.events import Queued, Subscribed
+from eventstore.format.positions import format_position, position, sequence_of
+from eventstore.reading.position_text import PointSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 
 def everything(fake: FakeSource) -> Iterator[tuple[Position, str, str | None]]:

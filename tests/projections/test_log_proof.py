@@ -2,16 +2,10 @@
 
 import pytest
 
-from eventstore.format import (
-    BrokerStarted,
-    Event,
-    LogCut,
-    LogEndUnproven,
-    LogSalvaged,
-    encode_record,
-    position,
-)
-from eventstore.format.records import decode_record
+from eventstore.format.event_parsing import Event
+from eventstore.format.node_events import BrokerStarted, LogCut, LogEndUnproven, LogSalvaged
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record, encode_record
 from projections.log_proof import (
     Doubt,
     LogProof,
@@ -20,7 +14,7 @@ from projections.log_proof import (
     statement,
     unproven_end,
 )
-from projections.state import NodeState
+from projections.state.node_state import NodeState
 
 ENDED = "the log ended at record 12, "
 COPY = LogEndUnproven("copy", 12, 1000, 17)

@@ -14,13 +14,13 @@ from randomnode import Node
 from cli.web.history import state_diffs
 from cli.web.history.state_diffs import FoldingStates, StateDiff, StateDiffs
 from eventstore.errors import UsageError
-from eventstore.format import MessagePublished, SessionClosed, SessionOpened, Subscribed
+from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from cli.web.live import WebLogClient
+    from cli.web.live.web_log_client import WebLogClient
 
 RETAINED_TEXT = ", set between the moments"
 

@@ -19,19 +19,20 @@ from randomnode import NAMES
 
 from cli.history.log_events import Selection
 from cli.web.pages.log import find_page
-from eventstore.format import (
+from eventstore.format.events import (
     Expired,
     MessagePublished,
     Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
-    TurnAssembler,
     Unsubscribed,
-    position,
 )
-from eventstore.reading import LogPoint
-from projections.replay import EventFilter, EventReader, find_stories
+from eventstore.format.positions import position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint
+from projections.replay.event_reader import EventFilter, EventReader
+from projections.replay.message_search import find_stories
 
 _OWN = 400
 _LATER = 400

@@ -12,33 +12,37 @@ from indexedlogs import IndexedSource, as_log, build, use
 
 from cli.history.log_events import Selection
 from cli.web.pages.log import find_page
-from eventstore.format import (
-    CheckpointBegun,
-    CheckpointCompleted,
-    Event,
-    LimitsApplied,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
     SubscriptionDenied,
     Unsubscribed,
     WillArmed,
     WillCancelled,
     WillFired,
-    position,
 )
-from projections.explanation import explain_no_message, story_lines, story_object
-from projections.replay import find_stories
+from eventstore.format.node_events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    LimitsApplied,
+    RetainedSnapshot,
+    SessionSnapshot,
+)
+from eventstore.format.positions import position
+from projections.explanation.missing_message import explain_no_message
+from projections.explanation.story_json import story_object
+from projections.explanation.story_text import story_lines
+from projections.replay.message_search import find_stories
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.stories import MessageStory
+    from projections.stories.message_story import MessageStory
 
 OPENED = SessionOpened("c", False, False, 4)
 CLEAN = SessionOpened("c", False, True, 4)

@@ -12,17 +12,17 @@ from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES, Node
 from specification import snapshot
 
-from eventstore.format import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
-from projections.replay import SessionHistory, fold
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
 from projections.replay import session_history as module
-from projections.replay.replay import head
-from projections.state import NodeState
+from projections.replay.replay import fold, head
+from projections.replay.session_history import SessionHistory
+from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.format import Position
-    from projections.state import SessionState
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
 
 
 async def no_pause(_sequence: int) -> None:

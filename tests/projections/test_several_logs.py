@@ -18,37 +18,39 @@ from randomnode import NAMES
 from specification import snapshot
 
 from eventstore.errors import CorruptLog, CutMeanwhile
-from eventstore.format import LOG_SESSION, Queued, Subscribed, TurnAssembler
-from eventstore.reading import LogPoint, last_until, silent
-from projections.comparison import (
-    StateFacts,
+from eventstore.format.events import LOG_SESSION, Queued, Subscribed
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint, last_until
+from eventstore.reading.progress import silent
+from projections.comparison.state_differences import (
     StatesBetween,
     retained_changes,
     sessions_changed,
     states_between,
 )
-from projections.replay import AsOf, EventFilter, EventReader, Replay
-from projections.several_logs import (
-    JoinedState,
+from projections.comparison.state_facts import StateFacts
+from projections.replay.event_reader import EventFilter, EventReader
+from projections.replay.replay import AsOf, Replay
+from projections.several_logs.joined_changes import (
     LogChanges,
-    LogState,
-    MergedReader,
     changes_in_logs,
-    fold_logs,
     joined_retained_changes,
     joined_sessions_changed,
-    points_in_logs,
-    short_name,
 )
-from projections.state import NodeState, RetainedMessage
+from projections.several_logs.joined_state import JoinedState, LogState, fold_logs
+from projections.several_logs.log_moments import points_in_logs, short_name
+from projections.several_logs.merged_events import MergedReader
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from eventstore.format import Position, Record
-    from eventstore.reading import LogSource
-    from projections.replay import EventEntry
-    from projections.several_logs import LogEntry
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
+    from projections.replay.event_reader import EventEntry
+    from projections.several_logs.merged_events import LogEntry
 
 
 class WholeSource(IndexedSource):

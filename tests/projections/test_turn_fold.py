@@ -7,25 +7,15 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format import (
-    GENESIS,
-    Event,
-    SessionOpened,
-    Subscribed,
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-    decode_record,
-    encode_record,
-    entries,
-    expanded,
-    parse_events,
-    parse_turn,
-    position,
-    to_runs,
-)
-from projections.state import NodeState, session_digest
+from eventstore.format.event_parsing import Event, entries
+from eventstore.format.events import SessionOpened, Subscribed
+from eventstore.format.fast_parse import parse_events, parse_turn
+from eventstore.format.positions import position, to_runs
+from eventstore.format.records import GENESIS, decode_record, encode_record
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
+from eventstore.format.turn_expansion import expanded
+from projections.state.digests import session_digest
+from projections.state.node_state import NodeState
 
 NAMES = ["a", "b", "c"]
 FIRST = position(7, 0)

@@ -11,8 +11,8 @@ from harness.plainaudit import audit_plainly, checked_records
 
 from cli.diagnosis.advice import advise, merge_advice
 from cli.diagnosis.broker_advice import advise_on_broker
-from eventstore.format import TurnAssembler
-from projections.stories import StoryBuilder
+from eventstore.format.turn_parts import TurnAssembler
+from projections.stories.story_builder import StoryBuilder
 from simulation.chaos import errors_of_the_broker
 from simulation.incidents import (
     ALONE,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness import mqtt5_packets as p5
 from harness import packets as p
 
-from eventstore.nats import ConnectionOptions
+from eventstore.nats.connection import ConnectionOptions
 from simulation.network import SimClient
 
 if TYPE_CHECKING:

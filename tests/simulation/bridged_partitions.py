@@ -10,9 +10,9 @@ import pytest
 from harness import mqtt5_packets as p5
 
 from actors.bridge import bridge_supervisor
-from actors.configuration import BridgeOptions
-from eventstore.nats import ConnectionOptions
-from protocol.nats import Mapping
+from actors.configuration.bridge_options import BridgeOptions
+from eventstore.nats.connection import ConnectionOptions
+from protocol.nats.mapping import Mapping
 from simulation.bridged_clients import ACCESS, Client5
 from simulation.faults import Faults
 from simulation.fold import compare

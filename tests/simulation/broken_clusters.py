@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.maintenance import StateReader
-from eventstore.log import LogWriter
+from actors.maintenance.state_reader import StateReader
+from eventstore.log.log_writer import LogWriter
 
 if TYPE_CHECKING:
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 Patch = pytest.MonkeyPatch
 

@@ -20,19 +20,21 @@ from harness.plainaudit import audit_plainly, audited_doubts, checked_records
 from harness.salvages import salvaged
 
 from actors.maintenance.state_digests import StateDigestService, subject_of
-from actors.node import ReloadOutcome
+from actors.node.reload_outcome import ReloadOutcome
 from cli.common import text
-from cli.diagnosis import advise, advise_on_broker, advise_on_certificates, advise_on_disk
+from cli.diagnosis.advice import advise
+from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk
+from cli.diagnosis.certificate_advice import advise_on_certificates
 from cli.diagnosis.status import reaches_mark, status_lines, time_off
 from cli.history.verify_log import _verified_spans, verification_summary
 from cli.history.verify_state import verification_lines
-from cli.live import StateClient
+from cli.live.state_client import StateClient
 from eventstore.errors import CorruptLog
-from eventstore.format import decode_record
-from eventstore.reading import open_log
+from eventstore.format.records import decode_record
+from eventstore.reading.log_source import open_log
 from eventstore.server.disk_recovery import RESERVE
-from projections.comparison import StateVerification
-from projections.verification import LogVerifier, verify_log
+from projections.comparison.state_verification import StateVerification
+from projections.verification.log_verifier import LogVerifier, verify_log
 from simulation.chaos import errors_of_the_broker
 from simulation.inspection import ask
 from simulation.jetstream import SimMsg, SimNats
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.diagnosis.advice import Advice
-    from eventstore.reading import LogSource
+    from eventstore.reading.log_source import LogSource
     from projections.log_proof import Doubt
 
 STEPS: Final = 60

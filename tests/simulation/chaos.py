@@ -25,14 +25,10 @@ from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.routing import router
 from actors.session import packet_handler, publisher, subscription_handler
-from eventstore.format import (
-    LogArchived,
-    LogCut,
-    MessageDropped,
-    Record,
-    TurnAssembler,
-    decode_record,
-)
+from eventstore.format.events import MessageDropped
+from eventstore.format.node_events import LogArchived, LogCut
+from eventstore.format.records import Record, decode_record
+from eventstore.format.turn_parts import TurnAssembler
 from simulation.attackers import ATTACKERS
 from simulation.delivery_ledger import Account
 from simulation.devices import Device, DeviceBehaviour, settled

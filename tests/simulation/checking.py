@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import packets as p
 from harness.packets import Publish
 
-from eventstore.format import decode_record
+from eventstore.format.records import decode_record
 from simulation.fold import compare
 from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World

@@ -6,11 +6,16 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from actors.maintenance import FollowedState
-from actors.routing import Subscriber, is_shared, routed
-from eventstore.format import MessageDropped, Record, decode_record, from_runs
-from eventstore.log import messages_of
-from projections.state import NodeState, OutstandingTotals, SessionState, SubscriptionState
+from actors.maintenance.state_reader import FollowedState
+from actors.routing.router import routed
+from actors.routing.subscriber import Subscriber, is_shared
+from eventstore.format.events import MessageDropped
+from eventstore.format.positions import from_runs
+from eventstore.format.records import Record, decode_record
+from eventstore.log.message_store import messages_of
+from projections.state.node_state import NodeState
+from projections.state.session import SessionState, SubscriptionState
+from projections.state.session_table import OutstandingTotals
 from simulation.world import Disk, World
 
 

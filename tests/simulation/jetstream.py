@@ -19,7 +19,7 @@ from typing import Any
 import nats.errors
 import orjson
 
-from eventstore.format import STORED_OVERHEAD
+from eventstore.format.record_size import STORED_OVERHEAD
 from simulation.faults import Append, Ask, Faults
 
 _WRONG_LAST_SEQUENCE, _NO_STREAM, _NO_MESSAGE = 10071, 10059, 10037

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventstore.format import LogCut
+from eventstore.format.node_events import LogCut
 from simulation.world import World
 
 

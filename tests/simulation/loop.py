@@ -9,8 +9,8 @@ import selectors
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from actors.kernel import LoopActor
 from actors.kernel import actor as actor_module
+from actors.kernel.actor import LoopActor
 
 T = TypeVar("T")
 EPOCH_MS = 1_800_000_000_000

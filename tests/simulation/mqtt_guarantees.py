@@ -8,40 +8,40 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.events import MessagePublished, Released, WillArmed
+from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
-    MessagePublished,
     MessagesCarried,
-    Released,
     RetainedSnapshot,
-    TurnAssembler,
-    WillArmed,
-    from_runs,
-    payload_bounds,
-    position,
 )
-from eventstore.log import properties_of
-from projections.audit import (
+from eventstore.format.positions import INDEX_BITS, from_runs, position
+from eventstore.format.records import payload_bounds
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import properties_of
+from projections.audit.expected_messages import packed_size
+from projections.audit.rules.log_outline import OutlineBuilder
+from projections.audit.rules.rule_table import Violation
+from projections.audit.rules.will_rules import with_content
+from projections.audit.session_audit import SessionAudit
+from projections.audit.shared_subscription_audit import SharedAudit
+from projections.audit.shared_subscription_steps import SharedStep
+from projections.audit.subscription_spans import (
     SUBSCRIPTION_EVENTS,
-    SessionAudit,
-    SharedAudit,
-    SharedStep,
     SubscriptionSpan,
     SubscriptionSpans,
-    Violation,
-    packed_size,
 )
-from projections.audit.rules import OutlineBuilder, with_content
-from projections.state import digest, encode_session, session_digest
-from protocol.mqtt import matches
+from projections.state.digests import digest, session_digest
+from projections.state.snapshot import encode_session
+from protocol.mqtt.topics import matches
 from simulation.fold import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.format import Event, Position, Record
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
 
 
 WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)

@@ -19,9 +19,9 @@ if __name__ == "__main__":
 
 from harness import packets as p
 
-from eventstore.format import decode_record
-from projections.audit.rules import LogPlace, has_home, wrong_home
-from projections.verification import audit_exchange
+from eventstore.format.records import decode_record
+from projections.audit.rules.home_rule import LogPlace, has_home, wrong_home
+from projections.verification.exchange_audit import audit_exchange
 from projections.verification.exchange_check import ExchangeCheck
 from simulation.chaos import run_seed
 from simulation.delivery_ledger import Account
@@ -36,8 +36,8 @@ from simulation.seeds import run_seeds
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from eventstore.format import Record
-    from projections.audit import Violation
+    from eventstore.format.records import Record
+    from projections.audit.rules.rule_table import Violation
     from simulation.world import World
 
 STEPS = 150

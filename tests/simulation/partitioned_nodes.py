@@ -11,8 +11,8 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.exchange import OtherLog
-from cluster import decode_status
+from actors.exchange.exchange import OtherLog
+from cluster.status import decode_status
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.edges import PipeEnd, SimEdges
 from simulation.fold import compare_states, fold
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.broker import Broker
-    from cluster import NodeStatus
-    from cluster.edge import EdgeClient, LeaderPlace, PeerListener
+    from cluster.edge.edge_client import EdgeClient
+    from cluster.edge.leader_link import LeaderPlace
+    from cluster.edge.peer_listener import PeerListener
+    from cluster.status import NodeStatus
     from simulation.faults import Faults
     from simulation.network import SimClient
 

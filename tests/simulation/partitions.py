@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from actors.exchange import OtherLog
+from actors.exchange.exchange import OtherLog
 from eventstore.partitions import partition_of
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.faults import Faults

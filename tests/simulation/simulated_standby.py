@@ -13,7 +13,7 @@ from cluster.failover import take_over
 from cluster.failure_detector import Cause
 from cluster.follower import FellBehind, Follower
 from eventstore.errors import LogUnavailable
-from eventstore.log import Appended
+from eventstore.log.conditional_append import Appended
 from simulation.fold import compare_index, compare_states, fold
 from simulation.loop import SimClock
 from simulation.world import SimLog, World

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventstore.copies.block_files import framed
 from eventstore.datadir import DataDir
-from eventstore.format import decode_record
-from eventstore.log import Watermark
-from eventstore.server import DiskRecovery
+from eventstore.format.records import decode_record
+from eventstore.log.watermark import Watermark
+from eventstore.server.disk_recovery import DiskRecovery
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.jetstream import SimServer, SimStream
 from simulation.loop import VirtualLoop

@@ -17,7 +17,7 @@ from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
-from eventstore.format import SessionClosed
+from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.certs import Pair
 
     from actors.authn.credentials import Credentials
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 

@@ -16,8 +16,8 @@ import pytest
 
 from actors.inspection import problems, receiver_preview
 from actors.inspection.problems import ProblemSearch
-from actors.session import decisions
-from projections.clients import ClientHistories
+from actors.session.decisions import delivery_preview
+from projections.clients.client_history import ClientHistories
 from simulation import answers
 from simulation.answers import run
 from simulation.incidents import INCIDENTS
@@ -134,7 +134,7 @@ def names_another_client(patch: Patch) -> None:
 
 
 def previews_a_message_as_sent_to_a_full_window(patch: Patch) -> None:
-    preview = decisions.preview_delivery
+    preview = delivery_preview.preview_delivery
 
     def sent(*args: Any) -> Any:
         found = preview(*args)
@@ -144,7 +144,7 @@ def previews_a_message_as_sent_to_a_full_window(patch: Patch) -> None:
 
 
 def previews_no_full_queue(patch: Patch) -> None:
-    preview = decisions.preview_delivery
+    preview = delivery_preview.preview_delivery
 
     def queued(*args: Any) -> Any:
         found = preview(*args)

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 from actors.inspection.requests import Refused
 from actors.maintenance import archive_hold, retention
 from eventstore.errors import LogUnavailable
-from eventstore.format import LogArchived, LogCut, decode_record
-from eventstore.log import EventLog
+from eventstore.format.node_events import LogArchived, LogCut
+from eventstore.format.records import decode_record
+from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.world import SimClient, World, simulate

@@ -13,14 +13,17 @@ from harness import packets as p
 
 from actors import broker as broker_module
 from actors import session_registry
-from actors.configuration import BridgeOptions
+from actors.configuration.bridge_options import BridgeOptions
 from actors.inspection import sys_topics
 from actors.maintenance import recovery
-from actors.routing import Router
-from actors.session import NodeContext, authorization
-from eventstore.format import LogEvent, RetainedExpired, SessionClosed, WillFired
-from eventstore.nats import BatchClient, ConnectionOptions
-from protocol.nats import Mapping
+from actors.routing.router import Router
+from actors.session import authorization
+from actors.session.node_context import NodeContext
+from eventstore.format.event_parsing import LogEvent
+from eventstore.format.events import RetainedExpired, SessionClosed, WillFired
+from eventstore.nats.batch_client import BatchClient
+from eventstore.nats.connection import ConnectionOptions
+from protocol.nats.mapping import Mapping
 from simulation.checking import check_promises
 from simulation.fold import compare
 from simulation.natsserver import Got, SimLink, SimNatsServer

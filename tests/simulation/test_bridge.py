@@ -10,10 +10,12 @@ import pytest
 from harness import mqtt5_packets as p5
 
 from actors.bridge import bridge_supervisor
-from actors.configuration import BridgeOptions
-from eventstore.nats import ConnectionOptions
-from protocol.mqtt5 import MessageProperties
-from protocol.nats import Mapping, parse_headers, property_lines, read_properties
+from actors.configuration.bridge_options import BridgeOptions
+from eventstore.nats.connection import ConnectionOptions
+from protocol.mqtt5.properties.message_properties import MessageProperties
+from protocol.nats.headers import parse_headers
+from protocol.nats.mapping import Mapping
+from protocol.nats.property_headers import property_lines, read_properties
 from simulation.bridged_clients import ACCESS, Client5
 from simulation.mqtt_guarantees import violations
 from simulation.natsserver import Got, SimLink, SimNatsServer

@@ -9,18 +9,19 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.configuration import BridgeOptions
-from actors.maintenance import ClusterHooks
-from actors.node import ReadPause
-from eventstore.nats import ConnectionOptions
-from protocol.nats import Mapping, constant_part, header_block
+from actors.configuration.bridge_options import BridgeOptions
+from actors.maintenance.cluster_hooks import ClusterHooks
+from actors.node.read_pause import ReadPause
+from eventstore.nats.connection import ConnectionOptions
+from protocol.nats.headers import constant_part, header_block
+from protocol.nats.mapping import Mapping
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge import BridgeSupervisor
+    from actors.bridge.bridge_supervisor import BridgeSupervisor
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from harness import packets as p
 
 from actors.session.session_messages import Loaded
 from eventstore.partitions import partition_of
-from protocol.nats import parse_headers
+from protocol.nats.headers import parse_headers
 from simulation.bridged_clients import Client5
 from simulation.bridged_partitions import BridgedPartitions, bridged, payloads
 from simulation.partitions import name_in

@@ -8,10 +8,12 @@ import pytest
 from harness import packets as p
 
 from actors.inspection.views import history_fields
-from eventstore.format import MessageDropped, position
-from projections.clients import ClientHistories, add_to_history
-from projections.state import NodeState
-from projections.storage import GONE, HISTORY, MARK, decode_entry, version_tag
+from eventstore.format.events import MessageDropped
+from eventstore.format.positions import position
+from projections.clients.client_history import ClientHistories
+from projections.clients.history_fold import add_to_history
+from projections.state.node_state import NodeState
+from projections.storage.format import GONE, HISTORY, MARK, decode_entry, version_tag
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.simulated_standby import StandbyWorld

@@ -11,8 +11,9 @@ from harness import packets as p
 from harness.packets import Publish
 from harness.plainaudit import audit_plainly, checked_records
 
-from actors.node import ReloadOutcome
-from eventstore.format import ClockJumped, Expired, RetainedExpired, SessionExpired, WillFired
+from actors.node.reload_outcome import ReloadOutcome
+from eventstore.format.events import Expired, RetainedExpired, SessionExpired, WillFired
+from eventstore.format.node_events import ClockJumped
 from simulation.fold import compare
 from simulation.inspection import ask
 from simulation.mqtt_guarantees import violations

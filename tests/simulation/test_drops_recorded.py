@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from eventstore.format import MessageDropped
+from eventstore.format.events import MessageDropped
 from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit

@@ -19,9 +19,10 @@ from actors.session.session_messages import ChangeQos, Outgoing, Packets
 from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from actors.session_registry import SessionRegistry
-from eventstore.format import BrokerStopped, SessionClosed
-from projections.state import InFlight
-from protocol.mqtt import Subscribe
+from eventstore.format.events import SessionClosed
+from eventstore.format.node_events import BrokerStopped
+from projections.state.session import InFlight
+from protocol.mqtt.packets import Subscribe
 from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.mqtt_guarantees import violations

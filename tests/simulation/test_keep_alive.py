@@ -20,7 +20,7 @@ from actors.node.read_pause import ReadPause
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
-from eventstore.format import SessionClosed
+from eventstore.format.events import SessionClosed
 from simulation.logins import Threads
 from simulation.world import SimClient, World, simulate
 

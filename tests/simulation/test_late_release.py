@@ -7,7 +7,7 @@ from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Pubcomp, Publish
 
-from eventstore.format import Expired, Queued
+from eventstore.format.events import Expired, Queued
 from simulation.fold import compare
 from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate

@@ -10,13 +10,8 @@ from harness import packets as p
 
 from actors.authz.rules_file import parse_rules
 from actors.maintenance import retention
-from eventstore.format import (
-    BrokerStarted,
-    CheckpointBegun,
-    LimitsApplied,
-    MessageDropped,
-    SubscriptionDenied,
-)
+from eventstore.format.events import MessageDropped, SubscriptionDenied
+from eventstore.format.node_events import BrokerStarted, CheckpointBegun, LimitsApplied
 from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit

@@ -8,7 +8,8 @@ import pytest
 from harness import packets as p
 
 from eventstore.errors import RecordTooLarge
-from eventstore.format import Delivered, Event, MessageDropped, MessagePublished, Queued
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Delivered, MessageDropped, MessagePublished, Queued
 from simulation.fold import compare
 from simulation.jetstream import SimNats
 from simulation.world import SimClient, World, simulate

@@ -15,8 +15,8 @@ from actors.maintenance import retention
 from actors.maintenance.projector import Projector
 from actors.maintenance.retention import Retention
 from eventstore.errors import LogUnavailable
-from eventstore.format import STORED_OVERHEAD
-from eventstore.log import EventLog
+from eventstore.format.record_size import STORED_OVERHEAD
+from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare
 from simulation.jetstream import SimNats
 from simulation.log_cuts import cuts

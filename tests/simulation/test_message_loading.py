@@ -9,7 +9,7 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors import message_loading
-from eventstore.format import Record
+from eventstore.format.records import Record
 from simulation.world import SimClient, SimLog, World, simulate
 
 RECEIVERS, MESSAGES = 12, 8

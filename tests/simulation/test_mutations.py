@@ -16,18 +16,13 @@ from actors.session import decisions
 from actors.session.decisions import queueing
 from actors.session.node_context import NodeContext
 from actors.session.publisher import Publisher
-from eventstore.format import (
-    INDEX_BITS,
-    Event,
-    Queued,
-    Released,
-    SessionClosed,
-    Subscribed,
-    WillCancelled,
-)
-from eventstore.log import Journal, LogWriter
-from projections.state import RetainedIndex
-from protocol.mqtt import PublishEncoder as Prepared
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Queued, Released, SessionClosed, Subscribed, WillCancelled
+from eventstore.format.positions import INDEX_BITS
+from eventstore.log.journal import Journal
+from eventstore.log.log_writer import LogWriter
+from projections.state.retained import RetainedIndex
+from protocol.mqtt.encoder import PublishEncoder as Prepared
 from simulation import chaos
 from simulation.chaos import run
 from simulation.delivery_ledger import matches
@@ -209,7 +204,7 @@ def ignores_the_window(patch: Patch) -> None:
 
 
 def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
-    runs = decisions.next_waiting
+    runs = queueing.next_waiting
 
     def turned(*args: Any) -> Any:
         found = runs(*args)
@@ -217,7 +212,7 @@ def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
             one.refs.reverse()
         return found
 
-    patch.setattr(decisions, "next_waiting", turned)
+    patch.setattr(queueing, "next_waiting", turned)
 
 
 def uses_packet_identifiers_twice(patch: Patch) -> None:

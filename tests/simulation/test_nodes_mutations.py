@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.session import NodeContext
+from actors.session.node_context import NodeContext
 from cluster.edge.edge_client import EdgeClient
-from eventstore.log import Appended, EventLog, LogTail
+from eventstore.log.conditional_append import Appended
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.record_reader import LogTail
 from simulation import chaos
 from simulation.broken_clusters import (
     Patch,

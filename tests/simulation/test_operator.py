@@ -13,15 +13,9 @@ from harness.waiting import happens
 from actors.inspection.inspector import PAGE_ROWS
 from actors.inspection.requests import Refused, TooLarge
 from actors.session.session import Session
-from eventstore.format import (
-    OperatorActed,
-    RetainedCleared,
-    SessionClosed,
-    SessionExpired,
-    WebAccessed,
-    WillFired,
-    position,
-)
+from eventstore.format.events import SessionClosed, SessionExpired, WillFired
+from eventstore.format.node_events import OperatorActed, RetainedCleared, WebAccessed
+from eventstore.format.positions import position
 from simulation.chaos import errors_of_the_broker
 from simulation.checking import acknowledged
 from simulation.fold import compare

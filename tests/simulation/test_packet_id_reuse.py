@@ -9,7 +9,8 @@ from harness.mqtt5_packets import publish as publish5
 from harness.packets import Pubcomp, Publish, Pubrec
 from harness.plainaudit import audit_plainly, checked_records
 
-from eventstore.format import InboundReplaced, Released, from_runs
+from eventstore.format.events import InboundReplaced, Released
+from eventstore.format.positions import from_runs
 from simulation.world import SimClient, World, simulate
 
 

@@ -16,10 +16,11 @@ from harness.packets import Publish, Suback
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import LogExchange
 from actors.exchange.followed_positions import FollowedPositions
-from actors.inspection import NotReady
-from actors.sharing import SharedSession, SharedSubscriptions
+from actors.inspection.requests import NotReady
+from actors.sharing.shared_session import SharedSession
+from actors.sharing.shared_subscriptions import SharedSubscriptions
 from cluster.follower import Follower
-from eventstore.format import LOG_SESSION, Assigned, MessageDropped
+from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.fold import compare_index

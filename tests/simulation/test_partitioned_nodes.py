@@ -18,8 +18,8 @@ from harness import packets as p
 from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.qos0_exchange import Qos0Exchange
-from eventstore.format import Followed
-from eventstore.log import Journal
+from eventstore.format.node_events import Followed
+from eventstore.log.journal import Journal
 from simulation import cluster_shares, node_faults
 from simulation.broken_clusters import (
     Patch,
@@ -37,7 +37,7 @@ from simulation.processes import Process, ProcessLoop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
 SEEDS = range(400, 400 + max(45, _ASKED))

@@ -10,15 +10,16 @@ from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.connection import KEY_SIZE, pseudonym
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.exchange import qos0_exchange
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import LogExchange
 from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.qos0_messages import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
-from actors.session import Publisher
-from eventstore.format import INDEX_BITS, Followed, from_runs
+from actors.session.publisher import Publisher
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from eventstore.format import (
-    Acked,
-    MessageDropped,
-    OperatorActed,
-    Refused,
-    RetainedCleared,
-    SessionClosed,
-    WillFired,
-    from_runs,
-)
+from eventstore.format.events import Acked, MessageDropped, Refused, SessionClosed, WillFired
+from eventstore.format.node_events import OperatorActed, RetainedCleared
+from eventstore.format.positions import from_runs
 from simulation.checking import check_promises
 from simulation.inspection import ask, change
 from simulation.loop import simulate

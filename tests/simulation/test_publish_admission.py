@@ -9,7 +9,7 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 
-from eventstore.format import MessageDropped
+from eventstore.format.events import MessageDropped
 from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics

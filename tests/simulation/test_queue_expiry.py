@@ -9,7 +9,7 @@ from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Puback, Publish
 
-from eventstore.format import Expired, MessageDropped
+from eventstore.format.events import Expired, MessageDropped
 from projections.state.waiting_queue import WaitingQueue
 from simulation.fold import compare
 from simulation.mqtt_guarantees import violations

@@ -14,7 +14,7 @@ from actors.authn.enhanced import Challenge, Exchange, Outcome
 from actors.authz.rules import Rule
 from actors.configuration.limit_options import LimitOptions
 from actors.connection.connect_handshake import ConnectHandshake
-from eventstore.format import SessionClosed
+from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator
 from simulation.loop import simulate
 from simulation.network import SimClient
@@ -23,7 +23,7 @@ from simulation.world import World
 if TYPE_CHECKING:
     from actors.authn.credentials import Credentials
     from actors.authn.enhanced import Step
-    from protocol.mqtt import Connect
+    from protocol.mqtt.packets import Connect
 
 METHOD = "TEST"
 AGAIN, CONTINUE = 0x19, 0x18

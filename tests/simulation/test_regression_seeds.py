@@ -11,8 +11,12 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.errors import EventStoreError, Fenced
-from eventstore.format import GENESIS, BrokerStarted, MessagePublished
-from eventstore.log import GatedOutput, Journal, LogWriter
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import GENESIS
+from eventstore.log.journal import Journal
+from eventstore.log.log_writer import LogWriter
+from eventstore.log.pending_record import GatedOutput
 from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream

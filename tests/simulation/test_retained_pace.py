@@ -8,12 +8,12 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors.node.retained_pace import LARGE
-from eventstore.format import MessagePublished
+from eventstore.format.events import MessagePublished
 from simulation.fold import compare, fold
 from simulation.world import World, simulate
 
 if TYPE_CHECKING:
-    from actors.session import Publication
+    from actors.session.session_messages import Publication
     from simulation.network import SimClient
 
 TOPIC = "camera/jpg"

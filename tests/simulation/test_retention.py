@@ -13,8 +13,9 @@ from actors.maintenance.retention import Retention
 from actors.message_loading import MessageLoader
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
-from eventstore.format import MessagesCarried, Position
-from projections.state import SessionState
+from eventstore.format.node_events import MessagesCarried
+from eventstore.format.positions import Position
+from projections.state.session import SessionState
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import look_rarely
 from simulation.log_cuts import cuts

@@ -9,7 +9,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
-from eventstore.format import Assigned, Delivered, Queued, Returned, SessionExpired
+from eventstore.format.events import Assigned, Delivered, Queued, Returned, SessionExpired
 from simulation.group_members import SHARED, members, numbers, prove, publish
 from simulation.world import SimClient, World, simulate
 

@@ -8,8 +8,8 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish, Suback
 
-from actors.configuration import LimitOptions
-from actors.session.decisions import Assignment, Rows
+from actors.configuration.limit_options import LimitOptions
+from actors.session.decisions.sharing import Assignment, Rows
 from actors.sharing import division_pace, shared_delivery
 from simulation.group_members import SHARED, members, numbers, prove
 from simulation.permission_worlds import permit

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from actors.maintenance import StateReader
+from actors.maintenance.state_reader import StateReader
 from eventstore.errors import LogUnavailable
 from simulation.simulated_standby import StandbyWorld
 from simulation.world import simulate
 
 if TYPE_CHECKING:
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 
 @pytest.mark.parametrize("error", [LogUnavailable, asyncio.CancelledError])

@@ -10,7 +10,7 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors.inspection.sys_topics import Counts, Load
-from eventstore.format import MessageDropped, MessagePublished
+from eventstore.format.events import MessageDropped, MessagePublished
 from simulation.world import SimClient, World, simulate
 
 

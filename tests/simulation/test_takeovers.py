@@ -9,7 +9,7 @@ from harness import packets as p
 from harness.packets import Connack
 
 from actors.configuration.limit_options import LimitOptions
-from eventstore.format import SessionTakenOver
+from eventstore.format.events import SessionTakenOver
 from simulation.world import SimClient, World, simulate
 
 ACCEPTED = Connack(0, session_present=True)

@@ -12,9 +12,9 @@ from harness import packets as p
 from harness.logs import LogBuilder
 from harness.plainaudit import audit_plainly, checked_records
 
-from eventstore.format import Record, decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.reasons import DROP_REASONS
-from projections.audit import Rule
+from projections.audit.rules.rule_table import Rule
 from simulation.loop import simulate
 from simulation.world import World
 

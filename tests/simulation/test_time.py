@@ -9,8 +9,8 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors.connection.listener import Listener, ListenerOptions
-from actors.node import ReadPause
-from eventstore.format import Redelivered, SessionClosed, SessionExpired
+from actors.node.read_pause import ReadPause
+from eventstore.format.events import Redelivered, SessionClosed, SessionExpired
 from simulation.idle_broker import look_rarely
 from simulation.world import SimClient, World, simulate
 

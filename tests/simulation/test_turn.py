@@ -13,18 +13,18 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Puback, Publish
 
-from actors.connection import Connection
-from actors.fast_path import FastPath, is_bulk
-from actors.kernel import Kernel
-from eventstore.format import HEADER_FROM
-from projections.state import session_digest
+from actors.connection.connection import Connection
+from actors.fast_path.fast_path import FastPath, is_bulk
+from actors.kernel.kernel import Kernel
+from eventstore.format.records import HEADER_FROM
+from projections.state.digests import session_digest
 from simulation.jetstream import SimNats
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.session import Publication
+    from actors.session.session_messages import Publication
 
 SETTLED = 3.0
 

@@ -10,13 +10,14 @@ import pytest
 from harness import packets as p
 
 from actors.configuration.limit_options import LimitOptions, Quota
-from actors.kernel import LoopActor, kernel
+from actors.kernel import kernel
+from actors.kernel.actor import LoopActor
 from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
 from actors.session.session_messages import NEXT_TURN, Packets, Passivate
-from eventstore.format import SessionClosed, Subscribed
-from protocol.mqtt import Publishes, Subscribe
+from eventstore.format.events import SessionClosed, Subscribed
+from protocol.mqtt.packets import Publishes, Subscribe
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:

@@ -22,10 +22,12 @@ from actors.authz.rules import Permissions
 from actors.broker import Broker
 from actors.configuration.bridge_options import BridgeOptions
 from actors.configuration.broker_options import BrokerOptions
-from actors.routing import Router
+from actors.routing.router import Router
 from eventstore.errors import Fenced, LogUnavailable
-from eventstore.format import GENESIS, ChainChecker, Event, Record, decode_record
-from eventstore.log import EventLog, Watermark
+from eventstore.format.event_parsing import Event
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.watermark import Watermark
 from protocol.errors import FoldmqError
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.faults import Faults

@@ -10,7 +10,8 @@ import pyarrow as pa
 from harness.nats import PASSWORD, USER, Nats
 from pyarrow import parquet
 
-from eventstore.format import MessagePublished, decode_record
+from eventstore.format.events import MessagePublished
+from eventstore.format.records import decode_record
 from spark.storage.archive_directory import ArchiveWriter, open_writer
 from spark.storage.directories import Directory
 from spark.storage.parquet_files import RecordRun, check_file

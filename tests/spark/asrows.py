@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.format import (
+from eventstore.format.event_json import json_object
+from eventstore.format.event_parsing import Event, entries
+from eventstore.format.events import (
     Assigned,
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
     Queued,
-    Record,
-    RetainedCleared,
     RetainedExpired,
-    RetainedSnapshot,
     SessionClosed,
     Subscribed,
     SubscriptionDenied,
     Unsubscribed,
-    WebAccessed,
     WillArmed,
-    entries,
-    expiries_of,
-    from_runs,
-    json_object,
-    payload_bounds,
-    position,
 )
-from eventstore.log import properties_of
-from protocol.mqtt import ProtocolError
-from protocol.mqtt5 import decode_message_properties
+from eventstore.format.node_events import (
+    MessagesCarried,
+    RetainedCleared,
+    RetainedSnapshot,
+    WebAccessed,
+)
+from eventstore.format.positions import from_runs, position
+from eventstore.format.records import Record, payload_bounds
+from eventstore.format.stored_properties import expiries_of
+from eventstore.log.message_store import properties_of
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt5.properties.message_properties import decode_message_properties
 from spark.schema.columns import ENTRIES
 
 if TYPE_CHECKING:

@@ -7,24 +7,15 @@ from typing import Any
 from brokenlogs import Case, Story, at, closed, delivered, opened, published, queued, snapshot
 from brokenmqtt5 import BLOCK, opened5
 
-from eventstore.format import (
+from eventstore.format.events import (
     LOG_SESSION,
     NATS_SESSION,
     Acked,
-    Bridged,
-    BrokerStarted,
-    CheckpointBegun,
-    CheckpointCompleted,
     Expired,
-    Followed,
-    LimitsApplied,
     MessageDropped,
-    MessagesCarried,
-    OperatorActed,
     Queued,
     Redelivered,
     Released,
-    RetainedCleared,
     RetainedExpired,
     SessionClosed,
     SessionExpired,
@@ -35,6 +26,17 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
+)
+from eventstore.format.node_events import (
+    Bridged,
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Followed,
+    LimitsApplied,
+    MessagesCarried,
+    OperatorActed,
+    RetainedCleared,
 )
 
 LIMITS = {

@@ -7,42 +7,42 @@ from typing import TYPE_CHECKING, Any
 
 from harness.logs import LogBuilder
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
-    BrokerStarted,
-    CheckpointBegun,
-    CheckpointCompleted,
     Completed,
     Delivered,
-    Event,
-    LogCut,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
-    OperatorActed,
-    Position,
     Queued,
     Received,
     Redelivered,
     Released,
-    RetainedCleared,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
     WillArmed,
     WillCancelled,
     WillFired,
-    decode_record,
-    encode_record,
-    position,
-    previous_of,
 )
-from projections.state import SessionFold, encode_session
+from eventstore.format.node_events import (
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    LogCut,
+    MessagesCarried,
+    OperatorActed,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionSnapshot,
+)
+from eventstore.format.positions import Position, position
+from eventstore.format.records import decode_record, encode_record, previous_of
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

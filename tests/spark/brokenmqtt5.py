@@ -6,26 +6,28 @@ from typing import Any
 
 from brokenlogs import Case, Story, at, closed, delivered, opened, published, snapshot
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
-    BrokerStarted,
-    CheckpointBegun,
-    CheckpointCompleted,
     Delivered,
     Expired,
-    Position,
     Queued,
     Received,
     Redelivered,
     Released,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionOpened,
     Subscribed,
 )
+from eventstore.format.node_events import (
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    RetainedSnapshot,
+)
+from eventstore.format.positions import Position
 
 NO_LOCAL, IF_NEW, NEVER = 0x04, 0x10, 0x20
 BLOCK = b"\2\0\0\0\5\1\1"

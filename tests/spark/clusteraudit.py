@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import sys
 
-from spark.audit import NOTHING, audit
-from spark.datasource import Log
-from spark.report import audit_json
-from spark.runtime import running_session
+from spark.audit.local_facts import NOTHING
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
+from spark.report.json_report import audit_json
+from spark.runtime.session import running_session
 
 if __name__ == "__main__":
     master, settings, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])

@@ -15,17 +15,10 @@ from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
 from simulation.shared_clients import Run
 
-from eventstore.format import (
-    MAX_INDEX,
-    Record,
-    decode_record,
-    index_of,
-    link_of,
-    position,
-    sequence_of,
-)
+from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
+from eventstore.format.records import Record, decode_record, link_of
 from projections.replay.replay import head
-from projections.state import NodeState
+from projections.state.node_state import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
 from randomnode import NAMES, STEPS, Node
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
 
     from harness.nats import Nats
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 
 @dataclass

@@ -13,63 +13,65 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from soundlog import GROUP, LIMITS, Forged, opened, opened5, sound_log
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
-    Bridged,
-    BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
-    CheckpointCompleted,
     Completed,
     Delivered,
     Expired,
-    Followed,
     InboundReplaced,
-    LeaderProved,
-    LimitsApplied,
-    LogArchived,
-    LogCut,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
-    OperatorActed,
-    Position,
     Queued,
     Received,
     Redelivered,
     Refused,
     Released,
-    RetainedCleared,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     SessionTakenOver,
     Subscribed,
     SubscriptionDenied,
-    TurnAssembler,
     Unsubscribed,
-    WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
-    decode_record,
-    from_runs,
-    position,
 )
+from eventstore.format.node_events import (
+    Bridged,
+    BrokerStarted,
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Followed,
+    LeaderProved,
+    LimitsApplied,
+    LogArchived,
+    LogCut,
+    MessagesCarried,
+    OperatorActed,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionSnapshot,
+    WebAccessed,
+)
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.records import decode_record
+from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reasons import DROP_REASONS
-from projections.state import SessionFold, encode_session
-from protocol.mqtt import matches
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import encode_session
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format import Event, Record
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.records import Record
+    from projections.state.session import SessionState, SubscriptionState
 
 PLACES: Final = 5
 """How many places are tried for each kind."""

@@ -26,19 +26,21 @@ from brokenmqtt5 import GROUP, given, shared
 from harness.logs import LogBuilder
 from harness.salvages import salvaged
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
-    BrokerStarted,
-    BrokerStopped,
     Completed,
-    LimitsApplied,
     Received,
     Released,
-    RetainedCleared,
-    RetainedSnapshot,
     SessionClosed,
     Subscribed,
     SubscriptionDenied,
+)
+from eventstore.format.node_events import (
+    BrokerStarted,
+    BrokerStopped,
+    LimitsApplied,
+    RetainedCleared,
+    RetainedSnapshot,
 )
 
 _HOUR_MS = 3_600_000

@@ -21,8 +21,12 @@ from forgeries import KINDS, Kind, forgeries  # noqa: E402
 from harness.plainaudit import audit_plainly  # noqa: E402 - found by the line above
 from soundlog import Forged, sound_log  # noqa: E402
 
-from eventstore.format import Event, Record, decode_record  # noqa: E402
-from spark.storage import CheckedRecord  # noqa: E402
+from eventstore.format.event_parsing import Event  # noqa: E402
+from eventstore.format.records import (
+    Record,  # noqa: E402
+    decode_record,  # noqa: E402
+)
+from spark.storage.record_checks import CheckedRecord  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

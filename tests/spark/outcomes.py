@@ -2,8 +2,8 @@
 
 import random
 
-from eventstore.format import position
-from projections.audit import RULES, Rule, Violation
+from eventstore.format.positions import position
+from projections.audit.rules.rule_table import RULES, Rule, Violation
 from spark.audit.facts.audit_outcome import (
     ClaimsCompared,
     DropCount,

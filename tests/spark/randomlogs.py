@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from asrows import entry_rows
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Delivered,
     MessagePublished,
     Queued,
     SessionClosed,
-    TurnAssembler,
     WillFired,
-    decode_record,
 )
+from eventstore.format.records import decode_record
+from eventstore.format.turn_parts import TurnAssembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

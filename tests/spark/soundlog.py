@@ -10,59 +10,61 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.logs import LogBuilder
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
-    Bridged,
-    BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
-    CheckpointCompleted,
     Completed,
     Delivered,
     Expired,
-    Followed,
     InboundReplaced,
-    LeaderProved,
-    LimitsApplied,
-    LogArchived,
-    LogCut,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
-    OperatorActed,
     Queued,
     Received,
     Redelivered,
     Refused,
     Released,
-    RetainedCleared,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     SessionTakenOver,
     Subscribed,
     SubscriptionDenied,
     Unsubscribed,
-    WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
-    decode_record,
-    link_of,
-    position,
-    previous_of,
 )
-from projections.state import SessionFold, encode_session
+from eventstore.format.node_events import (
+    Bridged,
+    BrokerStarted,
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Followed,
+    LeaderProved,
+    LimitsApplied,
+    LogArchived,
+    LogCut,
+    MessagesCarried,
+    OperatorActed,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionSnapshot,
+    WebAccessed,
+)
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record, link_of, previous_of
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Event, Position
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
 
 LIMITS = {
     "max_queued_messages": 3,

@@ -16,7 +16,8 @@ from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
 from harness.waiting import until
 
-from eventstore.format import BrokerStarted, MessagePublished
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import BrokerStarted
 from protocol.errors import FoldmqError
 from spark.archiving import archive_job as job
 from spark.archiving.archive_job import archive

@@ -22,7 +22,7 @@ from cli.sparkjobs.log_location import Found, find, since, until
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.display import iso
 from eventstore.errors import CorruptLog, UsageError
-from eventstore.format import decode_record
+from eventstore.format.records import decode_record
 from spark.datasource.options import SourceOptions
 from spark.datasource.planning import RecordTimes
 from spark.datasource.source import LogReader

@@ -15,7 +15,7 @@ from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load_settings
 from cli.sparkjobs.claimed_states import claims_of_brokers, claims_of_projections
 from cli.sparkjobs.log_location import Found, _access
-from projections.audit import Rule
+from projections.audit.rules.rule_table import Rule
 from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

@@ -9,17 +9,12 @@ import pytest
 from brokenlogs import Story, at, closed, delivered, opened, published
 from harness.nats import access
 
-from eventstore.format import (
-    Acked,
-    OperatorActed,
-    Released,
-    RetainedCleared,
-    SessionExpired,
-    Subscribed,
-    decode_record,
-)
-from projections.audit import Rule
-from projections.state import NO_DIGEST, NodeState, retained_digest, session_digest
+from eventstore.format.events import Acked, Released, SessionExpired, Subscribed
+from eventstore.format.node_events import OperatorActed, RetainedCleared
+from eventstore.format.records import decode_record
+from projections.audit.rules.rule_table import Rule
+from projections.state.digests import NO_DIGEST, retained_digest, session_digest
+from projections.state.node_state import NodeState
 from spark.audit.facts.audit_outcome import (
     ALL_CLAIM,
     BROKER,
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from spark.audit.facts.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]

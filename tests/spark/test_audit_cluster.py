@@ -10,8 +10,8 @@ from harness.logs import LogBuilder
 from harness.nats import access
 from holedlogs import lacking
 
-from eventstore.format import BrokerStarted
-from projections.audit import Rule
+from eventstore.format.node_events import BrokerStarted
+from projections.audit.rules.rule_table import Rule
 from spark.audit.local_facts import NOTHING, SMALL, LocalLimits
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

@@ -9,10 +9,11 @@ from e2e.tools import HOSTILE_ID, run_here
 from harness.nats import PASSWORD, USER
 
 from cli.sparkjobs import audit as audit_command
-from eventstore.format import Acked, BrokerStarted, SessionOpened
+from eventstore.format.events import Acked, SessionOpened
+from eventstore.format.node_events import BrokerStarted
 from spark.audit.local_facts import SMALL, LocalLimits
 from spark.audit.pipeline import audit
-from spark.runtime import is_submitted
+from spark.runtime.session import is_submitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from projections.audit import Rule
+from projections.audit.rules.rule_table import Rule
 from spark.audit.facts.chain_check import (
     BEGUN,
     COMPLETED,
@@ -27,7 +27,7 @@ from spark.audit.facts.log_summary import _completions, _cuts, summarize_logs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 SEEDS = range(20)
 Row = tuple[Any, ...]

@@ -23,7 +23,7 @@ from mutants import (
     table,
 )
 
-from eventstore.format import Event
+from eventstore.format.event_parsing import Event
 
 
 @pytest.fixture(scope="module")

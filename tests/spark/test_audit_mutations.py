@@ -16,8 +16,9 @@ from harness.logs import LogBuilder
 from harness.nats import access
 from simulation.mqtt_guarantees import violations
 
-from eventstore.format import decode_record, format_position
-from projections.audit import UNEXPECTED, Rule
+from eventstore.format.positions import format_position
+from eventstore.format.records import decode_record
+from projections.audit.rules.rule_table import UNEXPECTED, Rule
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from spark.audit.facts.audit_outcome import Outcome
 
 SEEDS = (3, 5)

@@ -13,16 +13,12 @@ import pytest
 from brokenlogs import Story, at, delivered, published
 from harness.logs import HeldLog, LogBuilder
 
-from eventstore.format import (
-    GENESIS,
-    Acked,
-    BrokerStarted,
-    Delivered,
-    MessagePublished,
-    decode_record,
-    entries,
-)
-from projections.audit import BUCKETS, Rule
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import Acked, Delivered, MessagePublished
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import GENESIS, decode_record
+from projections.audit.rules.rule_table import Rule
+from projections.audit.unfinished_deliveries import BUCKETS
 from spark.audit import statistics
 from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
 from spark.audit.facts.chain_check import (
@@ -59,7 +55,7 @@ from samples import every_event
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
 
 
 # ------------------------------------------------------------------------------ packing
@@ -306,7 +302,7 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.datasource.find_logs", lambda _options: [HeldLog(log)])
+    monkeypatch.setattr("spark.datasource.discovery.find_logs", lambda _options: [HeldLog(log)])
     reader = FactsReader(SourceOptions.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50

@@ -13,9 +13,10 @@ from harness.logs import HeldLog, LogBuilder
 from harness.plainaudit import Wrong, audit_plainly
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
-from eventstore.format import decode_record
-from projections.audit import Rule
-from spark.storage import RecordChecker, RecordRange
+from eventstore.format.records import decode_record
+from projections.audit.rules.rule_table import Rule
+from spark.storage.record_checks import RecordChecker
+from spark.storage.stored_log import RecordRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from protocol.mqtt import matches
+from protocol.mqtt.topics import matches
 from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
 from spark.audit.facts.fact_schema import DDL, GRANT, RETAINED, SET
 from spark.audit.facts.fact_tables import FactTables

@@ -14,8 +14,7 @@ from harness.nats import access
 from harness.spark_plans import compiled
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
-from projections.audit import RULES, Rule, Violation
-from projections.audit.rules import OF_SEVERAL_LOGS
+from projections.audit.rules.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
 from spark.audit import local_facts, local_sessions, pipeline
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import FactTables

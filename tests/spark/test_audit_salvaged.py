@@ -14,10 +14,12 @@ from harness.plainaudit import audit_plainly, checked_records
 from harness.salvages import salvaged
 from simulation.chaos import Chaos, Outcome, run_seed
 
-from eventstore.format import LogCut, decode_record, position
-from eventstore.log import RecordedCut
-from projections.state import NodeState
-from projections.verification import LogVerifier
+from eventstore.format.node_events import LogCut
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record
+from eventstore.log.log_start import RecordedCut
+from projections.state.node_state import NodeState
+from projections.verification.log_verifier import LogVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,15 +11,9 @@ from harness.logs import LogBuilder
 from harness.nats import access
 
 from bench.logs.log_generator import Plan, Written, records
-from eventstore.format import (
-    Acked,
-    Completed,
-    Delivered,
-    MessageDropped,
-    MessagePublished,
-    decode_record,
-    entries,
-)
+from eventstore.format.event_parsing import entries
+from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
+from eventstore.format.records import decode_record
 from spark.audit.local_facts import NOTHING
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

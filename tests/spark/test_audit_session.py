@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import orjson
 from brokenlogs import at, closed, delivered, opened
 
-from eventstore.format import Subscribed, Unsubscribed
-from projections.audit import UNEXPECTED, Rule
+from eventstore.format.events import Subscribed, Unsubscribed
+from projections.audit.rules.rule_table import UNEXPECTED, Rule
 from spark.audit.facts.event_codec import pack_events, packed_item
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
 from spark.audit.sessions.expected_packs import REQUIRED
@@ -19,7 +19,8 @@ from spark.audit.sessions.session_result_rows import SessionResults
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Event, Position
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
 
 LOG = LogSummary("n", at(1), at(100_000), 0, 0, BEYOND_ALL, BEYOND_ALL)
 

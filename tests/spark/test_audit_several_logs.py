@@ -16,9 +16,10 @@ from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, name_in
 from simulation.two_logs import two
 
-from eventstore.format import INDEX_BITS, Record, decode_record, from_runs
+from eventstore.format.positions import INDEX_BITS, from_runs
+from eventstore.format.records import Record, decode_record
 from eventstore.partitions import partition_of
-from projections.audit import Rule
+from projections.audit.rules.rule_table import Rule
 from spark.audit.local_facts import NOTHING, SMALL
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 Raw = dict[str, Any]
 A, B = "n-p0", "n-p1"

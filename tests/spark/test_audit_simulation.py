@@ -13,8 +13,8 @@ import pytest
 from foldedlogs import simulated, simulated_shares
 from harness.nats import access
 
-from projections.audit import Rule
-from projections.state import retained_digest, session_digest
+from projections.audit.rules.rule_table import Rule
+from projections.state.digests import retained_digest, session_digest
 from spark.audit.facts.audit_outcome import (
     ALL_CLAIM,
     BROKER,

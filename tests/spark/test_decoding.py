@@ -14,46 +14,40 @@ from hypothesis import strategies as st
 
 import eventstore.format.event_parsing
 import spark.columnar.integer_columns
-from eventstore.format import (
-    GENESIS,
-    MAX_INDEX,
+from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, parse_event
+from eventstore.format.events import (
     Acked,
     Assigned,
-    BrokerStarted,
-    ClockJumped,
     Completed,
     Delivered,
-    Event,
     Expired,
-    LogEndUnproven,
-    LogSalvaged,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
     Queued,
     Received,
-    Record,
     Redelivered,
     Refused,
     Released,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionOpened,
     Subscribed,
-    UnknownEvent,
-    UnreadableEvent,
     Unsubscribed,
     WillArmed,
-    block_columns,
-    decode_record,
-    encode_record,
-    parse_event,
-    position,
-    to_runs,
 )
-from protocol.mqtt5 import encode_properties
+from eventstore.format.node_events import (
+    BrokerStarted,
+    ClockJumped,
+    LogEndUnproven,
+    LogSalvaged,
+    MessagesCarried,
+    RetainedSnapshot,
+)
+from eventstore.format.positions import MAX_INDEX, position, to_runs
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.stored_properties import block_columns
+from protocol.mqtt5.properties.property_codec import encode_properties
 from spark.columnar.row_filter import RowFilter
 from spark.rows.decoder import Decoder
 from spark.rows.entry_columns import MAKERS

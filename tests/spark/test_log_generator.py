@@ -18,9 +18,11 @@ from simulation.mqtt_guarantees import violations
 
 from bench.logs.log_generator import Plan, Written, records
 from eventstore.errors import CorruptLog
-from eventstore.format import ChainChecker, Record, TurnAssembler, decode_record, entries
-from eventstore.nats import check_stream
-from projections.state import NodeState
+from eventstore.format.event_parsing import entries
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.nats.log_stream import check_stream
+from projections.state.node_state import NodeState
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = [sys.executable, "-m", "bench.logs.log_generator"]

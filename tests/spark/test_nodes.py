@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.logs import HeldLog, LogBuilder
 
-from eventstore.format import BrokerStarted
+from eventstore.format.node_events import BrokerStarted
 from spark.runtime.marked_errors import BadOption
 from spark.storage.node_names import check_claimed_nodes, node_of, nodes_of
 

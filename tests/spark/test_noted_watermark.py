@@ -13,10 +13,12 @@ from harness.nats import PASSWORD, USER
 from cli.sparkjobs.log_location import _logs
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog
-from eventstore.format import Acked, BrokerStarted, link_of
-from eventstore.log import Watermark
-from eventstore.nats import ConnectionOptions
-from eventstore.reading import LogLocation
+from eventstore.format.events import Acked
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import link_of
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.reading.log_location import LogLocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

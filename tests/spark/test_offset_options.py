@@ -9,7 +9,7 @@ import pytest
 from harness.nats import access
 
 from eventstore.errors import CutMeanwhile, CutOff, NoLog
-from eventstore.format import Acked, WillFired
+from eventstore.format.events import Acked, WillFired
 from spark.datasource.discovery import find_logs
 from spark.datasource.options import SourceOptions
 from spark.datasource.planning import plan_ranges, split_ranges

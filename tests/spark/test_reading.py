@@ -18,17 +18,10 @@ from pyspark.sql.datasource import EqualTo
 
 import eventstore.log.record_reader
 from eventstore.errors import CutMeanwhile, CutOff, NoLog
-from eventstore.format import (
-    MAX_INDEX,
-    Acked,
-    BrokerStarted,
-    Completed,
-    MessagePublished,
-    WillFired,
-    decode_record,
-    link_of,
-    position,
-)
+from eventstore.format.events import Acked, Completed, MessagePublished, WillFired
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import decode_record, link_of
 from protocol.errors import FoldmqError
 from spark.archiving.archive_job import archive
 from spark.archiving.archive_plan import node_folder

@@ -22,19 +22,17 @@ from harness.spark_plans import compiled
 from harness.state_rows import assert_same, rebuilt_rows
 
 from eventstore.errors import CutOff
-from eventstore.format import (
-    MAX_INDEX,
-    Acked,
+from eventstore.format.events import Acked, WillArmed
+from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
     RetainedSnapshot,
-    WillArmed,
-    position,
 )
+from eventstore.format.positions import MAX_INDEX, position
 from spark.datasource.log import Log
-from spark.rebuild import JOBS, rebuild
+from spark.rebuild.jobs import JOBS, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     MessagePublished,
@@ -22,8 +22,8 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
-    position,
 )
+from eventstore.format.positions import position
 from spark.recovery.session_check import SessionRecovery
 
 STARTED = position(100, 0)

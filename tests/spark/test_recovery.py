@@ -10,23 +10,14 @@ from foldedlogs import FoldedLog, moments, simulated
 from harness.nats import PASSWORD, USER
 
 from cli.sparkjobs.recovery_check import recovery_lines, recovery_object
-from eventstore.format import (
-    MAX_INDEX,
-    BrokerStarted,
-    BrokerStopped,
-    Event,
-    LogEndUnproven,
-    MessagePublished,
-    SessionClosed,
-    SessionOpened,
-    Subscribed,
-    TurnAssembler,
-    position,
-    sequence_of,
-)
-from projections.audit import Rule
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, LogEndUnproven
+from eventstore.format.positions import MAX_INDEX, position, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from projections.audit.rules.rule_table import Rule
 from projections.log_proof import doubt_object, statement
-from projections.state import retained_digest, session_digest
+from projections.state.digests import retained_digest, session_digest
 from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from spark.datasource.log import Log
 from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
@@ -39,7 +30,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 pytestmark = pytest.mark.timeout(600)
 SEEDS = range(25, 55)

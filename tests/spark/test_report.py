@@ -10,7 +10,7 @@ import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.display import json_line
-from projections.audit import RULES, Violation
+from projections.audit.rules.rule_table import RULES, Violation
 from projections.log_proof import Doubt
 from spark.audit.facts.audit_outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from spark.report import findings, json_report

@@ -13,7 +13,7 @@ from outcomes import HOSTILE, broken, kept, nothing, silent
 
 from eventstore import display
 from spark.report.html_report import audit_page
-from spark.runtime import install_command
+from spark.runtime.errors import install_command
 
 ALL = {"kept": kept, "broken": broken, "nothing": nothing, "silent": silent}
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -139,7 +139,7 @@ def test_a_log_without_deliveries_has_a_note(pages: dict[str, str]) -> None:
 def test_the_same_outcome_gives_the_same_page_in_another_process(pages: dict[str, str]) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import outcomes; from spark.report import audit_page\n"
+        "import outcomes; from spark.report.html_report import audit_page\n"
         "sys.stdout.write(audit_page(outcomes.kept()))"
     )
     folder = __file__.rpartition("/")[0]
@@ -158,7 +158,7 @@ def test_the_same_outcome_gives_the_same_page_in_another_process(pages: dict[str
 def test_without_matplotlib_the_error_is_one_line() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from spark.report import audit_text, require_matplotlib\n"
+        "from spark.report.text_report import audit_text; from spark.report.svg import require_matplotlib\n"
         "from protocol.errors import FoldmqError\n"
         "try: require_matplotlib()\n"
         "except FoldmqError as error: print(error.exit_code, error)"

@@ -13,16 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eventstore.format import (
-    GENESIS,
-    Acked,
-    Event,
-    MessagePublished,
-    Record,
-    SessionClosed,
-    decode_record,
-    encode_record,
-)
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Acked, MessagePublished, SessionClosed
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from spark.columnar.integer_columns import UnusualEvent
 from spark.columnar.integer_text import PAD, parse_integers
 from spark.columnar.json_scan import JsonScan

@@ -18,7 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StringType, StructType
 from randomlogs import expected, random_log
 
-from eventstore.format import Acked, BrokerStarted, WillFired, decode_record
+from eventstore.format.events import Acked, WillFired
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import decode_record
 from spark.datasource.log import Log, LogBounds
 from spark.runtime.marked_errors import find_error
 from spark.schema.columns import GRAINS, Columns

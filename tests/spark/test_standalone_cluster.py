@@ -17,10 +17,11 @@ from harness.broker import environment, foldmq, free_port
 from harness.nats import PASSWORD, USER, access
 from harness.waiting import until
 
-from spark.audit import SMALL, audit
-from spark.datasource import Log
-from spark.report import audit_json
-from spark.runtime import find_java
+from spark.audit.local_facts import SMALL
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
+from spark.report.json_report import audit_json
+from spark.runtime.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

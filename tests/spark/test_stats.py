@@ -12,23 +12,24 @@ from harness.logs import LogBuilder
 from harness.nats import access
 
 from bench.logs.log_generator import Plan, Written, records
-from eventstore.format import (
-    BrokerStarted,
-    CheckpointBegun,
-    CheckpointCompleted,
+from eventstore.format.events import (
     Delivered,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
     Queued,
     Redelivered,
-    RetainedSnapshot,
     SessionOpened,
-    TurnAssembler,
-    decode_record,
-    from_runs,
-    position,
 )
+from eventstore.format.node_events import (
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    MessagesCarried,
+    RetainedSnapshot,
+)
+from eventstore.format.positions import from_runs, position
+from eventstore.format.records import decode_record
+from eventstore.format.turn_parts import TurnAssembler
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
 from spark.traffic.traffic_html import group_label, traffic_page

@@ -19,7 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from randomlogs import expected, random_log, without
 
 from eventstore.errors import CutOff, NoLog
-from eventstore.format import Acked, WillFired, decode_record
+from eventstore.format.events import Acked, WillFired
+from eventstore.format.records import decode_record
 from protocol.errors import FoldmqError
 from spark.datasource.options import SourceOptions
 from spark.datasource.streaming import LogStreamReader

@@ -15,23 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from randomlogs import random_log
 
-from eventstore.format import (
-    GENESIS,
-    Acked,
-    Delivered,
-    MessagePublished,
-    SessionClosed,
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-    decode_record,
-    encode_record,
-    from_runs,
-    position,
-    to_runs,
-)
-from protocol.mqtt5 import encode_properties
+from eventstore.format.events import Acked, Delivered, MessagePublished, SessionClosed
+from eventstore.format.positions import from_runs, position, to_runs
+from eventstore.format.records import GENESIS, decode_record, encode_record
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
+from protocol.mqtt5.properties.property_codec import encode_properties
 from spark.columnar import json_scan
 from spark.columnar.row_filter import RowFilter
 from spark.rows import decoder
@@ -46,7 +34,7 @@ if TYPE_CHECKING:
 
     from harness.logs import LogBuilder
 
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
     NewLog = Callable[..., LogBuilder]
 

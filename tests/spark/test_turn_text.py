@@ -10,20 +10,12 @@ from harness.turn_columns import columns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format import (
-    GENESIS,
-    Acked,
-    Event,
-    SessionClosed,
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-    decode_record,
-    encode_record,
-    expanded,
-    to_runs,
-)
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Acked, SessionClosed
+from eventstore.format.positions import to_runs
+from eventstore.format.records import GENESIS, decode_record, encode_record
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
+from eventstore.format.turn_expansion import expanded
 from spark.columnar.json_scan import area_of
 from spark.columnar.row_filter import RowFilter
 from spark.columnar.turn_text import without_turns

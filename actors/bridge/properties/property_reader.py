@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.bridge.properties.dropped_properties import FROM_NATS
-from protocol.nats import NO_PROPERTIES, ReadProperties, read_properties
+from protocol.nats.property_headers import NO_PROPERTIES, ReadProperties, read_properties
 
 if TYPE_CHECKING:
     from actors.bridge.properties.dropped_properties import PropertyLosses
-    from protocol.nats import Headers
+    from protocol.nats.headers import Headers
 
 
 class PropertyReader:

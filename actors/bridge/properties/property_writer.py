@@ -9,23 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.bridge.properties.dropped_properties import TO_NATS
-from eventstore.format import expired_until, seconds_left
-from protocol.mqtt5 import decode_message_properties
-from protocol.nats import (
-    MAX_PROPERTIES,
-    expiry_lines,
-    header_block,
-    property_lines,
-    without_message_id,
-)
+from eventstore.format.stored_properties import expired_until, seconds_left
+from protocol.mqtt5.properties.message_properties import decode_message_properties
+from protocol.nats.headers import header_block, without_message_id
+from protocol.nats.property_headers import MAX_PROPERTIES, expiry_lines, property_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.properties.dropped_properties import PropertyLosses
     from actors.bridge.properties.reply_subjects import ReplySubjects
-    from actors.configuration import BridgeOptions
-    from eventstore.format import Position
+    from actors.configuration.bridge_options import BridgeOptions
+    from eventstore.format.positions import Position
 
 _KNOWN: Final = 1024
 _KNOWN_SIZE: Final = 512
@@ -105,7 +100,7 @@ class PropertyWriter:
     def is_expired(self, expires: int) -> bool:
         """Return whether an expiry in Unix seconds has passed; 0: never.
 
-        See :func:`~eventstore.format.expired_until`.
+        See :func:`~eventstore.format.stored_properties.expired_until`.
         """
         return 0 < expires <= expired_until(self._now())
 

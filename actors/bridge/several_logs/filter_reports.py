@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import structlog
 
-from actors.configuration import REQUESTS
-from protocol.mqtt import FilterTrie
-from protocol.nats import MAX_SUBJECT
+from actors.configuration.bridge_options import REQUESTS
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.nats.mapping import MAX_SUBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from actors.bridge.several_logs.topic_homes import TopicHomes
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

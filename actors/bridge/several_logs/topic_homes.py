@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from eventstore.partitions import partition_of
-from protocol.nats import encode_value
+from protocol.nats.headers import encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from actors.inspection.status.process_memory import resident_and_peak
 from actors.inspection.status.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
-from actors.transports import TlsStats
+from actors.transports.handshakes import TlsStats
 from eventstore.metric_types import put_counters, set_path
 from projections.log_proof import doubt_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.connection import Admission
+    from actors.connection.admission import Admission
     from actors.inspection.status.status_metrics import StatusSources, StatusValue
-    from actors.session import NodeContext
-    from actors.transports import Handshakes
+    from actors.session.node_context import NodeContext
+    from actors.transports.handshakes import Handshakes
 
 _MAX_DOUBTS = 16
 

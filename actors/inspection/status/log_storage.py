@@ -10,7 +10,7 @@ from eventstore.errors import EventStoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.session import NodeContext
+    from actors.session.node_context import NodeContext
 
 _LIFE = 5.0
 """Maximum age of the values in seconds."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from actors.inspection.status.status_metrics import StatusSources
-    from projections.state import OutstandingTotals
+    from projections.state.session_table import OutstandingTotals
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024

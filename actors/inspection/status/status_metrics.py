@@ -10,10 +10,10 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.bridge import BridgeStats
-from actors.node import Counters
-from actors.transports import TlsStats
-from eventstore.log import JournalStats
+from actors.bridge.bridge_stats import BridgeStats
+from actors.node.counters import Counters
+from actors.transports.handshakes import TlsStats
+from eventstore.log.journal_stats import JournalStats
 from eventstore.metric_types import (
     Metric,
     by_reason,
@@ -24,11 +24,11 @@ from eventstore.metric_types import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge import BridgeSupervisor
-    from actors.connection import Admission
+    from actors.bridge.bridge_supervisor import BridgeSupervisor
+    from actors.connection.admission import Admission
     from actors.inspection.status.log_storage import LogStorage
-    from actors.maintenance import Projector
-    from actors.session import NodeContext
+    from actors.maintenance.projector import Projector
+    from actors.session.node_context import NodeContext
     from eventstore.metric_types import Kind, Labels, Numbers, Status
 
 REFUSED = (

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from eventstore.format import (
-    ENTRIES_AT_ONCE,
-    Acked,
-    Completed,
-    Received,
-    Refused,
-    Released,
-    to_runs,
-)
-from projections.state import (
-    QOS_MASK,
-    InFlight,
-    SessionState,
-)
+from eventstore.format.events import Acked, Completed, Received, Refused, Released
+from eventstore.format.positions import to_runs
+from eventstore.format.record_size import ENTRIES_AT_ONCE
+from projections.state.session import InFlight, SessionState
+from projections.state.waiting_queue import QOS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Run
-    from protocol.mqtt import ReasonCode
+    from eventstore.format.positions import Run
+    from protocol.mqtt.reason_codes import ReasonCode
 
 T = TypeVar("T")
 

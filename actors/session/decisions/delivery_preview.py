@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.decisions.queueing import goes_behind, room
-from projections.state import SubscriptionState
+from projections.state.session import SubscriptionState
 
 if TYPE_CHECKING:
     from actors.session.decisions.queueing import DeliveryLimits
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 
 class DeliveryPreview(NamedTuple):

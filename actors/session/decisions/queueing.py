@@ -7,26 +7,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from actors.session.decisions.acknowledgements import PACKET_IDS, in_parts, take_packet_ids
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     LONGEST_DROPPED_TOPIC,
     MAX_DROPPED_TOPICS,
     Delivered,
-    Event,
     MessageDropped,
-    Position,
     Queued,
-    expiry_runs,
-    to_runs,
 )
-from projections.state import (
-    FLAG_BITS,
-    QOS_MASK,
-    RETAIN_FLAG,
-    SessionState,
-    SubscriptionState,
-    linked,
-)
-from protocol.mqtt5 import SHARE
+from eventstore.format.positions import Position, to_runs
+from eventstore.format.stored_properties import expiry_runs
+from projections.state.filter_links import linked
+from projections.state.session import SessionState, SubscriptionState
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format import ESCAPED
-from eventstore.log import ENTRY_BYTES
+from eventstore.format.record_size import ESCAPED
+from eventstore.log.journal import ENTRY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protocol.mqtt import Publishes
+    from protocol.mqtt.packets import Publishes
 
 
 def split_for_records(packet: Publishes, limit: int) -> list[Publishes]:

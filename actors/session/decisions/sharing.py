@@ -9,17 +9,19 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.session.decisions.acknowledgements import in_parts
-from eventstore.format import Queued, Returned, expiry_runs, to_runs
-from projections.state import FLAG_BITS, QOS_MASK
-from protocol.mqtt5 import SHARE
+from eventstore.format.events import Queued, Returned
+from eventstore.format.positions import to_runs
+from eventstore.format.stored_properties import expiry_runs
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format import Position
-    from eventstore.log import Message
-    from projections.state import SessionState, SubscriptionState
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from projections.state.session import SessionState, SubscriptionState
 
 _NONE: frozenset[int] = frozenset()
 _NEAR = 65_536

@@ -7,19 +7,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from actors.session.decisions.queueing import dropped
-from eventstore.format import (
-    Event,
-    Subscribed,
-    SubscriptionDenied,
-    Unsubscribed,
-    to_runs,
-)
-from projections.state import (
-    FLAG_BITS,
-    SessionState,
-    linked,
-)
-from protocol.mqtt import ReasonCode, is_reserved_filter
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Subscribed, SubscriptionDenied, Unsubscribed
+from eventstore.format.positions import to_runs
+from projections.state.filter_links import linked
+from projections.state.session import SessionState
+from projections.state.waiting_queue import FLAG_BITS
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

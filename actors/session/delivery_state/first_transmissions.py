@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from projections.state import InFlight, SessionState
+    from projections.state.session import InFlight, SessionState
 
 
 class FirstTransmissions:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.format import Position
-    from eventstore.log import Message, MessageStore
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message, MessageStore
 
 _REACH: Final = 8
 """Number of records of the first read from the log."""

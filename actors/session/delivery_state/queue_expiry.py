@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.session.delivery_state.message_buffer import MessageBuffer
-    from eventstore.format import Position
-    from projections.state import SessionState
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
 
 _EXPIRED_AT_ONCE: Final = 1024
 """Expired messages that are dropped at once."""

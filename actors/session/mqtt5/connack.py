@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt import ReasonCode
-from protocol.mqtt5 import ConnackProperties, encode_connack_v5
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt5.server_packet_encoder_v5 import ConnackProperties, encode_connack_v5
 
 if TYPE_CHECKING:
-    from actors.configuration import BrokerOptions
-    from protocol.mqtt import ConnectProperties
+    from actors.configuration.broker_options import BrokerOptions
+    from protocol.mqtt.packets import ConnectProperties
 
 _LONGEST_STRING: Final = 65_535
 """Maximum bytes of a string in a packet."""

@@ -6,26 +6,23 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from actors.routing import is_retain_as_published
+from actors.routing.option_semantics import is_retain_as_published
 from actors.session.mqtt5.subscription_option_index import SubscriptionOptionIndex
-from eventstore.format import seconds_left
-from protocol.mqtt5 import (
-    SHARE,
-    PacketVariant,
-    SentAliases,
-    expiry_of,
-    prepare_publishes,
-    with_remaining_expiry,
-)
+from eventstore.format.stored_properties import seconds_left
+from protocol.mqtt5.properties.message_properties import expiry_of, with_remaining_expiry
+from protocol.mqtt5.publish_encoder_v5 import PacketVariant, SentAliases, prepare_publishes
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from actors.routing import Subscriber
-    from eventstore.log import Message
-    from projections.state import RetainedMessage, SessionState, SubscriptionState
-    from protocol.mqtt import ConnectProperties, PublishEncoder
-    from protocol.mqtt5 import AliasNumbers, PublishEncoderV5
+    from actors.routing.subscriber import Subscriber
+    from eventstore.log.message_store import Message
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import SessionState, SubscriptionState
+    from protocol.mqtt.encoder import PublishEncoder
+    from protocol.mqtt.packets import ConnectProperties
+    from protocol.mqtt5.publish_encoder_v5 import AliasNumbers, PublishEncoderV5
 
 VARIANTS_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
 """The variants that most MQTT 5 receivers share, by QoS."""

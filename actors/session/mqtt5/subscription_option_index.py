@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.routing import is_no_local, is_retain_as_published
-from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import SHARE
+from actors.routing.option_semantics import is_no_local, is_retain_as_published
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from projections.state import SubscriptionState
+    from projections.state.session import SubscriptionState
 
 _CACHED_TOPICS: Final = 1024
 """Maximum number of topics whose subscription identifiers are cached."""

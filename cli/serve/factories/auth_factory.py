@@ -10,34 +10,30 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.authn import (
-    BackendSelection,
-    BackoffOptions,
-    Callout,
-    CalloutMethod,
-    CalloutOptions,
-    LoginBackoff,
-    PasswordFile,
-    TokenOptions,
-    Tokens,
-    load_keys,
-    make_backends,
-    make_methods,
-)
-from actors.authz import Permissions, rules_file
-from actors.connection import KEY_SIZE, pseudonym
-from actors.kernel import SystemClock
-from cli.logsource import cluster_key, read_cluster_key
-from cli.settings import ConfigError
+from actors.authn.backend_selection import BackendSelection
+from actors.authn.backends import make_backends
+from actors.authn.callout import Callout, CalloutMethod, CalloutOptions
+from actors.authn.enhanced import make_methods
+from actors.authn.jwt_keys import load_keys
+from actors.authn.jwt_tokens import TokenOptions, Tokens
+from actors.authn.login_backoff import BackoffOptions, LoginBackoff
+from actors.authn.passwords import PasswordFile
+from actors.authz import rules_file
+from actors.authz.rules import Permissions
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
+from actors.kernel.clock import SystemClock
+from cli.logsource.cluster_keys import cluster_key, read_cluster_key
+from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.errors import EventStoreError
-from eventstore.nats import PRIVATE_PREFIX, RequestClient
+from eventstore.nats.connection import PRIVATE_PREFIX
+from eventstore.nats.request_client import RequestClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings import Settings
-    from eventstore.nats import ConnectionOptions
+    from cli.settings.settings import Settings
+    from eventstore.nats.connection import ConnectionOptions
 
 log = structlog.get_logger("foldmq")
 

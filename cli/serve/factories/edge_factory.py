@@ -6,22 +6,24 @@ import hashlib
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from actors.transports import TlsOptions, make_context
-from cli.logsource import cluster_key
+from actors.transports.tls_context import TlsOptions, make_context
+from cli.logsource.cluster_keys import cluster_key
 from cli.serve.factories.limits_factory import limit_options
-from cli.settings import ConfigError, bind
-from cluster.edge import Edges, PeerListener
+from cli.settings.setting_sources import ConfigError
+from cli.settings.socket_binding import bind
+from cluster.edge.edge_listeners import Edges
+from cluster.edge.peer_listener import PeerListener
 from eventstore.edited_files import client_context, unmarked_pair
 
 if TYPE_CHECKING:
     import socket
 
-    from actors.connection import Admission
-    from actors.kernel import Clock
-    from actors.session import NodeContext
-    from actors.transports import Handshakes
-    from cli.common import Address
-    from cli.settings import Settings
+    from actors.connection.admission import Admission
+    from actors.kernel.clock import Clock
+    from actors.session.node_context import NodeContext
+    from actors.transports.handshakes import Handshakes
+    from cli.common.units import Address
+    from cli.settings.settings import Settings
 
 _FLIGHTS: Final = 5
 """Rounds of messages of a TLS handshake, at most."""

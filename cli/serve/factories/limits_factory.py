@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.configuration import LimitOptions, Quota
-from cli.settings import ConfigError
+from actors.configuration.limit_options import LimitOptions, Quota
+from cli.settings.setting_sources import ConfigError
 
 if TYPE_CHECKING:
-    from cli.settings import Settings
+    from cli.settings.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 

@@ -14,24 +14,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.configuration import Quota
-from actors.connection import ListenerOptions
-from actors.transports import (
-    Handshakes,
-    StackOptions,
-    TlsOptions,
-    WebSocketOptions,
-    WebSocketStats,
-    listening_socket,
-    make_context,
-)
-from cli.settings import ListenError, bind, ipv4_hosts, probe
+from actors.configuration.limit_options import Quota
+from actors.connection.listener import ListenerOptions
+from actors.transports.acceptor import listening_socket
+from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions
+from actors.transports.tls_context import TlsOptions, make_context
+from actors.transports.websocket import WebSocketOptions, WebSocketStats
+from cli.settings.listener_settings import ipv4_hosts
+from cli.settings.socket_binding import ListenError, bind, probe
 
 if TYPE_CHECKING:
     import ssl
 
-    from cli.common import Endpoint
-from cli.settings import Settings
+    from cli.common.endpoints import Endpoint
+from cli.settings.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from actors.configuration import BridgeOptions, BrokerOptions
+from actors.configuration.bridge_options import BridgeOptions
+from actors.configuration.broker_options import BrokerOptions
 from cli.serve.factories.limits_factory import affordable_connections, limit_options
-from cli.settings import Settings
-from protocol.nats import Mapping, allowed_names, parse_users
+from cli.settings.settings import Settings
+from protocol.nats.mapping import Mapping, parse_users
+from protocol.nats.property_headers import allowed_names
 
 
 def make_options(

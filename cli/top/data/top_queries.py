@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.inspection import add_free_space, sort_key
-from cli.live import TooLarge
+from cli.inspection.actor_list import sort_key
+from cli.inspection.status_totals import add_free_space
+from cli.live.broker_client import TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.live import LiveBroker, LogBrokers, ReconnectingClient
+    from cli.live.broker_client import LiveBroker
+    from cli.live.log_brokers import LogBrokers
+    from cli.live.reconnecting_client import ReconnectingClient
 
 ACTORS_ASKED = 100
 """Maximum number of rows of the list of actors."""

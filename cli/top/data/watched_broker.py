@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from cli.top.data.top_queries import TopQueries
-from cli.top.text import Frame, History, totals_of_logs
+from cli.top.text.log_totals import totals_of_logs
+from cli.top.text.rate_history import History
+from cli.top.text.summary_text import Frame
 
 if TYPE_CHECKING:
-    from cli.live import ReconnectingClient
+    from cli.live.reconnecting_client import ReconnectingClient
 
 
 class WatchedBroker:

@@ -6,13 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.inspection import added_up
+from cli.inspection.status_totals import added_up
 from cli.top.text.rates import between, between_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cli.live import LogBrokers
+    from cli.live.log_brokers import LogBrokers
     from cli.top.text.columns import Row
     from cli.top.text.rates import Rates
 

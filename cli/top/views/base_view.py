@@ -9,7 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from cli.common import text
-from cli.top.text import Line, cells, header, health, number_format, top_problems, wrapped
+from cli.top.text import number_format
+from cli.top.text.styled_text import Line, cells, wrapped
+from cli.top.text.summary_text import header, health, top_problems
 from cli.top.views.widgets import Lines
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data import WatchedBroker
+    from cli.top.data.watched_broker import WatchedBroker
 
 _MAX_PROBLEMS = 3
 """Maximum number of lines of problems."""

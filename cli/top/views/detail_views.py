@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.inspection import (
-    actor_lines,
-    connection_of,
-    connection_rates,
-    outcome_lines,
-    outcome_text,
-    session_lines,
-)
-from cli.live import Refused
-from cli.top.text import LOGS, Row, TopColumn
+from cli.inspection.actor_page import actor_lines, connection_of, connection_rates
+from cli.inspection.receivers import outcome_lines, outcome_text
+from cli.inspection.session_page import session_lines
+from cli.live.broker_client import Refused
+from cli.top.text.columns import LOGS, Row, TopColumn
 from cli.top.views.base_view import Page, as_lines
 from cli.top.views.trace_view import TracePage
 from cli.top.views.widgets import Lines, RowTable, Scroller
@@ -27,7 +22,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data import WatchedBroker
+    from cli.top.data.watched_broker import WatchedBroker
 
 _NAME_SHOWN = 400
 

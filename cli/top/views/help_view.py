@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cli.top.views.detail_views import TextPage
 
 if TYPE_CHECKING:
-    from cli.top.data import WatchedBroker
+    from cli.top.data.watched_broker import WatchedBroker
 
 TEXT = """\
 Keys

@@ -9,19 +9,19 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
-from cli.top.text import (
+from cli.top.text.columns import (
     ACTOR_SORTS,
     ACTORS,
     ACTORS_OF_LOGS,
     TOPIC_SORTS,
     TOPICS,
     as_glob,
-    charts,
     holding,
     sorted_topics,
-    top_summary,
     topic_rows,
 )
+from cli.top.text.line_charts import charts
+from cli.top.text.summary_text import top_summary
 from cli.top.views.base_view import View
 from cli.top.views.detail_views import ActorPage, LogsPage, TopicPage
 from cli.top.views.widgets import Lines, RowTable
@@ -29,7 +29,7 @@ from cli.top.views.widgets import Lines, RowTable
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from cli.top.data import WatchedBroker
+    from cli.top.data.watched_broker import WatchedBroker
 
 _BESIDE = 110
 """Minimum width for tables side by side."""

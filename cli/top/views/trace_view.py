@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.live import NoLiveBroker, Portion, Refused, TraceWords, open_trace, open_traces
-from cli.top.data import broker_of_log
-from cli.top.text import Line, Role, wrapped
+from cli.live.broker_client import NoLiveBroker, Refused
+from cli.live.log_traces import open_traces
+from cli.live.trace_client import Portion, open_trace
+from cli.live.trace_text import TraceWords
+from cli.top.data.top_queries import broker_of_log
+from cli.top.text.styled_text import Line, Role, wrapped
 from cli.top.views.base_view import Page
 from cli.top.views.widgets import Lines, Scroller
 from protocol.errors import FoldmqError
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.live import LogBrokers
-    from cli.top.data import WatchedBroker
+    from cli.live.log_brokers import LogBrokers
+    from cli.top.data.watched_broker import WatchedBroker
 
 KEPT = 2000
 """Maximum number of lines kept."""

@@ -16,14 +16,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from cli.top.text import Row, TopColumn, cells_of, fitting, head
+from cli.top.text.columns import Row, TopColumn, cells_of, fitting, head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from textual import events
 
-    from cli.top.text import Line, Role
+    from cli.top.text.styled_text import Line, Role
 
 STYLES: dict[Role, Style] = {
     "plain": Style(),

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.authn import network
-from cli.operator import operator_name
+from actors.authn.login_backoff import network
+from cli.operator.bulk_change import operator_name
 from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
 

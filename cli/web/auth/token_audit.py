@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from cli.operator import operator_name
-from cli.settings import ConfigError
+from cli.operator.bulk_change import operator_name
+from cli.settings.setting_sources import ConfigError
 from cli.users import line_files
 from cli.web.auth.tokens import BadTokens, Grant, ends, read
 from protocol.errors import FoldmqError

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from cli.common import seconds, text
-from cli.program import Program
-from cli.settings import load_log_settings
+from cli.common import text
+from cli.common.units import seconds
+from cli.program.help_pages import Program
+from cli.settings.log_settings import load_log_settings
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
 from cli.web.auth.tokens import (

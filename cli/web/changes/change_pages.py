@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from aiohttp import web
 
-from cli.common import escaped, name
-from cli.live import NoAnswer, NoLiveBroker, Refused
+from cli.live.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.web.changes.planned_change import PlannedChange, plan_change
-from cli.web.pages import viewer
+from cli.web.pages.middleware import viewer
+from eventstore.display import escaped, name
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.web.auth import Grant
-    from cli.web.live import WebLogClient
-    from cli.web.pages import Site
-    from eventstore.format import Position
+    from cli.web.auth.tokens import Grant
+    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.pages.responses import Site
+    from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 

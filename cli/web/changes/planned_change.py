@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.common import count_of, escaped, name, seconds, text
-from cli.inspection import clients_of, left_out
-from cli.live import Refused
-from cli.logsource import check_filter
+from cli.common import text
+from cli.common.units import seconds
+from cli.inspection.session_list import clients_of, left_out
+from cli.live.broker_client import Refused
+from cli.logsource.topic_flags import check_filter
+from eventstore.display import count_of, escaped, name
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cli.web.live import WebLogClient
+    from cli.web.live.web_log_client import WebLogClient
 
 MAX: Final = 5_000
 """Maximum sessions or retained messages of one change."""

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.web.history.timeline_marks import Mark, Marks, mark_kind
 from cli.web.history.topic_activity import TopicActivity, is_copied, messages_by_topic
-from eventstore.format import LOG_SESSION, count_runs
-from projections.replay import DiskUse
-from protocol.mqtt5 import SHARE
+from eventstore.format.events import LOG_SESSION
+from eventstore.format.positions import count_runs
+from projections.replay.disk_use import DiskUse
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cli.web.history.time_axis import TimeWindow
-    from eventstore.format import Record
+    from eventstore.format.records import Record
 
 MINUTE_MS: Final = 60_000
 KEPT_MINUTES: Final = 24 * 60

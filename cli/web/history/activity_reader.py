@@ -10,17 +10,17 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from cli.common import clock
 from cli.web.history.activity import KEPT_MINUTES, MINUTE_MS, Activity
+from eventstore.display import clock
 from eventstore.errors import CorruptLog
-from eventstore.format import decode_record
+from eventstore.format.records import decode_record
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.web.live import WebLogClient
-    from eventstore.reading import LogSource
+    from cli.web.live.web_log_client import WebLogClient
+    from eventstore.reading.log_source import LogSource
 
 _BLOCK: Final = 400
 """Records read backwards at a time."""

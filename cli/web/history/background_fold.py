@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cli.web.history.timeline_marks import Mark, Marks, mark_kind
-from eventstore.format import sequence_of
-from projections.replay import SessionHistory
+from eventstore.format.positions import sequence_of
+from projections.replay.session_history import SessionHistory
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from cli.web.live import WebLogClient
-    from projections.replay import SessionEvent
+    from cli.web.live.web_log_client import WebLogClient
+    from projections.replay.session_history import SessionEvent
 
 MAX_HISTORIES = 4
 """Maximum number of cached histories."""

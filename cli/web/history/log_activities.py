@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cli.web.history.activity import FIGURES, Activity
 from cli.web.history.activity_reader import ActivityReader
 from cli.web.history.topic_activity import topic_branches
-from projections.replay import DiskUse
+from projections.replay.disk_use import DiskUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cli.web.history.time_axis import TimeWindow
     from cli.web.history.timeline_marks import Mark
     from cli.web.history.topic_activity import Branch
-    from cli.web.live import WebLogClient
+    from cli.web.live.web_log_client import WebLogClient
 
 
 class ActivityOfLogs:

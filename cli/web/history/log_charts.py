@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cli.web.history.activity import KEPT_MINUTES, MINUTE_MS
-from cli.web.live import chart
+from cli.web.live.svg_charts import chart
 
 if TYPE_CHECKING:
     from cli.web.history.activity import Activity
     from cli.web.history.log_activities import ActivityOfLogs
-    from cli.web.live import Chart
+    from cli.web.live.svg_charts import Chart
 
 _POINTS: Final = 144
 """Maximum points of a chart: over a whole day, each stands for ten minutes."""

@@ -14,25 +14,25 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.common import count_of, text
-from cli.history import change_mark, session_changes
+from cli.common import text
+from cli.history.diff import change_mark, session_changes
+from eventstore.display import count_of
 from eventstore.errors import UsageError
-from eventstore.index import BadIndex
-from eventstore.reading import LogPoint
-from projections.comparison import (
-    ChangedStates,
-    retained_changes,
-    sessions_changed,
-    state_facts,
-)
-from projections.replay import Replay
+from eventstore.index.segment import BadIndex
+from eventstore.reading.log_points import LogPoint
+from projections.comparison.changed_states import ChangedStates
+from projections.comparison.state_differences import retained_changes, sessions_changed
+from projections.comparison.state_facts import state_facts
+from projections.replay.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cli.web.live import WebLogClient
-    from eventstore.reading import LogSource, Progress
-    from projections.comparison import ChangedSession, StateFacts
+    from cli.web.live.web_log_client import WebLogClient
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
+    from projections.comparison.changed_states import ChangedSession
+    from projections.comparison.state_facts import StateFacts
 
 MAX_RECORDS: Final = 1_000_000
 """Maximum records that are folded or read for the retained messages."""

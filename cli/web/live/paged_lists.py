@@ -13,9 +13,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.common import clock
-from cli.live import NoLiveBroker, Refused
+from cli.live.broker_client import NoLiveBroker, Refused
 from cli.web.live.web_log_client import highest
+from eventstore.display import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.inspection import add_free_space
-from cli.live import TooLarge
-from cli.top.text import Rates, totals_of_logs, waiting
+from cli.inspection.status_totals import add_free_space
+from cli.live.broker_client import TooLarge
+from cli.top.text.log_totals import totals_of_logs
+from cli.top.text.rate_history import waiting
+from cli.top.text.rates import Rates
 from cli.web.live.svg_charts import Chart, chart
 from cli.web.live.web_log_client import WebLogClient
 from eventstore.task_cancellation import end_tasks

@@ -8,9 +8,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.live import NoLiveBroker
+from cli.live.broker_client import NoLiveBroker
 from eventstore.errors import UsageError
-from eventstore.format import LOG_SESSION
+from eventstore.format.events import LOG_SESSION
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -10,27 +10,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nats.errors
 
-from cli.common import name
-from cli.inspection import sort_key
-from cli.live import (
-    NoLiveBroker,
-    ReconnectingClient,
-    TooLarge,
-    open_brokers,
-    open_trace,
-    open_traces,
-)
-from cli.logsource import index_directory, log_of_session
+from cli.inspection.actor_list import sort_key
+from cli.live.broker_client import NoLiveBroker, TooLarge
+from cli.live.broker_search import open_brokers
+from cli.live.log_traces import open_traces
+from cli.live.reconnecting_client import ReconnectingClient
+from cli.live.trace_client import open_trace
+from cli.logsource.several_logs import log_of_session
+from cli.logsource.source import index_directory
+from eventstore.display import name
 from eventstore.errors import NatsUnavailable, UsageError
-from eventstore.nats import check_jetstream
-from eventstore.reading import open_log, with_index
+from eventstore.nats.jetstream import check_jetstream
+from eventstore.reading.indexed_reading import with_index
+from eventstore.reading.log_source import open_log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from cli.live import LiveBroker, LiveTrace, LogBrokers, LogTraces, OpenBrokers
-    from cli.logsource import SourceFlags
-    from eventstore.reading import LogSource
+    from cli.live.broker_client import LiveBroker
+    from cli.live.log_brokers import LogBrokers
+    from cli.live.log_traces import LogTraces
+    from cli.live.reconnecting_client import OpenBrokers
+    from cli.live.trace_client import LiveTrace
+    from cli.logsource.source_flags import SourceFlags
+    from eventstore.reading.log_source import LogSource
 
 _LOOK_SECONDS: Final = 10.0
 """Seconds between searches for more of the index."""
@@ -200,7 +203,7 @@ class WebLogClient(ReconnectingClient):
         """Yield the current log, or that of a name.
 
         Raises NoLiveBroker if NATS does not answer, here or while the log is read, UsageError if
-        there are several and none is named, and as ``eventstore.reading.open_log``.
+        there are several and none is named, and as ``eventstore.reading.log_source.open_log``.
         """
         held = await self._connected()
         try:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from cli.common import payload_text
-from cli.inspection import ACTOR_TYPES
-from cli.live import Refused
-from cli.web.live import Listings, Order
+from cli.inspection.actor_list import ACTOR_TYPES
+from cli.live.broker_client import Refused
+from cli.web.live.paged_lists import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
+from eventstore.display import payload_text
 from eventstore.errors import NoLog, UsageError
-from eventstore.format import format_position, sequence_of
-from eventstore.log import messages_of
+from eventstore.format.positions import format_position, sequence_of
+from eventstore.log.message_store import messages_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live import Listed, WebLogClient
-    from eventstore.format import Position
+    from cli.web.live.paged_lists import Listed
+    from cli.web.live.web_log_client import WebLogClient
+    from eventstore.format.positions import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")

@@ -12,16 +12,17 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.live import NoLiveBroker, Refused
-from cli.web.auth import cookie_of
+from cli.live.broker_client import NoLiveBroker, Refused
+from cli.web.auth.own_token import cookie_of
 from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
-    from cli.common import Hosts
-    from cli.web.auth import AuditTrail, Grant, Tokens
+    from cli.common.allowed_hosts import Hosts
+    from cli.web.auth.audit_trail import AuditTrail
+    from cli.web.auth.tokens import Grant, Tokens
     from cli.web.pages.responses import Site
 
 log = structlog.get_logger("foldmq")

@@ -6,23 +6,27 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis import Advice, NextCommands, find_problems, pids_of
-from cli.history import event_selection
-from cli.live import Refused
-from cli.web.history import day_charts
-from cli.web.live import EVERY, highest
+from cli.diagnosis.advice import Advice
+from cli.diagnosis.doctor import find_problems, pids_of
+from cli.diagnosis.next_commands import NextCommands
+from cli.history.log_events import event_selection
+from cli.live.broker_client import Refused
+from cli.web.history.log_charts import day_charts
+from cli.web.live.samples import EVERY
+from cli.web.live.web_log_client import highest
 from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, chosen_log, is_fragment, number
 from cli.web.pages.time_axis_values import check_times
 from eventstore.errors import CorruptLog, UsageError
-from projections.replay import EVENT_TYPES
+from projections.replay.event_reader import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.history import LogActivities
-    from cli.web.live import Samples, WebLogClient
+    from cli.web.history.log_activities import LogActivities
+    from cli.web.live.samples import Samples
+    from cli.web.live.web_log_client import WebLogClient
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.common import escaped
 from cli.web.pages.render import environment
+from eventstore.display import escaped
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.web.live import WebLogClient
+    from cli.web.live.web_log_client import WebLogClient
 
 PAGES = (
     ("/", "Overview"),

@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.logsource import clock_notes
-from cli.web.history import MARK_LABELS
+from cli.logsource.point_resolution import clock_notes
+from cli.web.history.timeline_marks import MARK_LABELS
 from cli.web.pages.render import url
 from cli.web.pages.responses import asked, is_fragment
 from eventstore.errors import UsageError
-from eventstore.format import MAX_INDEX, format_position, index_of, sequence_of
-from eventstore.reading import time_of
-from projections.replay import AsOf
+from eventstore.format.positions import MAX_INDEX, format_position, index_of, sequence_of
+from eventstore.reading.log_points import time_of
+from projections.replay.replay import AsOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiohttp import web
 
-    from eventstore.format import Position
-    from eventstore.reading import LogPoint, LogSource, PointSpec
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_points import LogPoint
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.position_text import PointSpec
 
 
 def axis_about(

@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.history import event_selection
-from cli.logsource import parse_point, point_at
-from cli.web.history import (
-    MINUTE_MS,
-    SHORTEST_MS,
-    FoldingStates,
-    LogActivities,
-    StateDiffs,
-    TimeWindow,
-    axis,
-    window_within,
-)
-from cli.web.live import bars
+from cli.history.log_events import event_selection
+from cli.logsource.point_resolution import parse_point, point_at
+from cli.web.history.activity import MINUTE_MS
+from cli.web.history.log_activities import LogActivities
+from cli.web.history.state_diffs import FoldingStates, StateDiffs
+from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
+from cli.web.live.svg_charts import bars
 from cli.web.pages.log import find_page, merge_rows
 from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
 from cli.web.pages.time_axis_values import (
@@ -37,15 +31,17 @@ from cli.web.pages.time_axis_values import (
     shared_moment,
 )
 from eventstore.display import iso
-from eventstore.format import position
+from eventstore.format.positions import position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from cli.web.live import WebLogClient
+    from cli.web.live.web_log_client import WebLogClient
     from cli.web.pages.log import Row
     from cli.web.pages.time_axis_values import SharedMoment
-    from eventstore.reading import LogPoint, LogSource, PointSpec
+    from eventstore.reading.log_points import LogPoint
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.position_text import PointSpec
 
 _TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""

@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from eventstore.format import format_position
+from eventstore.format.positions import format_position
 from projections.audit.rules.rule_table import Rule, Violation
-from projections.state import encode_session, repeated_messages, split_area
+from projections.state.retained import repeated_messages
+from projections.state.single_session import split_area
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Position, RetainedSnapshot, SessionSnapshot
-    from projections.state import Part, SessionFold
+    from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
+    from eventstore.format.positions import Position
+    from projections.state.single_session import SessionFold
+    from projections.state.snapshot import Part
 
 
 class CheckpointSnapshotAudit:

@@ -9,36 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import escaped
-from eventstore.format import (
+from eventstore.format.events import (
     LONGEST_DROPPED_TOPIC,
     Expired,
     MessagePublished,
-    OperatorActed,
     Queued,
     SessionClosed,
     WillFired,
-    count_runs,
-    format_position,
-    from_runs,
 )
+from eventstore.format.node_events import OperatorActed
+from eventstore.format.positions import count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
-from projections.state import LOST
-from protocol.mqtt import FAILURE, matches
-from protocol.mqtt5 import SHARE
+from projections.state.session import LOST
+from protocol.mqtt.reason_codes import FAILURE
+from protocol.mqtt.topics import matches
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format import (
-        Event,
-        MessageDropped,
-        Position,
-        SubscriptionDenied,
-        Unsubscribed,
-    )
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.events import MessageDropped, SubscriptionDenied, Unsubscribed
+    from eventstore.format.positions import Position
     from projections.audit.rules.log_outline import Limits, LogOutline
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 _SHOWN: Final = 60
 _NOT_AUTHORIZED: Final = 0x87

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.display import name as shown
-from eventstore.format import LOG_SESSION, NATS_SESSION
+from eventstore.format.events import LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
-from projections.state import SHARED_PART
-from protocol.mqtt5 import SHARE
+from projections.state.session import SHARED_PART
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 
 class LogPlace(NamedTuple):

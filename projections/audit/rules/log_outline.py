@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.format import BrokerStarted, BrokerStopped, LimitsApplied
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, LimitsApplied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventstore.format import Event, Position
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
 
 NEVER: Final = 0xFFFF_FFFF
 """A session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
+from eventstore.format.events import (
     LOG_SESSION,
     NATS_SESSION,
     Acked,
@@ -32,9 +32,10 @@ from projections.audit.rules.rule_table import Rule, Violation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Event, Position
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
     from projections.audit.rules.log_outline import LogOutline
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 _OF_CONNECTIONS: Final = frozenset(
     {

@@ -10,23 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import (
-    INDEX_BITS,
-    Assigned,
-    Delivered,
-    Expired,
-    MessageDropped,
-    SessionOpened,
-)
+from eventstore.format.events import Assigned, Delivered, Expired, MessageDropped, SessionOpened
+from eventstore.format.positions import INDEX_BITS
 from projections.audit.rules.rule_table import Rule, Violation
-from protocol.mqtt5 import SHARE
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Event, Position
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
     from projections.audit.rules.log_outline import LogOutline
-    from projections.state import SessionState, SubscriptionState
+    from projections.state.session import SessionState, SubscriptionState
 
 _GRACE_MS: Final = 60_000
 """Milliseconds beyond ``slow_reader_time`` that a client may take to read its packets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
     Completed,
@@ -24,16 +24,16 @@ from eventstore.format import (
     SessionExpired,
     SessionOpened,
     Subscribed,
-    count_runs,
 )
+from eventstore.format.positions import count_runs
 from projections.audit.rules.rule_table import Rule
-from protocol.mqtt5 import NO_LOCAL, RETAIN_HANDLING
+from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Event
-    from projections.state import SessionState
+    from eventstore.format.event_parsing import Event
+    from projections.state.session import SessionState
 
 _ANY: Final = 65_535
 """The Receive Maximum of a client that sends none."""

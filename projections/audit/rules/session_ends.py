@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.reasons import BROKER_ENDS, CLOSE_REASONS, EXPIRY_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
-from protocol.mqtt5 import SHARE
+from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import OperatorActed, Position, SessionClosed, SessionExpired
+    from eventstore.format.events import SessionClosed, SessionExpired
+    from eventstore.format.node_events import OperatorActed
+    from eventstore.format.positions import Position
     from projections.audit.rules.log_outline import LogOutline
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 _LATE_MS: Final = 7_200_000
 """Milliseconds after its expiry from which an offline session that still exists is overdue."""

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from eventstore.display import name as shown
-from eventstore.format import (
+from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
-    Position,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -24,15 +23,16 @@ from eventstore.format import (
     WillCancelled,
     WillFired,
 )
+from eventstore.format.positions import Position
 from projections.audit.rules.rule_table import Rule, Violation
-from protocol.mqtt import is_death, with_timestamp
+from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format import Event
+    from eventstore.format.event_parsing import Event
     from projections.audit.rules.log_outline import LogOutline
-    from projections.state import SessionState
+    from projections.state.session import SessionState
 
 _LEVEL_5: Final = 5
 _LATE_MS: Final = 3_600_000

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from protocol.mqtt import PacketType, ProtocolError
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt5.properties.property_codec import (
     LARGE_PROPERTIES,
     decode_properties,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from protocol.mqtt import PacketType, ProtocolError, ReasonCode, encode_length
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.remaining_length import encode_length
 from protocol.mqtt5.properties.property_table import (
     PROPERTIES,
     RESPONSE_TOPIC,
@@ -23,7 +26,7 @@ from protocol.mqtt5.properties.property_table import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from protocol.mqtt import UserProperties
+    from protocol.mqtt.packets import UserProperties
 
 MAX_PROPERTY_BYTES = 5 * 65_540
 """Maximum bytes of properties that are read from a packet: five strings of maximum length fit.

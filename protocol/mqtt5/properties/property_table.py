@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias
 
-from protocol.mqtt import PacketType, ReasonCode
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,13 +6,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.partitions import partition_names, split_log_name
-from projections.audit.rules import LogPlace
-from spark.audit.facts import BEYOND_ALL
+from projections.audit.rules.home_rule import LogPlace
+from spark.audit.facts.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark.audit.facts import LogSummary
+    from spark.audit.facts.log_summary import LogSummary
 
 
 class BrokerLogs(NamedTuple):

@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from eventstore.errors import CorruptLog
-from eventstore.format import decode_record
-from projections.audit import Violation
-from projections.verification import FollowedEnd, audit_exchange
-from spark.audit.facts import MAX_VIOLATIONS, reduce_collections, whole_options
-from spark.datasource import Log
-from spark.runtime import mark_errors, name_log_in_errors, run_sync
-from spark.storage import nodes_of, open_records
+from eventstore.format.records import decode_record
+from projections.audit.rules.rule_table import Violation
+from projections.verification.exchange_audit import FollowedEnd, audit_exchange
+from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
+from spark.audit.facts.fact_scan import reduce_collections
+from spark.audit.facts.fact_source import whole_options
+from spark.datasource.log import Log
+from spark.runtime.marked_errors import mark_errors, name_log_in_errors
+from spark.runtime.sync_calls import run_sync
+from spark.storage.node_names import nodes_of
+from spark.storage.stored_log import open_records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from eventstore.format import Record
-    from spark.storage import StoredLog
+    from eventstore.format.records import Record
+    from spark.storage.stored_log import StoredLog
 
 _COLUMNS: Final = ("data",)
 _DDL: Final = "data string"

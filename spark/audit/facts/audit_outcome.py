@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from projections.log_proof import proven_spans
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
-    from projections.audit import Rule, Violation
+    from eventstore.format.positions import Position
+    from projections.audit.rules.rule_table import Rule, Violation
     from projections.log_proof import Doubt
 
 MAX_VIOLATIONS = 1000

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format import GENESIS, Position, position
-from projections.audit import Rule
+from eventstore.format.positions import Position, position
+from eventstore.format.records import GENESIS
+from projections.audit.rules.rule_table import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

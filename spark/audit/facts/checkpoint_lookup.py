@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark.runtime import mark_errors
+from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 Numbers: TypeAlias = "NDArray[Any]"
 Choice: TypeAlias = "Callable[[Mapping[str, Numbers], Numbers, Numbers], tuple[Numbers, Numbers]]"

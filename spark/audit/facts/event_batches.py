@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spark.audit.facts.event_codec import pack_events
 
 if TYPE_CHECKING:
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
     from spark.audit.facts.fact_schema import FactBuffer
 
 _EVENTS = 16_384

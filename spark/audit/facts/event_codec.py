@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import orjson
 
-from eventstore.format import VERSIONS, Event
+from eventstore.format.event_parsing import VERSIONS, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 Packed: TypeAlias = tuple["Position", int, int, Event]
 """Position of an event, time in milliseconds, part of its record in its turn, and the event."""

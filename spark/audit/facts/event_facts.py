@@ -6,44 +6,46 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from eventstore.format import (
-    MAX_INDEX,
+from eventstore.format.events import (
     NATS_SESSION,
+    Delivered,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Released,
+    RetainedExpired,
+    Subscribed,
+    WillArmed,
+)
+from eventstore.format.node_events import (
     Bridged,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
-    Delivered,
     Followed,
     LimitsApplied,
     LogArchived,
     LogCut,
     LogEndUnproven,
     LogSalvaged,
-    MessageDropped,
-    MessagePublished,
     MessagesCarried,
     OperatorActed,
-    Queued,
-    Released,
     RetainedCleared,
-    RetainedExpired,
     RetainedSnapshot,
     SessionSnapshot,
-    Subscribed,
-    WillArmed,
-    from_runs,
-    payload_bounds,
-    position,
 )
-from eventstore.log import properties_of
-from projections.audit import SHARE, packed_size
-from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
-from projections.audit.rules import with_content
+from eventstore.format.positions import MAX_INDEX, from_runs, position
+from eventstore.format.records import payload_bounds
+from eventstore.log.message_store import properties_of
+from projections.audit.expected_messages import packed_size
+from projections.audit.rules.will_rules import with_content
+from projections.audit.shared_subscription_steps import SHARE
+from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.log_proof import LogProof
-from projections.state import RetainedMessage, retained_digest
-from protocol.mqtt5 import NO_LOCAL
+from projections.state.digests import retained_digest
+from projections.state.retained import RetainedMessage
+from protocol.mqtt5.subscription_options import NO_LOCAL
 from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
@@ -69,7 +71,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.format import Position, Record, Run
+    from eventstore.format.positions import Position, Run
+    from eventstore.format.records import Record
     from spark.audit.facts.event_batches import EventBatches
     from spark.audit.facts.fact_schema import FactBuffer
 

@@ -7,20 +7,13 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import (
-    HEADER_FROM,
-    MAX_INDEX,
-    MessageDropped,
-    RetainedSnapshot,
-    UnknownEvent,
-    UnreadableEvent,
-    entries,
-    link_of,
-    parse_event,
-    parse_frequent,
-    position,
-)
-from projections.audit import Rule
+from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries, parse_event
+from eventstore.format.events import MessageDropped
+from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import HEADER_FROM, link_of
+from projections.audit.rules.rule_table import Rule
 from spark.audit.facts.chain_check import (
     COUNTS,
     DROPS,
@@ -46,8 +39,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from eventstore.format import Position, Record
-    from spark.storage import CheckedRecord
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from spark.storage.record_checks import CheckedRecord
 
 _YOUNG: Final = 50_000
 """Number of objects that triggers a garbage collection: nothing here forms cycles."""

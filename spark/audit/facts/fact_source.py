@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark.runtime import mark_errors, marked_iterator
+from spark.runtime.marked_errors import mark_errors, marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from spark.datasource import Log, SourceOptions
-    from spark.storage import RecordRange
+    from spark.datasource.log import Log
+    from spark.datasource.options import SourceOptions
+    from spark.storage.stored_log import RecordRange
 
 _FORMAT: Final = "foldmq_facts"
 _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
@@ -49,7 +50,7 @@ def read_facts(log: Log, memory: int | None = None) -> pa.Table | None:
     import pyarrow as pa
 
     from spark.audit.facts.fact_schema import SCHEMA, memory_of
-    from spark.datasource import SourceOptions
+    from spark.datasource.options import SourceOptions
 
     options = SourceOptions.read({**whole_options(log.options), "partitions": "1"})
     parts = chain.from_iterable(_plan(options))
@@ -84,7 +85,7 @@ class FactsSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         """Return a reader of the logs as of now."""
-        from spark.datasource import SourceOptions
+        from spark.datasource.options import SourceOptions
 
         with mark_errors():
             return FactsReader(SourceOptions.read(self.options))
@@ -133,9 +134,10 @@ class FactsReader(DataSourceReader):
 def _plan(options: SourceOptions) -> list[list[FactRange]]:
     """Return the ranges that each task reads: large logs in parts, small ones together."""
     from spark.audit.facts.histogram import MIN_MS
-    from spark.columnar import PushedFilters
-    from spark.datasource import find_logs, group_ranges, plan_ranges, split_ranges
-    from spark.storage import nodes_of
+    from spark.columnar.row_filter import PushedFilters
+    from spark.datasource.discovery import find_logs
+    from spark.datasource.planning import group_ranges, plan_ranges, split_ranges
+    from spark.storage.node_names import nodes_of
 
     found = plan_ranges(find_logs(options), options, PushedFilters())
     nodes = nodes_of(one.stored for one in found)
@@ -158,7 +160,7 @@ def _interval_ms(found: RecordRange) -> int:
     """
     from eventstore.errors import CorruptLog
     from spark.audit.facts.histogram import MIN_MS, interval_ms
-    from spark.datasource import RecordTimes
+    from spark.datasource.planning import RecordTimes
 
     times = RecordTimes(found.stored)
     try:
@@ -168,10 +170,10 @@ def _interval_ms(found: RecordRange) -> int:
 
 
 def _facts(part: FactRange) -> Iterator[pa.RecordBatch]:
-    from eventstore.format import decode_record
+    from eventstore.format.records import decode_record
     from spark.audit.facts.fact_scan import FactScan, reduce_collections
-    from spark.runtime import name_log_in_errors
-    from spark.storage import RecordChecker
+    from spark.runtime.marked_errors import name_log_in_errors
+    from spark.storage.record_checks import RecordChecker
 
     stored = part.range.stored
     with name_log_in_errors(stored.stream), reduce_collections():

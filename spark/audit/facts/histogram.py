@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format import Acked, Completed, Delivered, MessageDropped, MessagePublished
+from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
 from spark.audit.facts.audit_outcome import RatePoint
 
 if TYPE_CHECKING:

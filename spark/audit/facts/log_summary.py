@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format import INDEX_BITS, Position, format_position, position, sequence_of
-from projections.audit import Rule
-from projections.audit.rules import Limits, LogOutline, OutlineBuilder
+from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
+from projections.audit.rules.log_outline import Limits, LogOutline, OutlineBuilder
+from projections.audit.rules.rule_table import Rule
 from projections.log_proof import LogProof, doubts_of
 from spark.audit.facts.audit_outcome import NodeSummary
 from spark.audit.facts.chain_check import (

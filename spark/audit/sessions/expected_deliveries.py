@@ -22,29 +22,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format import INDEX_BITS
-from projections.audit import SubscriptionSpans
-from protocol.mqtt import FilterTrie
-from spark.audit.facts import (
-    CARRIED,
-    EFFECT,
-    RELEASED,
-    SENT,
-    SPANS,
-    reduce_collections,
-    unpack_events,
-)
+from eventstore.format.positions import INDEX_BITS
+from projections.audit.subscription_spans import SubscriptionSpans
+from protocol.mqtt.topic_trie import FilterTrie
+from spark.audit.facts.event_codec import unpack_events
+from spark.audit.facts.fact_scan import reduce_collections
+from spark.audit.facts.fact_schema import CARRIED, EFFECT, RELEASED, SENT, SPANS
 from spark.audit.sessions.expected_packs import EFFECT_COLUMNS, REQUIRED, ExpectedPacks
-from spark.runtime import mark_errors
+from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format import Position
-    from projections.audit import SubscriptionSpan
-    from spark.audit.facts import FactTables, LogSummary
+    from eventstore.format.positions import Position
+    from projections.audit.subscription_spans import SubscriptionSpan
+    from spark.audit.facts.fact_tables import FactTables
+    from spark.audit.facts.log_summary import LogSummary
     from spark.audit.sessions.expected_packs import SpanRow
 
 _SPANS = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from projections.audit import HeldSubscription, SubscribedSessions
+from projections.audit.subscription_spans import HeldSubscription, SubscribedSessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

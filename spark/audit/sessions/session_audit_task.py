@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from spark.audit.facts import reduce_collections
+from spark.audit.facts.fact_scan import reduce_collections
 from spark.audit.sessions.session_checker import Row, SessionChecker, SessionMark
 from spark.audit.sessions.session_result_rows import SessionResults
-from spark.runtime import mark_errors
+from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from projections.audit.rules import LogPlace
-    from spark.audit.facts import LogSummary
+    from projections.audit.rules.home_rule import LogPlace
+    from spark.audit.facts.log_summary import LogSummary
 
 _INTEGERS: Final = ("rank", "at", "ref", "time_ms", "number", "origin", "size", "expires")
 COLUMNS: Final = {

@@ -8,36 +8,40 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from eventstore.format import (
-    INDEX_BITS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Delivered,
-    Event,
     MessageDropped,
-    Position,
     Queued,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
-    format_position,
-    from_runs,
 )
-from projections.audit import ASSIGNED, Rule, SessionAudit
-from projections.audit.rules import has_home, wrong_home
-from projections.state import digest, encode_session, expand_runs, reference_runs
-from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
+from eventstore.format.node_events import SessionSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
+from projections.audit.rules.home_rule import has_home, wrong_home
+from projections.audit.rules.rule_table import Rule
+from projections.audit.session_audit import SessionAudit
+from projections.audit.shared_subscription_steps import ASSIGNED
+from projections.state.digests import digest
+from projections.state.snapshot import encode_session, expand_runs, reference_runs
+from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS
+from spark.audit.facts.event_codec import unpack_events
+from spark.audit.facts.log_summary import BEYOND_ALL
 from spark.audit.sessions.expected_packs import REQUIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from projections.audit import SharedStep, Violation
-    from projections.audit.rules import LogPlace
-    from projections.state import SessionState
-    from spark.audit.facts import LogSummary, Packed
+    from projections.audit.rules.home_rule import LogPlace
+    from projections.audit.rules.rule_table import Violation
+    from projections.audit.shared_subscription_steps import SharedStep
+    from projections.state.session import SessionState
+    from spark.audit.facts.event_codec import Packed
+    from spark.audit.facts.log_summary import LogSummary
     from spark.audit.sessions.session_result_rows import SessionResults
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"

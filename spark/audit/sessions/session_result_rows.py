@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.audit import BUCKETS
-from spark.audit.facts import MAX_VIOLATIONS
+from projections.audit.unfinished_deliveries import BUCKETS
+from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
 
-    from eventstore.format import Position
+    from eventstore.format.positions import Position
 
 VIOLATION: Final = "violation"
 """``ref`` is the message concerned, if there is one."""
@@ -61,7 +61,7 @@ class AuditTotals:
         self.counts: Counter[str] = Counter()
         """Number of checked items by kind, and of violations (``wrong RULE``)."""
         self.latencies: dict[int, list[int]] = {}
-        """Counts by QoS and bucket, see ``projections.audit.BUCKETS``."""
+        """Counts by QoS and bucket, see ``projections.audit.unfinished_deliveries.BUCKETS``."""
         self.longest_ms: dict[int, int] = {}
         self.slowest: list[tuple[int, int, int, int, str, str]] = []
         """A heap: p99, maximum, median (milliseconds), number of deliveries, node, session."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.audit import SharedAudit, SharedStep
+from projections.audit.shared_subscription_audit import SharedAudit
+from projections.audit.shared_subscription_steps import SharedStep
 from spark.audit.sessions.session_result_rows import OF_RESULTS, SHARED, SessionResults
-from spark.runtime import mark_errors
+from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from projections.audit import Violation
-    from spark.audit.facts import LogSummary
+    from projections.audit.rules.rule_table import Violation
+    from spark.audit.facts.log_summary import LogSummary
 
 _COLUMNS: Final = ("node", "session", "data")
 

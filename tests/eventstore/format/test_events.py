@@ -6,19 +6,19 @@ import orjson
 import pytest
 from samples import every_event, turn_events
 
-from eventstore.format import (
+from eventstore.format import event_parsing
+from eventstore.format.event_json import json_object
+from eventstore.format.event_parsing import (
     Event,
-    SessionClosed,
-    TurnEvent,
     UnknownEvent,
     UnreadableEvent,
     entries,
-    event_parsing,
-    json_object,
     json_schema,
     parse_event,
     upcast,
 )
+from eventstore.format.events import SessionClosed
+from eventstore.format.turn_events import TurnEvent
 
 
 def written(event: Event) -> dict[str, Any]:

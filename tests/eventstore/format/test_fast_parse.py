@@ -7,20 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import every_event, mqtt5_events
 
-from eventstore.format import (
+from eventstore.format.event_json import json_object
+from eventstore.format.event_parsing import Event, UnreadableEvent, parse_event
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
-    Event,
     MessagePublished,
     Queued,
     Received,
     Released,
-    UnreadableEvent,
-    json_object,
-    parse_event,
-    parse_frequent,
 )
+from eventstore.format.fast_parse import parse_frequent
 
 ONE_ENTRY = [
     MessagePublished("c", 1, False, ["t"], [], [5], 3, 0, 1),

@@ -6,7 +6,10 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from eventstore.format import ChainChecker, Event, Record, TurnEvent, decode_record, json_object
+from eventstore.format.event_json import json_object
+from eventstore.format.event_parsing import Event
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.format.turn_events import TurnEvent
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format import (
+from eventstore.format.positions import (
     MAX_INDEX,
     count_runs,
     format_position,

@@ -9,23 +9,19 @@ from hypothesis import strategies as st
 from samples import PAYLOADS, WILL, every_event
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format import (
+from eventstore.format.event_parsing import UPCASTERS, UnknownEvent, UnreadableEvent, entries
+from eventstore.format.events import Acked, MessagePublished
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import (
     GENESIS,
-    UPCASTERS,
-    Acked,
-    BrokerStarted,
+    MAGIC,
     ChainChecker,
-    MessagePublished,
     Record,
-    UnknownEvent,
-    UnreadableEvent,
     decode_record,
     encode_record,
-    entries,
     link_of,
     payload_bounds,
 )
-from eventstore.format.records import MAGIC
 
 EVENTS = every_event()
 

@@ -10,35 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import ALL_PAYLOADS, every_event
 
-from eventstore.format import (
-    GENESIS,
-    Acked,
-    Event,
-    LogEvent,
-    MessagePublished,
-    MessagesCarried,
-    Position,
-    Record,
-    TurnAcked,
-    TurnPublished,
-    WillArmed,
+from eventstore.format.event_json import field_values, json_object
+from eventstore.format.event_parsing import Event, LogEvent, entries
+from eventstore.format.events import Acked, MessagePublished, WillArmed
+from eventstore.format.node_events import MessagesCarried
+from eventstore.format.positions import Position, from_runs, to_runs
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.stored_properties import (
     block_bounds,
     block_columns,
-    decode_record,
-    encode_record,
-    entries,
     expired_until,
     expires_at,
     expiries,
     expiries_of,
     expiry_runs,
-    field_values,
-    from_runs,
-    json_object,
     seconds_left,
-    to_runs,
 )
-from eventstore.log import Journal, MessageStore, PendingRecord, StoredMessages
+from eventstore.format.turn_events import TurnAcked, TurnPublished
+from eventstore.log.journal import Journal
+from eventstore.log.message_store import MessageStore, StoredMessages
+from eventstore.log.pending_record import PendingRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

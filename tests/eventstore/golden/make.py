@@ -38,14 +38,14 @@ from samples import (  # noqa: E402 - found by the line above
     unproven_events,
 )
 
-from eventstore.format import (  # noqa: E402
-    GENESIS,
-    NO_JUMPS,
-    ClockJumps,
-    decode_record,
-    encode_record,
-    json_object,
-    link_of,
+from eventstore.format.event_json import json_object  # noqa: E402
+from eventstore.format.records import (
+    GENESIS,  # noqa: E402
+    NO_JUMPS,  # noqa: E402
+    ClockJumps,  # noqa: E402
+    decode_record,  # noqa: E402
+    encode_record,  # noqa: E402
+    link_of,  # noqa: E402
 )
 
 FIRST_PART = 9

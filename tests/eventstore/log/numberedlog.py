@@ -11,31 +11,25 @@ from typing import TYPE_CHECKING, Any
 from harness.waiting import happens
 
 from eventstore.errors import EventStoreError
-from eventstore.format import (
-    GENESIS,
-    BrokerStarted,
-    ChainChecker,
-    MessagePublished,
-    encode_record,
-    link_of,
-)
-from eventstore.log import (
-    EventLog,
-    GatedOutput,
-    Journal,
-    KeyedStore,
-    Watermark,
-    read_records,
-    read_tail,
-)
-from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect, ensure_stream
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.journal import Journal
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.pending_record import GatedOutput
+from eventstore.log.record_reader import read_records, read_tail
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import DirectClient
+from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nats.aio.client import Client
 
-    from eventstore.server import EmbeddedServer
+    from eventstore.server.embedded import EmbeddedServer
 
 STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 

@@ -12,12 +12,14 @@ from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, record, writing
 
 from eventstore.errors import Fenced
-from eventstore.format import decode_record
-from eventstore.log import Appended, LogTail, append_behind, read_tail
-from eventstore.nats import WRONG_LAST_SEQUENCE, ensure_stream
+from eventstore.format.records import decode_record
+from eventstore.log.conditional_append import Appended, append_behind
+from eventstore.log.record_reader import LogTail, read_tail
+from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
+from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
-    from eventstore.server import EmbeddedServer
+    from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -24,29 +24,16 @@ from numberedlog import (
 )
 
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
-from eventstore.format import (
-    GENESIS,
-    ChainChecker,
-    link_of,
-)
-from eventstore.log import (
-    EventLog,
-    KeyedStore,
-    Watermark,
-    jetstream_log,
-    log_writer,
-    read_records,
-    read_some,
-    read_tail,
-    record_reader,
-)
-from eventstore.nats import (
-    ensure_stream,
-    jetstream,
-    lock_node,
-    node_lock,
-)
-from eventstore.server import EmbeddedServer
+from eventstore.format.records import GENESIS, ChainChecker, link_of
+from eventstore.log import jetstream_log, log_writer, record_reader
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.record_reader import read_records, read_some, read_tail
+from eventstore.log.watermark import Watermark
+from eventstore.nats import jetstream, node_lock
+from eventstore.nats.log_stream import ensure_stream
+from eventstore.nats.node_lock import lock_node
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,24 +8,21 @@ import orjson
 import pytest
 
 from eventstore.errors import EventTooLarge
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.events import (
     Acked,
-    BrokerStarted,
-    ChainChecker,
     Delivered,
     MessagePublished,
-    Record,
     SessionOpened,
     Subscribed,
     Unsubscribed,
     WillArmed,
-    decode_record,
-    index_of,
-    position,
-    sequence_of,
 )
-from eventstore.log import GatedOutput, Journal, Message, MessageStore, PendingRecord
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.positions import index_of, position, sequence_of
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.journal import Journal
+from eventstore.log.message_store import Message, MessageStore
+from eventstore.log.pending_record import GatedOutput, PendingRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

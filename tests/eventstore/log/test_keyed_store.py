@@ -12,9 +12,10 @@ import pytest_asyncio
 from harness.waiting import TIMEOUT
 
 from eventstore.errors import LogUnavailable
-from eventstore.log import KeyedStore
-from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
-from eventstore.server import EmbeddedServer
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import DirectClient
+from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

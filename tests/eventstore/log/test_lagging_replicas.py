@@ -12,14 +12,15 @@ from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, Writing, api, client_of, filled, given_up, writing
 
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
-from eventstore.log import log_writer, read_records, read_some, read_tail
+from eventstore.log import log_writer
+from eventstore.log.record_reader import read_records, read_some, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nats.aio.client import Client
 
-    from eventstore.server import EmbeddedServer
+    from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

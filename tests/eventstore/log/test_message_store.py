@@ -3,16 +3,10 @@ from typing import Any
 import pytest
 from samples import PAYLOADS, WILL, first_events
 
-from eventstore.format import (
-    GENESIS,
-    MessagePublished,
-    Record,
-    WillArmed,
-    decode_record,
-    encode_record,
-    position,
-)
-from eventstore.log import Message, MessageStore, StoredMessages, messages_of
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
 
 
 def record(sequence: int, events: list[Any], payloads: list[bytes]) -> Record:

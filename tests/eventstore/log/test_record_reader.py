@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from eventstore.log.record_reader import _BatchReader, read_stored
-from eventstore.nats import END_OF_BATCH
+from eventstore.nats.jetstream import END_OF_BATCH
 
 
 def test_a_cancellation_that_arrives_together_with_a_message_is_not_lost() -> None:

@@ -12,16 +12,20 @@ from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, given_up, record, writing
 
 from eventstore.errors import Fenced, LogUnavailable
-from eventstore.format import decode_record
-from eventstore.log import Appended, EventLog, KeyedStore, LogTail, jetstream_log, read_tail
-from eventstore.log.conditional_append import append_behind
-from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.format.records import decode_record
+from eventstore.log import jetstream_log
+from eventstore.log.conditional_append import Appended, append_behind
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.record_reader import LogTail, read_tail
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from eventstore.server import EmbeddedServer
+    from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

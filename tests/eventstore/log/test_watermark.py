@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from eventstore.errors import BadNatsOptions, CorruptLog
-from eventstore.format import LogEndUnproven
-from eventstore.log import Watermark
+from eventstore.format.node_events import LogEndUnproven
+from eventstore.log.watermark import Watermark
 
 LINK = bytes(range(32))
 

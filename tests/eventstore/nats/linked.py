@@ -13,7 +13,9 @@ from typing import Any
 from harness.broker import free_port, nats_server
 from harness.waiting import happens
 
-from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
+from eventstore.nats.batch_client import BatchClient, encode_pub
+from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.connection import ConnectionOptions
 
 TIMEOUT = 30
 """Seconds after which what is awaited will not come any more."""

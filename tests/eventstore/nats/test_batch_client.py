@@ -16,8 +16,10 @@ from nats.aio.client import Client
 from nats.aio.transport import Transport
 
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
+from eventstore.nats.batch_client import BatchClient, encode_pub
+from eventstore.nats.batch_parser import NatsMessage
 from eventstore.nats.batch_transport import BatchTransport
+from eventstore.nats.connection import ConnectionOptions
 
 pytestmark = pytest.mark.system
 

@@ -14,7 +14,7 @@ from harness.waiting import happens
 from linked import Linked, Nats, render_hpub
 
 from eventstore.errors import NatsUnavailable
-from eventstore.nats import encode_pub
+from eventstore.nats.batch_client import encode_pub
 
 pytestmark = pytest.mark.system
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser as LibraryParser
 
-from eventstore.nats import NatsMessage
 from eventstore.nats.batch_parser import (
     LINE_BYTES,
     MESSAGE_BYTES,
     BatchParser,
     Event,
     MalformedStream,
+    NatsMessage,
 )
 
 words = st.binary(min_size=1, max_size=12).map(

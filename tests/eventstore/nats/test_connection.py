@@ -24,18 +24,16 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.nats import (
+from eventstore.nats.connection import (
     ConnectionOptions,
-    LogIdentityMismatch,
-    check_jetstream,
+    _quiet_client_library,
     check_server,
     check_server_version,
     connect,
-    durability_promise,
-    ensure_stream,
 )
-from eventstore.nats.connection import _quiet_client_library
-from eventstore.server import EmbeddedServer
+from eventstore.nats.jetstream import check_jetstream
+from eventstore.nats.log_stream import LogIdentityMismatch, durability_promise, ensure_stream
+from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

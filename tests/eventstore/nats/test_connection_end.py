@@ -11,8 +11,8 @@ from harness.waiting import happens
 from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
-from eventstore.nats import ConnectionOptions, connect, disconnect
-from eventstore.server import EmbeddedServer
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -16,7 +16,8 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
-from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import DirectClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,17 +19,13 @@ from harness.waiting import TIMEOUT, happens
 from linked import Nats
 
 from eventstore.errors import LostLog, NatsTooOld, NatsUnavailable, TooManyReplicas
-from eventstore.log import KeyedStore, read_stored
-from eventstore.nats import (
-    ConnectionOptions,
-    DirectClient,
-    check_jetstream,
-    connect,
-    disconnect,
-    ensure_stream,
-    read_info,
-    replication,
-)
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.record_reader import read_stored
+from eventstore.nats import replication
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import DirectClient
+from eventstore.nats.jetstream import check_jetstream, read_info
+from eventstore.nats.log_stream import ensure_stream
 from eventstore.nats.replication import can_replicate
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest_asyncio
 from harness.waiting import happens
 from linked import Nats
 
-from eventstore.nats import ConnectionOptions, RequestClient, UnansweredError
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats.request_client import RequestClient, UnansweredError
 
 pytestmark = pytest.mark.system
 

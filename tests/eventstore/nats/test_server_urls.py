@@ -5,8 +5,7 @@ from urllib.parse import urlparse
 import pytest
 from nats.aio.client import Server
 
-from eventstore.nats import split_urls, url_problem
-from eventstore.nats.server_urls import ServerChoice
+from eventstore.nats.server_urls import ServerChoice, split_urls, url_problem
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 import structlog
 
 from eventstore.errors import LogUnavailable
-from eventstore.nats import ServerWatch, jetstream
+from eventstore.nats import jetstream
+from eventstore.nats.jetstream import ServerWatch
 
 if TYPE_CHECKING:
-    from eventstore.nats import DirectClient
+    from eventstore.nats.direct_client import DirectClient
 
 
 class Connection:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.waiting import happens
 
-from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
-from eventstore.nodes import LeaderAnswer, NodeMessages, ask_nodes
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import DirectClient
+from eventstore.nodes.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 
 if TYPE_CHECKING:
-    from eventstore.server import EmbeddedServer
+    from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -19,9 +19,11 @@ from nats.js.errors import APIError, ServiceUnavailableError
 
 from eventstore.datadir import DataDir
 from eventstore.errors import DataDirBusy, NatsUnavailable
-from eventstore.nats import ConnectionOptions, connect, ensure_stream
-from eventstore.server import ClientServer, EmbeddedServer, NatsUser
-from eventstore.server.client_server import DIRECTORY
+from eventstore.nats.connection import ConnectionOptions, connect
+from eventstore.nats.log_stream import ensure_stream
+from eventstore.server.client_server import DIRECTORY, ClientServer
+from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.user import NatsUser
 
 pytestmark = pytest.mark.system
 

@@ -24,9 +24,10 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
-from eventstore.nats import ConnectionOptions, connect, ensure_stream
-from eventstore.server import EmbeddedServer, find_binary
-from eventstore.server.binary import check_binary
+from eventstore.nats.connection import ConnectionOptions, connect
+from eventstore.nats.log_stream import ensure_stream
+from eventstore.server.binary import check_binary, find_binary
+from eventstore.server.embedded import EmbeddedServer
 from eventstore.server.orphans import listed_processes_with, processes_with
 
 pytestmark = pytest.mark.system

@@ -6,34 +6,34 @@ from collections.abc import Sequence
 
 import orjson
 
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
-    CheckpointBegun,
-    CheckpointCompleted,
     Completed,
     Delivered,
-    Event,
     MessageDropped,
     MessagePublished,
-    MessagesCarried,
-    Position,
     Queued,
     Received,
-    Record,
     Redelivered,
     Released,
-    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
-    TurnAssembler,
-    position,
-    to_runs,
 )
-from projections.stories import MessageStory, StoryBuilder
+from eventstore.format.node_events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    MessagesCarried,
+    RetainedSnapshot,
+    SessionSnapshot,
+)
+from eventstore.format.positions import Position, position, to_runs
+from eventstore.format.records import GENESIS, Record
+from eventstore.format.turn_parts import TurnAssembler
+from projections.stories.message_story import MessageStory
+from projections.stories.story_builder import StoryBuilder
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:

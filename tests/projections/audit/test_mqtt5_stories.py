@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     MessagePublished,
@@ -20,13 +19,14 @@ from eventstore.format import (
     SessionClosed,
     SessionOpened,
     Subscribed,
-    decode_record,
-    encode_record,
-    position,
 )
-from projections.explanation import story_lines, story_object
-from projections.stories import MessageStory, StoryBuilder
-from protocol.mqtt5 import NO_LOCAL
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, decode_record, encode_record
+from projections.explanation.story_json import story_object
+from projections.explanation.story_text import story_lines
+from projections.stories.message_story import MessageStory
+from projections.stories.story_builder import StoryBuilder
+from protocol.mqtt5.subscription_options import NO_LOCAL
 
 GROUP = "$share/g/t"
 REF = position(1, 0)

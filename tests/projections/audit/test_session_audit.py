@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
-    CheckpointBegun,
     Completed,
     Delivered,
-    Event,
     MessageDropped,
     MessagePublished,
-    OperatorActed,
     Queued,
     Received,
     Redelivered,
@@ -26,27 +24,25 @@ from eventstore.format import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    SessionSnapshot,
     Subscribed,
     Unsubscribed,
     WillArmed,
-    format_position,
-    position,
 )
-from projections.audit import (
-    UNEXPECTED,
+from eventstore.format.node_events import CheckpointBegun, OperatorActed, SessionSnapshot
+from eventstore.format.positions import format_position, position
+from projections.audit.ordering_rules import RedeliveryOrder, TopicOrder
+from projections.audit.rules.log_outline import LogOutline
+from projections.audit.rules.rule_table import UNEXPECTED, Rule, Violation
+from projections.audit.session_audit import SessionAudit
+from projections.audit.subscription_spans import (
     HeldSubscription,
-    Rule,
-    SessionAudit,
     SubscribedSessions,
     SubscriptionSpan,
     SubscriptionSpans,
-    Violation,
 )
-from projections.audit.ordering_rules import RedeliveryOrder, TopicOrder
-from projections.audit.rules import LogOutline
-from projections.state import SessionFold, encode_session
-from protocol.mqtt import matches
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import encode_session
+from protocol.mqtt.topics import matches
 
 M = [position(100 + number, 0) for number in range(6)]
 """Positions of messages."""

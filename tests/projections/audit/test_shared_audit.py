@@ -8,10 +8,9 @@ import pytest
 from harness.logs import LogBuilder
 from simulation.mqtt_guarantees import violations
 
-from eventstore.format import (
+from eventstore.format.events import (
     Acked,
     Assigned,
-    BrokerStarted,
     Completed,
     Delivered,
     MessageDropped,
@@ -26,15 +25,17 @@ from eventstore.format import (
     SessionOpened,
     Subscribed,
     Unsubscribed,
-    decode_record,
-    position,
 )
-from projections.audit import Rule
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.positions import position
+from eventstore.format.records import decode_record
+from projections.audit.rules.rule_table import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Event, Position
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
 
 GROUP = "$share/g/t/+"
 A, B = "ann", "bob"

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import pytest
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
     Completed,
     Delivered,
-    Event,
     Expired,
     MessageDropped,
     MessagePublished,
@@ -24,10 +24,11 @@ from eventstore.format import (
     SessionOpened,
     Subscribed,
     Unsubscribed,
-    from_runs,
-    position,
 )
-from projections.audit import Rule, SessionAudit, SubscriptionSpans, Violation
+from eventstore.format.positions import from_runs, position
+from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.session_audit import SessionAudit
+from projections.audit.subscription_spans import SubscriptionSpans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

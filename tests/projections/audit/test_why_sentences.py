@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from eventstore.format import (
-    GENESIS,
-    Event,
-    LimitsApplied,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     Queued,
@@ -17,12 +15,13 @@ from eventstore.format import (
     SessionOpened,
     Subscribed,
     SubscriptionDenied,
-    decode_record,
-    encode_record,
-    position,
 )
-from projections.explanation import story_lines, story_object
-from projections.stories import StoryBuilder
+from eventstore.format.node_events import LimitsApplied
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, decode_record, encode_record
+from projections.explanation.story_json import story_object
+from projections.explanation.story_text import story_lines
+from projections.stories.story_builder import StoryBuilder
 from projections.stories.subscriber_state import filters_alike
 
 LIMITS = LimitsApplied(

@@ -19,11 +19,15 @@ from specification import (
     subscribed,
 )
 
-from actors.session import decisions
-from actors.session.decisions import DeliveryLimits
-from eventstore.format import Event, MessageDropped, Unsubscribed, from_runs
-from projections.state import SessionState, decode_session, encode_session, linked
-from protocol.mqtt import matches
+from actors.session.decisions import acknowledgements, queueing, subscribing
+from actors.session.decisions.queueing import DeliveryLimits
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessageDropped, Unsubscribed
+from eventstore.format.positions import from_runs
+from projections.state.filter_links import linked
+from projections.state.session import SessionState
+from projections.state.snapshot import decode_session, encode_session
+from protocol.mqtt.topics import matches
 
 LIMITS = DeliveryLimits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 FILTERS = ["#", "+/x", "a/+", "a/x", "b/x", "b/y", "b/+", "c", "+"]
@@ -38,9 +42,9 @@ def with_filters(*filters: str) -> Specification:
     return given(opened(), subscribed(*((one, 1) for one in filters)))
 
 
-def deliver(topic_filter: str, ref: int) -> Callable[[SessionState], decisions.DeliveryDecision]:
-    def decide(state: SessionState) -> decisions.DeliveryDecision:
-        return decisions.deliver(
+def deliver(topic_filter: str, ref: int) -> Callable[[SessionState], queueing.DeliveryDecision]:
+    def decide(state: SessionState) -> queueing.DeliveryDecision:
+        return queueing.deliver(
             state, topic_filter, 1, [ref], [b"x"], 1, LIMITS, retain=False, ready=True
         )
 
@@ -99,7 +103,7 @@ def test_linked_queues_go_out_one_after_the_other() -> None:
         queued("a/x", 1, [5, 6], 2), queued("b/x", 1, [2], 1), queued("c", 1, [3], 1)
     )
     for window, wanted in ((1, [3, 5]), (2, [3, 5, 6, 2])):
-        runs = decisions.next_waiting(spec.state, window, 100)
+        runs = queueing.next_waiting(spec.state, window, 100)
         assert [ref for run in runs for ref in run.refs] == wanted
 
 
@@ -139,7 +143,7 @@ def test_messages_of_a_linked_subscription_are_not_dropped() -> None:
     spec = with_filters("a/x", "b/x", "+/x", "c").and_(
         queued("a/x", 1, [1, 2], 2), queued("c", 1, [3], 1)
     )
-    spec.when(lambda state: Events(decisions.unsubscribe(state, ["+/x", "a/x", "c"]))).then(
+    spec.when(lambda state: Events(subscribing.unsubscribe(state, ["+/x", "a/x", "c"]))).then(
         MessageDropped(CLIENT, "unsubscribed", 1, refs=[3], filter="c", queued=1),
         unsubscribed("+/x", "a/x", "c"),
     )
@@ -174,15 +178,15 @@ class Client:
         self._take([subscribed((topic_filter, 1))])
 
     def unsubscribe(self, topic_filter: str) -> None:
-        self._take(decisions.unsubscribe(self.spec.state, [topic_filter]))
+        self._take(subscribing.unsubscribe(self.spec.state, [topic_filter]))
 
     def acknowledge(self) -> None:
         """The oldest delivery is completed, and more goes out."""
         if self.spec.state.inflight:
-            event = decisions.acked(self.spec.state, [next(iter(self.spec.state.inflight))])
+            event = acknowledgements.acked(self.spec.state, [next(iter(self.spec.state.inflight))])
             self._take([event] if event is not None else [])
-        for run in decisions.next_waiting(self.spec.state, LIMITS.window, 100):
-            pids = decisions.take_packet_ids(self.spec.state, len(run.refs))
+        for run in queueing.next_waiting(self.spec.state, LIMITS.window, 100):
+            pids = acknowledgements.take_packet_ids(self.spec.state, len(run.refs))
             size = len(run.refs)
             self._take([delivered(run.held.filter, run.qos, pids, run.refs, queued=size)])
 

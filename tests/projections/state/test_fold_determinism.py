@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 from specification import snapshot
 
-from eventstore.format import (
-    INDEX_BITS,
-    ChainChecker,
-    Subscribed,
-    decode_record,
-    from_runs,
-    to_runs,
-)
-from projections.state import NodeState, decode_session, encode_session
+from eventstore.format.events import Subscribed
+from eventstore.format.positions import INDEX_BITS, from_runs, to_runs
+from eventstore.format.records import ChainChecker, decode_record
+from projections.state.node_state import NodeState
+from projections.state.snapshot import decode_session, encode_session
 
 
 def everything(node: NodeState) -> dict[str, Any]:

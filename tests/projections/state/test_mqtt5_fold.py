@@ -12,21 +12,18 @@ from actors.maintenance.checkpoints import (
     repeat_retained,
     repeat_session,
 )
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_json import field_values
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Assigned,
     Delivered,
-    Event,
     Expired,
     MessagePublished,
-    MessagesCarried,
     Queued,
-    Record,
     Refused,
     Released,
     RetainedExpired,
-    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionOpened,
@@ -34,24 +31,17 @@ from eventstore.format import (
     Unsubscribed,
     WillArmed,
     WillCancelled,
-    decode_record,
-    encode_record,
-    field_values,
-    position,
 )
-from eventstore.log import Message, MessageStore
-from projections.state import (
-    QOS_MASK,
-    RAP_FLAG,
-    NodeState,
-    RetainedMessage,
-    SessionState,
-    Will,
-    decode_session,
-    encode_session,
-)
-from projections.storage import retained_body, retained_of
-from projections.storage.format import RETAINED, StoredEntry
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.log.message_store import Message, MessageStore
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState, Will
+from projections.state.snapshot import decode_session, encode_session
+from projections.state.waiting_queue import QOS_MASK, RAP_FLAG
+from projections.storage.format import RETAINED, StoredEntry, retained_body, retained_of
 
 NOW_MS = 1_700_000_000_999
 NOW = NOW_MS // 1000

@@ -7,24 +7,19 @@ from collections.abc import Sequence
 import pytest
 from specification import published, snapshot
 
-from eventstore.format import (
-    GENESIS,
+from eventstore.format.event_parsing import Event, UnreadableEvent
+from eventstore.format.events import (
     Acked,
-    BrokerStarted,
-    BrokerStopped,
     Delivered,
-    Event,
-    Record,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     Subscribed,
-    UnreadableEvent,
-    decode_record,
-    encode_record,
-    position,
 )
-from projections.state import NodeState
+from eventstore.format.node_events import BrokerStarted, BrokerStopped
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from projections.state.node_state import NodeState
 
 
 def record(

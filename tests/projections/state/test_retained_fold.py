@@ -7,18 +7,17 @@ from collections.abc import Sequence
 import pytest
 from specification import published
 
-from eventstore.format import (
-    Event,
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     MessagePublished,
-    Position,
     Released,
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    position,
-    to_runs,
 )
-from projections.state import NodeState, RetainedMessage
+from eventstore.format.positions import Position, position, to_runs
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
 
 
 class World:

@@ -17,10 +17,10 @@ from specification import (
     subscribed,
 )
 
-from eventstore.format import (
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
     Acked,
     Completed,
-    Event,
     MessageDropped,
     Received,
     Redelivered,
@@ -31,9 +31,10 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
-    position,
 )
-from projections.state import RETAIN_FLAG, SessionState, Will, waiting
+from eventstore.format.positions import position
+from projections.state.session import SessionState, Will
+from projections.state.waiting_queue import RETAIN_FLAG, waiting
 
 
 def test_a_session_begins_empty_and_unconnected() -> None:

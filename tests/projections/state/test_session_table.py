@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from specification import snapshot
 
-from eventstore.format import (
+from eventstore.format.events import (
     Delivered,
     Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
     WillArmed,
-    position,
 )
-from projections.state import (
-    NodeState,
-    SessionState,
+from eventstore.format.positions import position
+from projections.state.node_state import NodeState
+from projections.state.session import SessionState
+from projections.state.snapshot import (
+    PART_BYTES,
     decode_session,
     encode_session,
     expand_runs,
     reference_runs,
 )
-from projections.state.snapshot import PART_BYTES
 
 AT = position(9, 0)
 

@@ -8,8 +8,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format import from_runs, to_runs
-from projections.state import FLAG_BITS, WaitingQueue, waiting
+from eventstore.format.positions import from_runs, to_runs
+from projections.state.waiting_queue import FLAG_BITS, WaitingQueue, waiting
 
 REFS = st.lists(st.integers(0, 40), max_size=12)
 STEPS = st.lists(

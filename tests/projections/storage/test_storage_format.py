@@ -10,20 +10,22 @@ import orjson
 import pytest
 from specification import snapshot
 
-from eventstore.format import LogArchived, LogCut, SessionOpened, Subscribed, position
-from projections.clients import ClientHistories, ClientHistory, decode_history
+from eventstore.format.events import SessionOpened, Subscribed
+from eventstore.format.node_events import LogArchived, LogCut
+from eventstore.format.positions import position
+from projections.clients.client_history import ClientHistories, ClientHistory, decode_history
 from projections.log_proof import Doubt
-from projections.state import NodeState, RetainedMessage, SessionState, text_of
-from projections.state.session_table import freeze
-from projections.storage import (
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
+from projections.state.session_table import freeze, text_of
+from projections.storage.format import (
     GONE,
     HISTORY,
     MARK,
     RETAINED,
     SESSION,
     BadProjection,
-    LoadedProjections,
-    ProjectionLoader,
     ProjectionMark,
     StoredEntry,
     decode_entry,
@@ -32,6 +34,7 @@ from projections.storage import (
     retained_body,
     version_tag,
 )
+from projections.storage.loading import LoadedProjections, ProjectionLoader
 
 LIMIT = position(100, 0)
 NAMES = ["ann", "b\u00f6b", "c" * 70_000]

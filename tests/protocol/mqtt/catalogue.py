@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.mqtt import (
+from protocol.mqtt.packets import (
     Acks,
     Connect,
     ConnectCode,

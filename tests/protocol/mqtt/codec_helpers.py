@@ -11,12 +11,11 @@ from harness.client_packets import (
     encode_unsubscribe,
 )
 
-from protocol.mqtt import (
-    DISCONNECT,
-    PINGREQ,
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.encoder import DISCONNECT, PINGREQ, encode_acks
+from protocol.mqtt.packets import (
     Acks,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -24,13 +23,12 @@ from protocol.mqtt import (
     Publishes,
     Subscribe,
     Unsubscribe,
-    encode_acks,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocol.mqtt import ProtocolError
+    from protocol.mqtt.protocol_error import ProtocolError
 
 
 def flat(packets: Iterable[Packet]) -> list[Packet | Publish]:

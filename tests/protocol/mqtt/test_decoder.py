@@ -12,14 +12,14 @@ from harness.examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.mqtt import (
+from protocol.mqtt import publish_decoder
+from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
+from protocol.mqtt.encoder import PINGREQ, encode_acks
+from protocol.mqtt.packets import (
     BATCH_MIN,
-    MAX_CONNECT_SIZE,
-    PINGREQ,
     Acks,
     Connect,
     ConnectCode,
-    Decoder,
     Disconnect,
     Packet,
     PacketType,
@@ -29,8 +29,6 @@ from protocol.mqtt import (
     Subscribe,
     Unsubscribe,
     Will,
-    encode_acks,
-    publish_decoder,
 )
 from protocol.mqtt.remaining_length import read_length
 

@@ -7,20 +7,18 @@ from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import (
+from protocol.mqtt import encoder
+from protocol.mqtt.encoder import (
     PID_BYTES,
-    ConnectCode,
-    PacketType,
-    ProtocolError,
     PublishEncoder,
-    Publishes,
     encode_acks,
     encode_connack,
     encode_suback,
     encode_unsuback,
-    encoder,
     publish_head,
 )
+from protocol.mqtt.packets import ConnectCode, PacketType, Publishes
+from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
 
 

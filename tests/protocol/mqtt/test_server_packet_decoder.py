@@ -7,22 +7,21 @@ from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import (
+from protocol.mqtt.encoder import (
     PINGRESP,
-    Acks,
-    Connack,
-    ConnectCode,
-    PacketType,
-    Pingresp,
-    Publish,
-    ServerPacket,
-    Suback,
-    Unsuback,
-    count_server_packets,
     encode_acks,
     encode_connack,
     encode_suback,
     encode_unsuback,
+)
+from protocol.mqtt.packets import Acks, ConnectCode, PacketType, Publish
+from protocol.mqtt.server_packet_decoder import (
+    Connack,
+    Pingresp,
+    ServerPacket,
+    Suback,
+    Unsuback,
+    count_server_packets,
     read_server_packets,
 )
 

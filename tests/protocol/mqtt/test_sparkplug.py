@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import certificate_topic, is_death, with_timestamp
-from protocol.mqtt.sparkplug import MAX_DEATH, MAX_FIELDS
+from protocol.mqtt.sparkplug import (
+    MAX_DEATH,
+    MAX_FIELDS,
+    certificate_topic,
+    is_death,
+    with_timestamp,
+)
 
 NOW = 1_700_000_000_123
 STAMP = b"\x08\xfb\xd0\x95\xff\xbc\x31"

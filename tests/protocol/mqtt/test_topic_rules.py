@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.mqtt import (
+from protocol.mqtt.topics import (
     TopicError,
     is_reserved_filter,
     is_reserved_topic,

@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from protocol.mqtt import FilterTrie, TopicTrie, filters_overlap
-from protocol.mqtt import matches as says_it_matches
-from protocol.mqtt.topic_trie import SHARED_LENGTH, SHARED_STRINGS, _RadixTrie, _TrieNode
+from protocol.mqtt.topic_trie import (
+    SHARED_LENGTH,
+    SHARED_STRINGS,
+    FilterTrie,
+    TopicTrie,
+    _RadixTrie,
+    _TrieNode,
+)
+from protocol.mqtt.topics import filters_overlap
+from protocol.mqtt.topics import matches as says_it_matches
 
 T = TypeVar("T")
 

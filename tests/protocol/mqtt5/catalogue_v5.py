@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.mqtt import (
+from protocol.mqtt.packets import (
     Acks,
     Auth,
     Connect,
@@ -17,11 +17,11 @@ from protocol.mqtt import (
     PacketType,
     Pingreq,
     Publish,
-    ReasonCode,
     Subscribe,
     Unsubscribe,
     Will,
 )
+from protocol.mqtt.reason_codes import ReasonCode
 
 CONNECT5 = b"\x10\x0e\0\4MQTT\5\2\0\x3c\0\0\1c"
 CONNECT_AUTH = b"\x10\x12\0\4MQTT\5\2\0\x3c\4\x15\0\1m\0\1c"

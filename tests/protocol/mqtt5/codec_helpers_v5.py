@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from catalogue_v5 import ALIASES
 
-from protocol.mqtt import (
-    PINGREQ,
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.encoder import PINGREQ
+from protocol.mqtt.packets import (
     Acks,
     Auth,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -21,7 +21,7 @@ from protocol.mqtt import (
     Subscribe,
     Unsubscribe,
 )
-from protocol.mqtt5 import (
+from protocol.mqtt5.client_packet_encoder_v5 import (
     encode_auth,
     encode_connect,
     encode_disconnect,
@@ -35,7 +35,7 @@ from protocol.mqtt5.server_packet_encoder_v5 import encode_acks_v5
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocol.mqtt import ProtocolError
+    from protocol.mqtt.protocol_error import ProtocolError
 
     Item = Packet | Publish
 

@@ -8,11 +8,11 @@ from client_captures import CAPTURES
 from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5
 from harness.client_packets import bytewise
 
-from protocol.mqtt import (
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.packets import (
     Acks,
     Connect,
     ConnectCode,
-    Decoder,
     Disconnect,
     Packet,
     PacketType,
@@ -21,7 +21,7 @@ from protocol.mqtt import (
     Subscribe,
 )
 from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
-from protocol.mqtt5.properties import decode_message_properties
+from protocol.mqtt5.properties.message_properties import decode_message_properties
 
 AFTER_CONNECT = [
     one for one in GOOD5 if one.after == CONNECT5 and not isinstance(one.packet, Disconnect)

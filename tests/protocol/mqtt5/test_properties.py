@@ -8,26 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import PacketType, ProtocolError, ReasonCode
-from protocol.mqtt5.properties import (
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt5.properties import message_properties, property_codec
+from protocol.mqtt5.properties.message_properties import (
+    MessageProperties,
+    decode_message_properties,
+    expiry_of,
+    is_payload_format_broken,
+    read_publish_properties,
+    split_properties,
+)
+from protocol.mqtt5.properties.property_codec import (
     MAX_PROPERTIES,
     MAX_PROPERTY_BYTES,
-    MessageProperties,
     Value,
-    decode_message_properties,
     decode_properties,
     encode_properties,
     encode_property,
-    expiry_of,
     find_properties,
-    is_payload_format_broken,
-    message_properties,
-    property_codec,
-    read_publish_properties,
-    split_properties,
+    read_variable,
     with_length,
 )
-from protocol.mqtt5.properties.property_codec import read_variable
 from protocol.mqtt5.properties.property_table import (
     FROM_CLIENTS,
     FROM_SERVERS,

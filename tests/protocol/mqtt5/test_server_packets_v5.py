@@ -10,32 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import (
+from protocol.mqtt.encoder import PublishEncoder
+from protocol.mqtt.packets import ConnectCode, PacketType, Publish
+from protocol.mqtt.reason_codes import (
     ENDINGS,
     FOR_CONNECT_CODES,
     FROM_CLIENTS,
     FROM_SERVERS,
     REFUSALS,
     STATEMENTS,
-    ConnectCode,
-    PacketType,
-    Publish,
-    PublishEncoder,
     ReasonCode,
     connect_code,
 )
-from protocol.mqtt5 import (
-    encode_acks_v5,
-    encode_connack_v5,
-    encode_explained_ack,
-    encode_server_auth,
-    encode_server_disconnect,
-    encode_suback_v5,
-    encode_unsuback_v5,
-)
 from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
-from protocol.mqtt5.properties import FROM_SERVERS as PROPERTIES_OF_SERVERS
-from protocol.mqtt5.properties import Value, encode_properties, encode_property, expiry_of
+from protocol.mqtt5.properties.message_properties import expiry_of
+from protocol.mqtt5.properties.property_codec import Value, encode_properties, encode_property
+from protocol.mqtt5.properties.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
 from protocol.mqtt5.publish_encoder_v5 import (
     AliasNumbers,
     PacketVariant,
@@ -45,7 +35,17 @@ from protocol.mqtt5.publish_encoder_v5 import (
     prepare_publishes,
 )
 from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
-from protocol.mqtt5.server_packet_encoder_v5 import ConnackProperties, Explanation
+from protocol.mqtt5.server_packet_encoder_v5 import (
+    ConnackProperties,
+    Explanation,
+    encode_acks_v5,
+    encode_connack_v5,
+    encode_explained_ack,
+    encode_server_auth,
+    encode_server_disconnect,
+    encode_suback_v5,
+    encode_unsuback_v5,
+)
 
 WHY = Explanation("full", (("k", "v"),))
 STRING, USER = b"\x1f\0\4full", b"\x26\0\1k\0\1v"

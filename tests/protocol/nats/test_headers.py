@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from protocol.nats import Headers, constant_part, encode_value, header_block, parse_headers
-from protocol.nats.headers import MAX_BYTES, MAX_HEADERS
+from protocol.nats.headers import (
+    MAX_BYTES,
+    MAX_HEADERS,
+    Headers,
+    constant_part,
+    encode_value,
+    header_block,
+    parse_headers,
+)
 
 legal = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

@@ -10,15 +10,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from protocol.errors import FoldmqError
-from protocol.mqtt import matches
-from protocol.nats import (
+from protocol.mqtt.topics import matches
+from protocol.nats.mapping import (
     MAX_SUBJECT,
     Mapping,
     MappingError,
     is_reserved_subject,
     parse_users,
-    topic_to_subject,
 )
+from protocol.nats.subjects import topic_to_subject
 
 level = st.sampled_from(["a", "b", "c", "", ".", "$x", "_y", " "])
 topics = st.lists(level, min_size=1, max_size=5).map("/".join).filter(bool)

@@ -7,20 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from protocol.mqtt5 import MessageProperties, decode_message_properties, encode_message_properties
-from protocol.nats import (
-    MAX_PROPERTIES,
+from protocol.mqtt5.properties.message_properties import (
+    MessageProperties,
+    decode_message_properties,
+    encode_message_properties,
+)
+from protocol.nats.headers import (
     Headers,
-    allowed_names,
     constant_part,
-    expiry_lines,
     header_block,
     parse_headers,
-    property_lines,
-    read_properties,
     without_message_id,
 )
-from protocol.nats.property_headers import MAX_USER
+from protocol.nats.property_headers import (
+    MAX_PROPERTIES,
+    MAX_USER,
+    allowed_names,
+    expiry_lines,
+    property_lines,
+    read_properties,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 names = texts | st.sampled_from(

@@ -9,8 +9,14 @@ from harness.natssubjects import nats_matches
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import FilterTrie, validate_topic_filter
-from protocol.nats import SubjectError, filter_to_subjects, subject_to_topic, topic_to_subject
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import validate_topic_filter
+from protocol.nats.subjects import (
+    SubjectError,
+    filter_to_subjects,
+    subject_to_topic,
+    topic_to_subject,
+)
 
 any_text = st.text(
     st.one_of(

@@ -16,7 +16,8 @@ import pytest
 from harness.broker import free_port, nats_server
 from harness.waiting import until
 
-from protocol.nats import MAX_SUBJECT, subject_to_topic, topic_to_subject
+from protocol.nats.mapping import MAX_SUBJECT
+from protocol.nats.subjects import subject_to_topic, topic_to_subject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
